@@ -1,0 +1,52 @@
+"""xpulab: every accelerator of a notebook user as one scikit-learn estimator.
+
+>>> %load_ext xpulab                     # doctest: +SKIP
+>>> %xpu_cluster start -n 4              # doctest: +SKIP
+>>> from xpulab.cluster import KMeans    # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xpulab import exceptions
+    from xpulab.data import ShardedArray
+    from xpulab.deploy.cluster import XPUCluster, current_cluster
+
+__version__ = "0.1.0"
+__all__ = ["ShardedArray", "XPUCluster", "__version__", "current_cluster", "exceptions"]
+
+# Imported at first use: the engines and the probe import this package too, and must stay light.
+_HOMES = {
+    "ShardedArray": "xpulab.data",
+    "XPUCluster": "xpulab.deploy.cluster",
+    "current_cluster": "xpulab.deploy.cluster",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name == "exceptions":
+        return importlib.import_module("xpulab.exceptions")
+    raise AttributeError(f"module 'xpulab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """``%load_ext xpulab``: the magics and the views."""
+    from xpulab import magics
+
+    magics.load(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """``%unload_ext xpulab``: stop the clusters started here, and take back everything else."""
+    from xpulab import magics
+
+    magics.unload(ipython)

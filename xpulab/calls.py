@@ -1,0 +1,139 @@
+"""One call of an estimator: sent to the engines, followed on the board while it runs, and kept as a report."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import sklearn
+
+import xpulab
+from xpulab import progress
+from xpulab.board import PHASES
+from xpulab.deploy.cluster import Answer, XPUCluster
+from xpulab.rendering import format_seconds
+from xpulab.report import EngineReport, FitReport, Iteration
+
+__all__ = ["Call"]
+
+
+class Call:
+    """Context of one call; its report is open for views from entry to exit.
+
+    Parameters
+    ----------
+    estimator : sklearn.base.BaseEstimator
+    method : str
+        "fit", "predict", ...
+    X : array-like or ShardedArray
+        Only its shape and dtype are read.
+    cluster : XPUCluster
+
+    Attributes
+    ----------
+    report : FitReport
+    """
+
+    def __init__(self, estimator: Any, method: str, X: Any, cluster: XPUCluster) -> None:
+        self.cluster = cluster
+        self.report = FitReport(
+            estimator=type(estimator).__name__,
+            method=method,
+            parameters=estimator.get_params(deep=False),
+            n_samples=X.shape[0],
+            n_features=X.shape[1],
+            dtype=str(X.dtype),
+            versions={
+                "xpulab": xpulab.__version__,
+                "scikit-learn": sklearn.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            engines=[
+                EngineReport(
+                    rank=fact["rank"],
+                    host=fact["host"],
+                    pid=fact["pid"],
+                    device=fact["device"]["name"],
+                    rows=0,
+                    cores=fact["cores"],
+                )
+                for fact in cluster.facts
+            ],
+        )
+
+    def __enter__(self) -> Call:
+        self.cluster.last_report = self.report
+        self._handle = progress.open(self.report)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._handle.__exit__(kind, error, trace)
+
+    @contextlib.contextmanager
+    def transfer(self) -> Iterator[None]:
+        """Account for copying rows into shared memory, which happens in this process."""
+        started = time.perf_counter()
+        yield
+        self.report.notes.append(
+            f"rows handed over by the notebook in {format_seconds(time.perf_counter() - started)}"
+        )
+
+    def send(self, task: str, **payload: Any) -> Answer:
+        """Run the task on all engines; the report follows it.
+
+        Raises
+        ------
+        EngineError, EngineLostError, KeyboardInterrupt
+            As `XPUCluster.call`.
+        """
+        try:
+            answer = self.cluster.call(task, payload, self._follow)
+        except KeyboardInterrupt as interrupt:
+            if interrupt.args and isinstance(interrupt.args[0], Answer):
+                self._fill(interrupt.args[0])
+            raise
+        self._fill(answer)
+        return answer
+
+    def _follow(self, records: Any) -> None:
+        """What the board says, into the report."""
+        for engine, record in zip(self.report.engines, records, strict=True):
+            engine.rows = int(record["rows"])
+            engine.total = float(record["total"])
+            engine.seconds = dict(zip(PHASES, map(float, record["seconds"]), strict=True))
+        first = records[0]
+        if first["iteration"] > 0:
+            now = Iteration(
+                number=int(first["iteration"]),
+                inertia=float(first["inertia"]),
+                center_shift=float(first["center_shift"]),
+                seconds=0.0,
+                init=int(first["run"]),
+            )
+            seen = self.report.iterations
+            if not seen or (now.init, now.number) > (seen[-1].init, seen[-1].number):
+                seen.append(now)
+        self._handle.update()
+
+    def _fill(self, answer: Answer) -> None:
+        """What the ranks said at the end, into the report."""
+        for engine, seconds, total, result in zip(
+            self.report.engines, answer.seconds, answer.totals, answer.results, strict=True
+        ):
+            engine.seconds, engine.total = dict(seconds), total
+            engine.rows = result.get("rows", engine.rows)
+        history = answer.results[0].get("history")
+        if history:
+            times = np.diff([0.0, *(elapsed for *_, elapsed in history)])
+            self.report.iterations = [
+                Iteration(iteration, inertia, shift, float(seconds), run)
+                for (run, iteration, inertia, shift, _), seconds in zip(history, times, strict=True)
+            ]

@@ -1,0 +1,315 @@
+"""`KMeans`: scikit-learn's estimator, computed by all engines of the active cluster."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import sklearn.cluster
+from sklearn.base import _fit_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import _check_sample_weight, _is_arraylike_not_scalar, check_is_fitted, validate_data
+
+from xpulab.calls import Call
+from xpulab.data import Outgoing, ShardedArray, bounds_of
+from xpulab.deploy.cluster import XPUCluster, current_cluster
+
+__all__ = ["KMeans"]
+
+
+class KMeans(sklearn.cluster.KMeans):
+    """K-Means clustering on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.cluster.KMeans`, for any number of engines: the same start
+    gives the same labels (rows at a near-tie aside), and centres and inertia to rounding. Rows stay on the devices for
+    the whole fit; an iteration moves centres and partial sums only.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of clusters, and of centres to find.
+    init : {"k-means++", "random"}, callable or array-like of shape (n_clusters, n_features), default="k-means++"
+        The start. "k-means++" is the greedy one of scikit-learn, over all engines' rows. A callable gets the rows,
+        centred, in this process, and so needs an array, not a `ShardedArray`.
+    n_init : "auto" or int, default="auto"
+        Number of runs from different starts; the best is kept. "auto" is 10 for "random" and callables, else 1.
+    max_iter : int, default=300
+        Most iterations of a run.
+    tol : float, default=1e-4
+        A run has converged when the centres' squared movement is at most `tol` times the mean variance of the columns.
+    verbose : int, default=0
+        Whether to print where each run is, at its end.
+    random_state : int, RandomState instance or None, default=None
+        The draws of the start, in scikit-learn's order.
+    copy_x : bool, default=True
+        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+    algorithm : {"lloyd", "elkan"}, default="lloyd"
+        Accepted for scikit-learn's sake: both give the same result, and both are computed by Lloyd's algorithm.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (n_clusters, n_features)
+    labels_ : ndarray of shape (n_samples,)
+    inertia_ : float
+    n_iter_ : int
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    See Also
+    --------
+    sklearn.cluster.KMeans : The same in one process.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     KMeans(n_clusters=2, random_state=0, n_init="auto").fit([[1, 2], [1, 4], [10, 2], [10, 4]]).labels_
+    """
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
+        """Compute k-means clustering.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Not negative.
+
+        Returns
+        -------
+        KMeans
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn refuses too; nothing has been sent then.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            All engines have stopped at the same iteration; `cluster_centers_` are those of the last one.
+        """
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=True)
+        n_init, init = self._checked_init(X)
+        weights = _checked_weights(sample_weight, X)
+        random = check_random_state(self.random_state)
+        if callable(self.init):
+            init = self._called_init(X, random, n_init)
+
+        call = Call(self, "fit", X, cluster)
+        try:
+            with call, Outgoing() as outgoing:
+                target, labels = outgoing.receive((X.shape[0],), np.int32)
+                source, packed_weights = _packed(outgoing, call, X, weights)
+                answer = call.send(
+                    "KMeans.fit",
+                    source=source,
+                    weights=packed_weights,
+                    target=target,
+                    random=random.get_state(),
+                    init=init,
+                    n_clusters=self.n_clusters,
+                    n_init=n_init,
+                    max_iter=self.max_iter,
+                    tol=float(self.tol),
+                )
+        except KeyboardInterrupt as interrupt:
+            self._keep_interrupted(interrupt, call)
+            raise
+        result = answer.results[0]
+        random.set_state(result["random"])
+        self._keep(result, labels)
+        self.report_ = call.report
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Index of the nearest centre of each row.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), int32
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+        """
+        check_is_fitted(self)
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=False)
+        with Call(self, "predict", X, cluster) as call, Outgoing() as outgoing:
+            target, labels = outgoing.receive((X.shape[0],), np.int32)
+            source, _ = _packed(outgoing, call, X, None)
+            call.send("KMeans.predict", source=source, weights=None, target=target, centers=self._centers(X))
+        return labels
+
+    def _transform(self, X: Any) -> np.ndarray:
+        cluster = current_cluster()
+        with Call(self, "transform", X, cluster) as call, Outgoing() as outgoing:
+            target, distances = outgoing.receive((X.shape[0], len(self.cluster_centers_)), X.dtype)
+            source, _ = _packed(outgoing, call, X, None)
+            call.send("KMeans.transform", source=source, target=target, centers=self._centers(X))
+        return distances
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Distance of each row to each centre.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters), of the dtype of X
+        """
+        check_is_fitted(self)
+        return self._transform(self._checked(current_cluster(), X, reset=False))
+
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
+        """`fit`, then `transform` of the same rows."""
+        return self.fit(X, sample_weight=sample_weight).transform(X)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Minus the inertia of the rows with these centres.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        float
+        """
+        check_is_fitted(self)
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=False)
+        weights = _checked_weights(sample_weight, X)
+        with Call(self, "score", X, cluster) as call, Outgoing() as outgoing:
+            source, packed_weights = _packed(outgoing, call, X, weights)
+            answer = call.send(
+                "KMeans.predict", source=source, weights=packed_weights, target=None, centers=self._centers(X)
+            )
+        return -float(answer.results[0]["inertia"])
+
+    def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool) -> Any:
+        """X as rows that can be sent, or the handle as it is; raises before anything has been sent."""
+        if isinstance(X, ShardedArray):
+            X.source(cluster)
+            if reset:
+                self.n_features_in_ = X.shape[1]
+                if hasattr(self, "feature_names_in_"):
+                    del self.feature_names_in_
+            elif X.shape[1] != self.n_features_in_:
+                raise ValueError(
+                    f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                    "features as input."
+                )
+            return X
+        return validate_data(self, X, dtype=[np.float64, np.float32], reset=reset)
+
+    def _checked_init(self, X: Any) -> tuple[int, Any]:
+        """Number of runs, and the start: a name, or a list of centres; as scikit-learn reads `n_init` and `init`."""
+        if X.shape[0] < self.n_clusters:
+            raise ValueError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
+        given = _is_arraylike_not_scalar(self.init)
+        once = given or self.init == "k-means++"
+        n_init = (1 if once else 10) if self.n_init == "auto" else self.n_init
+        if not given:
+            return n_init, self.init
+        if n_init != 1:
+            warnings.warn(
+                "Explicit initial center position passed: performing only one init in "
+                f"{type(self).__name__} instead of n_init={n_init}.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        centers = check_array(self.init, dtype=X.dtype, copy=True, order="C")
+        self._validate_center_shape(X, centers)
+        return 1, [centers]
+
+    def _called_init(self, X: Any, random: np.random.RandomState, n_init: int) -> list[np.ndarray]:
+        """Centres from the user's function, which runs here, on centred rows as in scikit-learn."""
+        if isinstance(X, ShardedArray):
+            raise TypeError(
+                "init is a callable, which needs the rows in this process, and X is a ShardedArray; pass the centres: "
+                "init=function(X.gather(), n_clusters, random_state), or X itself as an array"
+            )
+        mean = X.mean(axis=0, dtype=np.float64).astype(X.dtype)
+        starts = []
+        for _ in range(n_init):
+            centers = self.init(X - mean, self.n_clusters, random_state=random)
+            centers = check_array(centers, dtype=X.dtype, order="C")
+            self._validate_center_shape(X, centers)
+            starts.append(centers + mean)
+        return starts
+
+    def _centers(self, X: Any) -> np.ndarray:
+        return np.ascontiguousarray(self.cluster_centers_, X.dtype)
+
+    def _keep_interrupted(self, interrupt: KeyboardInterrupt, call: Call) -> None:
+        """The centres of the last complete iteration, which all ranks share."""
+        self.report_ = call.report
+        if interrupt.args and "centers" in (result := interrupt.args[0].results[0]):
+            self.cluster_centers_ = result["centers"]
+            self._n_features_out = len(self.cluster_centers_)
+            self.inertia_, self.n_iter_ = result["inertia"], result["n_iter"]
+
+    def _keep(self, result: dict[str, Any], labels: np.ndarray) -> None:
+        if self.verbose:
+            print("Initialization complete", *result["messages"], sep="\n")
+        if result["distinct"] < self.n_clusters:
+            warnings.warn(
+                f"Number of distinct clusters ({result['distinct']}) found smaller than n_clusters "
+                f"({self.n_clusters}). Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        self.cluster_centers_ = result["centers"]
+        self._n_features_out = len(self.cluster_centers_)
+        self.labels_ = labels
+        self.inertia_ = result["inertia"]
+        self.n_iter_ = result["n_iter"]
+
+
+def _checked_weights(sample_weight: Any, X: Any) -> np.ndarray | None:
+    if sample_weight is None:
+        return None
+    like = np.empty((X.shape[0], 0), X.dtype)
+    weights = _check_sample_weight(sample_weight, like, dtype=X.dtype)
+    if weights.min() < 0:
+        place = int(np.argmax(weights < 0))
+        raise ValueError(f"Negative values in data passed to sample_weight: {weights[place]} for row {place}.")
+    if not weights.any():
+        raise ValueError("sample_weight is zero for all rows; expected at least one positive weight.")
+    return weights
+
+
+def _packed(
+    outgoing: Outgoing, call: Call, X: Any, weights: np.ndarray | None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The rows and their weights on their way to the engines of the call's cluster."""
+    with call.transfer():
+        if isinstance(X, ShardedArray):
+            source = X.source(call.cluster)
+        else:
+            source = {**outgoing.send(X), "bounds": bounds_of(X.shape[0], call.cluster.size)}
+        return source, None if weights is None else outgoing.send(weights)

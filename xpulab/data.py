@@ -1,0 +1,196 @@
+"""Rows: how they are cut into one block a rank, how they travel, and the handle for rows that stay on the engines."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from xpulab.exceptions import HandleError
+from xpulab.memory import SharedBlock
+from xpulab.rendering import format_size
+
+if TYPE_CHECKING:
+    from xpulab.deploy.cluster import XPUCluster
+
+__all__ = ["Outgoing", "ShardedArray", "bounds_of", "incoming"]
+
+_CHUNK = 8 << 20  # bytes that one thread copies at a time: small arrays stay with one thread
+_THREADS = 4  # more do not fill new pages faster
+
+
+def bounds_of(n_samples: int, size: int, counts: list[int] | None = None) -> list[int]:
+    """Cut rows into one contiguous block a rank.
+
+    Parameters
+    ----------
+    n_samples, size : int
+        Rows and ranks.
+    counts : list of int, optional
+        Rows of each rank; as even as possible by default.
+
+    Returns
+    -------
+    list of int of length size + 1
+        Rank r has the rows from the r-th to the next.
+
+    Raises
+    ------
+    ValueError
+        If `counts` does not fit.
+    """
+    if counts is None:
+        return [n_samples * rank // size for rank in range(size + 1)]
+    if len(counts) != size or min(counts) < 0 or sum(counts) != n_samples:
+        raise ValueError(
+            f"counts={list(counts)} cannot cut {n_samples} rows for {size} engines: expected {size} numbers of at least 0 "
+            f"that add up to {n_samples}"
+        )
+    return [0, *(int(bound) for bound in np.cumsum(counts))]
+
+
+class Outgoing:
+    """Arrays on their way to the engines of this host: each is copied once, into memory that they map.
+
+    Use it as a context manager: the memory is gone at its end, whatever happened.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: list[SharedBlock] = []
+
+    def __enter__(self) -> Outgoing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for block in self._blocks:
+            block.close()
+        self._blocks.clear()
+
+    def send(self, array: np.ndarray[Any, Any], dtype: DTypeLike = None) -> dict[str, Any]:
+        """Copy an array; the answer tells an engine where it is."""
+        dtype = np.dtype(dtype or array.dtype)
+        block = SharedBlock.create(array.size * dtype.itemsize)
+        self._blocks.append(block)
+        _copy(array, block.array(array.shape, dtype))
+        return _described(block, array.shape, dtype)
+
+    def receive(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+        """Room for a result: what tells the engines where to write, and the array that will hold it."""
+        block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        self._blocks.append(block)
+        return _described(block, shape, dtype), block.array(shape, dtype)
+
+
+def incoming(path: str | os.PathLike[str]) -> tuple[dict[str, Any], tuple[int, int], np.dtype[Any]]:
+    """A file in NumPy's format that the engines read by themselves: its source, shape and dtype.
+
+    Raises
+    ------
+    ValueError
+        If it does not hold rows of float32 or float64.
+    """
+    path = os.path.abspath(path)
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if array.ndim != 2 or array.dtype not in (np.float32, np.float64) or not array.size:
+        raise ValueError(
+            f"{path} holds an array of shape {array.shape} and dtype {array.dtype}; expected rows (2 dimensions, not "
+            "empty) of float32 or float64: convert it with numpy.save(path, array.astype('float32'))"
+        )
+    return {"npy": path}, array.shape, array.dtype
+
+
+class ShardedArray:
+    """Rows that live on the engines of a cluster, one contiguous block a rank.
+
+    Made by `XPUCluster.scatter` and `XPUCluster.load_npy`; estimators take it in place of an array, and send nothing.
+    The rows are freed on the engines when the handle dies.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (n_samples, n_features).
+    dtype : numpy.dtype
+    counts : tuple of int
+        Rows of each rank.
+    """
+
+    ndim = 2
+
+    def __init__(
+        self, cluster: XPUCluster, shape: tuple[int, int], dtype: DTypeLike, bounds: list[int], columns: Any = None
+    ) -> None:
+        self.cluster = cluster
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        self.bounds = bounds
+        self.columns = columns
+        self.id = uuid.uuid4().hex
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Rows of each rank."""
+        return tuple(int(n) for n in np.diff(self.bounds))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def source(self, cluster: XPUCluster) -> dict[str, Any]:
+        """What tells the engines of `cluster` to use these rows.
+
+        Raises
+        ------
+        HandleError
+            If the rows live elsewhere, or are gone.
+        """
+        if self.cluster is not cluster:
+            raise HandleError(
+                "this ShardedArray lives on another cluster than the one in use; type: cluster.scatter(X) with the "
+                "cluster in use, or pass the array itself"
+            )
+        cluster.require_handle(self)
+        return {"handle": self.id, "bounds": self.bounds}
+
+    def gather(self) -> np.ndarray[Any, Any]:
+        """The rows as a NumPy array in this process: shape (n_samples, n_features).
+
+        Raises
+        ------
+        HandleError
+            If the rows are gone, because the cluster was stopped or restarted.
+        """
+        source = self.source(self.cluster)
+        with Outgoing() as outgoing:
+            target, rows = outgoing.receive(self.shape, self.dtype)
+            self.cluster.call("gather", {"handle": source, "target": target})
+        return rows
+
+    def __repr__(self) -> str:
+        return (
+            f"ShardedArray(shape={self.shape}, dtype={self.dtype}, {format_size(self.nbytes)}, "
+            f"rows by rank: {', '.join(map(str, self.counts))})"
+        )
+
+
+def _described(block: SharedBlock, shape: tuple[int, ...], dtype: DTypeLike) -> dict[str, Any]:
+    return {"path": block.path, "shape": list(shape), "dtype": np.dtype(dtype).str, "offset": 0}
+
+
+def _copy(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> None:
+    """Copy with several threads: filling new pages is bound by the kernel's work for each page, which they share."""
+    step = max(1, _CHUNK // max(1, target[:1].nbytes))
+    starts = range(0, len(source), step)
+    if len(starts) <= 1:
+        np.copyto(target, source)
+        return
+    threads = min(_THREADS, len(os.sched_getaffinity(0)), len(starts))
+    with ThreadPoolExecutor(threads, "xpulab-copy") as pool:
+        list(pool.map(lambda start: np.copyto(target[start : start + step], source[start : start + step]), starts))

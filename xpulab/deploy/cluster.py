@@ -1,0 +1,523 @@
+"""`XPUCluster`: the engines of one user, from the plan to the last process gone."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import ipyparallel as ipp
+import numpy as np
+import psutil
+
+from xpulab import progress
+from xpulab.board import Board, new_task_number
+from xpulab.data import Outgoing, ShardedArray, bounds_of, incoming
+from xpulab.deploy.launch import Processes
+from xpulab.deploy.plan import Plan, plan
+from xpulab.deploy.probe import DeviceInfo, Probe, probe
+from xpulab.deploy.status import ClusterStatus, EngineStatus
+from xpulab.exceptions import (
+    ClusterError,
+    EngineError,
+    EngineLostError,
+    HandleError,
+    NoClusterError,
+    OversubscribedWarning,
+)
+
+__all__ = ["Answer", "XPUCluster", "current_cluster", "find_current"]
+
+_POLL = 0.05  # seconds between two looks at the board while a task runs
+_SILENT = 5.0  # seconds without a heartbeat after which the status says so
+_INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
+
+_clusters: list[XPUCluster] = []  # running ones, the latest last
+
+
+def find_current() -> XPUCluster | None:
+    """The cluster started last that still runs, or None."""
+    return _clusters[-1] if _clusters else None
+
+
+def current_cluster() -> XPUCluster:
+    """The active cluster: the one started last that still runs.
+
+    Raises
+    ------
+    NoClusterError
+        If there is none.
+    """
+    cluster = find_current()
+    if cluster is None:
+        raise NoClusterError(
+            "no cluster is running; type: %xpu_cluster start (in a notebook), or xpulab.XPUCluster().start()"
+        )
+    return cluster
+
+
+class Answer:
+    """What the ranks said at the end of a task.
+
+    Attributes
+    ----------
+    results : list of dict
+        By rank.
+    engines : list of dict
+        Rank, host, pid, device and cores of each.
+    seconds : list of dict
+        By phase, of each.
+    totals : list of float
+        Seconds from the task's arrival to its end, of each.
+    interrupted : bool
+    """
+
+    def __init__(self, replies: list[dict[str, Any]]) -> None:
+        self.results = [reply["result"] for reply in replies]
+        self.engines = [reply["engine"] for reply in replies]
+        self.seconds = [reply["seconds"] for reply in replies]
+        self.totals = [reply["total"] for reply in replies]
+        self.interrupted = any(reply["status"] == "interrupted" for reply in replies)
+
+
+class XPUCluster:
+    """One MPI engine per device, or as many as asked for, behind one object.
+
+    Parameters
+    ----------
+    n : int, optional
+        Number of engines. By default one per GPU, or per tile where a GPU has several; one without any GPU.
+    devices : str, optional
+        ``"gpu"``, ``"cpu"`` or a SYCL selector such as ``"level_zero:0"``; all devices by default.
+    strict : bool
+        Raise instead of warn where engines would share cores or a device.
+    timeout : float
+        Seconds that the engines have to start.
+
+    Attributes
+    ----------
+    last_report : FitReport or None
+        Of the last call of an estimator.
+    facts : list of dict
+        What each engine said of itself when it started, by rank.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2) as cluster:  # doctest: +SKIP
+    ...     KMeans(n_clusters=3).fit(X)
+    """
+
+    def __init__(
+        self, n: int | None = None, *, devices: str | None = None, strict: bool = False, timeout: float = 30.0
+    ) -> None:
+        self.n = n
+        self.device_filter = devices
+        self.strict = strict
+        self.timeout = timeout
+        self.last_report: Any = None
+        self.facts: list[dict[str, Any]] = []
+        self._processes: Processes | None = None
+        self._plan: Plan | None = None
+        self._board: Board | None = None
+        self._seconds_to_start: float | None = None
+        self._last_words = ""
+        self._handles: set[str] = set()
+        self._released: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._sending = threading.RLock()
+        self._owner = os.getpid()
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        """Which engine would go on which device; starts nothing."""
+        return self._plan if self._plan and self.running else self._make_plan(probe())
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """The devices of this host, as the oneAPI runtime sees them."""
+        return probe().devices
+
+    def start(self) -> XPUCluster:
+        """Start the engines and wait until each has compiled a first kernel. Harmless when it runs already.
+
+        Raises
+        ------
+        PlanError, DeviceNotFoundError
+            If the engines cannot be placed.
+        ClusterStartError
+            If they do not come up; with their own words, and nothing left running.
+        """
+        if self.running:
+            return self
+        begun = time.monotonic()
+        with progress.open(progress.TaskReport("xpulab: start the cluster")) as handle:
+            say = _teller(handle)
+            say("looking for devices")
+            self._plan = self._make_plan(probe())
+            n = len(self._plan.ranks)
+            handle.report.title, handle.report.total = f"xpulab: start {n} engine{'s' * (n > 1)}", n
+            for warning in self._plan.warnings:
+                _warn(warning)
+            self._processes = Processes(self._plan, self._owner)
+            try:
+                self._processes.start(self.timeout, say)
+                self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
+                self._board = Board.open(self.facts[0]["board"])
+            except BaseException:
+                self.stop()
+                raise
+            handle.report.done = n
+        self._seconds_to_start = time.monotonic() - begun
+        _clusters.append(self)
+        threading.Thread(target=self._release_handles, name="xpulab-handles", daemon=True).start()
+        return self
+
+    def stop(self) -> None:
+        """End every process of the cluster. Harmless when it does not run."""
+        if self in _clusters:
+            _clusters.remove(self)
+            self._released.put(None)
+        processes, self._processes = self._processes, None
+        if processes is not None:
+            with _uninterrupted():
+                self._last_words = processes.logs()
+                processes.stop()
+        if self._board is not None:
+            self._board.close()
+            self._board = None
+        self._handles.clear()
+
+    def restart(self) -> XPUCluster:
+        """Stop, then start with the same settings. Rows held on the engines are gone."""
+        self.stop()
+        return self.start()
+
+    def __enter__(self) -> XPUCluster:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether the engines are there."""
+        return self._processes is not None
+
+    @property
+    def size(self) -> int:
+        """Number of engines."""
+        return len(self.facts) if self.running else 0
+
+    def status(self) -> ClusterStatus:
+        """Engines, devices, memory and health, now."""
+        if not self.running or self._board is None or self._plan is None or self._processes is None:
+            return ClusterStatus("stopped", 0)
+        engines = []
+        for fact, record in zip(self.facts, self._board.ranks, strict=True):
+            age = max(0.0, time.time() - float(record["heartbeat"]))
+            working = bytes(record["name"]).decode() if record["task"] else "idle"
+            engines.append(
+                EngineStatus(
+                    rank=fact["rank"],
+                    host=fact["host"],
+                    pid=fact["pid"],
+                    device=fact["device"]["name"],
+                    selector=fact["selector"],
+                    cores=tuple(fact["cores"]),
+                    state="silent" if age > _SILENT else working,
+                    heartbeat_age_s=age,
+                    memory_used=_resident(fact["pid"]),
+                    device_bytes=int(record["device_bytes"]),
+                    device_memory=fact["device"]["memory"],
+                )
+            )
+        state = "lost" if self._processes.ended() else "running"
+        return ClusterStatus(state, len(engines), self._seconds_to_start, tuple(engines), self._plan.warnings)
+
+    def logs(self, lines: int = 40) -> str:
+        """The last words of the controller and the engines; those of the last run after `stop`."""
+        return self._processes.logs(lines) if self._processes else self._last_words
+
+    def __repr__(self) -> str:
+        return str(self.status())
+
+    def _repr_html_(self) -> str:
+        return self.status()._repr_html_()
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def scatter(self, X: Any, *, counts: list[int] | None = None) -> ShardedArray:
+        """Send rows to the engines, to stay there.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. No NaN, no infinity.
+        counts : list of int, optional
+            Rows of each rank, which add up to n_samples; as even as possible by default.
+
+        Returns
+        -------
+        ShardedArray
+        """
+        from sklearn.utils import check_array
+
+        columns = getattr(X, "columns", None)
+        rows = check_array(X, dtype=[np.float64, np.float32], input_name="X")
+        bounds = bounds_of(len(rows), self._require_running().size, counts)
+        with Outgoing() as outgoing:
+            return self._hold({**outgoing.send(rows), "bounds": bounds}, rows.shape, rows.dtype, columns, check=False)
+
+    def load_npy(self, path: str | os.PathLike[str], *, counts: list[int] | None = None) -> ShardedArray:
+        """Rows from a file of `numpy.save`, which each engine reads by itself: nothing passes through this process.
+
+        Raises
+        ------
+        ValueError
+            If the file does not hold rows of float32 or float64, or if one holds NaN or infinity.
+        """
+        source, shape, dtype = incoming(path)
+        bounds = bounds_of(shape[0], self._require_running().size, counts)
+        return self._hold({**source, "bounds": bounds}, shape, dtype, None, check=True)
+
+    def _hold(
+        self, source: dict[str, Any], shape: tuple[int, ...], dtype: Any, columns: Any, *, check: bool
+    ) -> ShardedArray:
+        array = ShardedArray(self, (shape[0], shape[1]), dtype, source["bounds"], columns)
+        # Before the rows are there: an interrupted transfer frees them too.
+        weakref.finalize(array, self._released.put, array.id)
+        self.call("scatter", {"source": source, "handle": array.id, "check": check})
+        self._handles.add(array.id)
+        return array
+
+    def require_handle(self, array: ShardedArray) -> None:
+        """Raise HandleError unless the array's rows are on the engines."""
+        if array.id not in self._handles:
+            raise HandleError(
+                "the rows of this ShardedArray went with the engines, which were stopped or restarted since; "
+                "type: cluster.scatter(X) again"
+            )
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Call ``function(task, *args, **kwargs)`` on every engine.
+
+        Parameters
+        ----------
+        function : callable
+            Its first argument has ``comm`` (rank, size, collectives) and ``device`` (its ``queue`` and name).
+
+        Returns
+        -------
+        list
+            What it returned, by rank.
+
+        Raises
+        ------
+        EngineError
+            If it raised; the message has the tracebacks of the ranks that did.
+        """
+        payload = {"function": function, "arguments": args, "keywords": kwargs}
+        return [result["value"] for result in self.call("run", payload).results]
+
+    def call(
+        self, name: str, payload: dict[str, Any], watch: Callable[[Any], None] | None = None
+    ) -> Answer:
+        """Run a task on all engines, as one; what estimators stand on.
+
+        Parameters
+        ----------
+        name, payload : str, dict
+            The task and its arguments.
+        watch : callable, optional
+            Called with the board's records while the task runs.
+
+        Raises
+        ------
+        NoClusterError, EngineError, EngineLostError
+        KeyboardInterrupt
+            With the answers so far as its argument, all ranks having stopped at the same point.
+        """
+        self._require_running()
+        replies = self._exchange(name, payload, watch)
+        _raise_errors(replies, users=name == "run")
+        answer = Answer(replies)
+        if answer.interrupted:
+            raise KeyboardInterrupt(answer)
+        return answer
+
+    def _exchange(
+        self, name: str, payload: dict[str, Any], watch: Callable[[Any], None] | None
+    ) -> list[dict[str, Any]]:
+        number = new_task_number()
+        with self._sending:
+            assert self._processes is not None
+            view = self._processes.client.broadcast_view()
+            pending = view.apply(ipp.Reference("xpulab_run"), name, number, payload)
+        try:
+            return self._wait(pending, name, number, watch)
+        finally:
+            self._forget(pending)
+            if self._board is not None:
+                self._board.forget(number)
+
+    def _wait(
+        self, pending: Any, name: str, number: int, watch: Callable[[Any], None] | None
+    ) -> list[dict[str, Any]]:
+        """Wait for all ranks; an interrupt asks them to stop, and is raised when they have."""
+        deadline = float("inf")
+        while True:
+            try:
+                while not pending.ready():
+                    pending.wait(_POLL)
+                    self._require_alive()
+                    if time.monotonic() > deadline:
+                        raise ClusterError(
+                            f"the engines did not end the task {name!r} within {_INTERRUPT_GRACE:.0f} s of the "
+                            "interrupt; type: %xpu_cluster restart"
+                        )
+                    if watch is not None and self._board is not None:
+                        watch(self._board.ranks)
+                return list(pending.get())
+            except KeyboardInterrupt:
+                if self._board is None:
+                    raise
+                self._board.cancel(number)
+                if name == "run":
+                    self._signal_running(number)
+                deadline = min(deadline, time.monotonic() + _INTERRUPT_GRACE)
+
+    def _signal_running(self, number: int) -> None:
+        """Interrupt a user's function: it need not look at the board."""
+        import signal
+
+        assert self._board is not None
+        for record in self._board.ranks:
+            if record["task"] == number:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(record["pid"]), signal.SIGINT)
+
+    def _forget(self, pending: Any) -> None:
+        """Drop what ipyparallel keeps of every task, so that a long session does not grow."""
+        processes = self._processes
+        if processes is None or processes.client is None or not pending.ready():
+            return
+        with contextlib.suppress(Exception):
+            processes.client.purge_local_results(pending)
+            processes.client.history.clear()
+
+    def _require_running(self) -> XPUCluster:
+        if not self.running:
+            raise NoClusterError("this cluster is not running; type: cluster.start(), or %xpu_cluster start")
+        self._require_alive()
+        return self
+
+    def _require_alive(self) -> None:
+        assert self._processes is not None
+        ended = self._processes.ended()
+        if ended:
+            where = ", ".join(f"rank {f['rank']} (pid {f['pid']}, {f['device']['name']})" for f in self._lost())
+            words = self._processes.logs(15)
+            self.stop()
+            raise EngineLostError(
+                f"{ended} has ended, and the engines with it{': first ' + where if where else ''}.\n{words}\n"
+                "type: %xpu_cluster start"
+            )
+
+    def _lost(self) -> list[dict[str, Any]]:
+        return [fact for fact in self.facts if not psutil.pid_exists(fact["pid"])][:1]
+
+    def _make_plan(self, found: Probe) -> Plan:
+        return plan(found, n=self.n, devices=self.device_filter, strict=self.strict)
+
+    def _release_handles(self) -> None:
+        """Free on the engines the rows whose handles have died here; in a thread, as handles die at any moment."""
+        while True:
+            handle = self._released.get()
+            if handle is None:
+                return
+            self._handles.discard(handle)
+            with contextlib.suppress(Exception):  # the cluster may be going
+                self._exchange("release", {"handles": [handle]}, None)
+
+
+def _teller(handle: progress.ProgressHandle[progress.TaskReport]) -> Callable[[str], None]:
+    def say(message: str) -> None:
+        handle.report.message = message
+        handle.update()
+
+    return say
+
+
+def _raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
+    """One error for all ranks: each distinct traceback once, with the ranks that raised it."""
+    failed = [reply for reply in replies if reply["status"] == "error"]
+    if not failed:
+        return
+    by_text: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for reply in failed:
+        by_text.setdefault((reply["error"]["type"], reply["error"]["message"]), []).append(reply)
+    first = failed[0]["error"]
+    known = None if users else _same_error(first)
+    if known is not None and len(by_text) == 1:
+        raise known
+    parts = []
+    for replies_ in by_text.values():
+        ranks = ", ".join(str(r["engine"]["rank"]) for r in replies_)
+        where = replies_[0]["engine"]
+        parts.append(f"rank {ranks} on {where['host']} ({where['device']}):\n{replies_[0]['error']['traceback']}")
+    raise EngineError(f"{len(failed)} of {len(replies)} engines raised {first['type']}\n" + "\n".join(parts))
+
+
+def _same_error(error: dict[str, str]) -> Exception | None:
+    """The error itself where every rank raised it for the same bad input, as if it had been raised here."""
+    from xpulab import exceptions
+
+    if error["module"] == "xpulab.exceptions":
+        kind = getattr(exceptions, error["type"])
+    elif error["type"] in ("ValueError", "MemoryError"):
+        kind = {"ValueError": ValueError, "MemoryError": MemoryError}[error["type"]]
+    else:
+        return None
+    return kind(error["message"])
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def _warn(message: str) -> None:
+    import warnings
+
+    warnings.warn(message, OversubscribedWarning, stacklevel=4)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Any:
+    """Let a second Ctrl-C wait until the processes are gone."""
+    import signal
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@atexit.register
+def _stop_all() -> None:
+    for cluster in list(_clusters):
+        if cluster._owner == os.getpid():  # a forked child must not stop its parent's
+            cluster.stop()

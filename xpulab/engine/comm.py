@@ -1,0 +1,110 @@
+"""The communicator of a rank: MPI's collectives, with their time split in two, and a way out when another rank failed.
+
+Every collective begins with a barrier that does not block: while it is polled, the rank counts the seconds as `wait`
+and watches the board. When a rank has raised, the others leave here instead of standing in a reduction for ever.
+Once all have arrived, the collective itself is an ordinary one, and its seconds are `communicate`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+__all__ = ["Communicator", "PeerFailed"]
+
+T = TypeVar("T")
+
+_SPIN = 50e-6  # seconds of polling at full speed; a reduction among busy ranks takes less
+_NAP = 20e-6  # then the core is given away between polls: there may be more ranks than cores
+
+
+class PeerFailed(Exception):
+    """Another rank has raised; this one leaves the task. Never shown: the failing rank's error is."""
+
+
+class Communicator:
+    """MPI for one task.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        The ranks of the task.
+    failed : callable
+        Returns True once a rank of the task has raised.
+
+    Attributes
+    ----------
+    wait, communicate : float
+        Seconds spent waiting for the other ranks, and in the collectives themselves.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, failed: Callable[[], bool] = lambda: False) -> None:
+        self._comm = comm
+        self._failed = failed
+        self.rank: int = comm.rank
+        self.size: int = comm.size
+        self.wait = 0.0
+        self.communicate = 0.0
+
+    def allreduce(self, values: np.ndarray, op: MPI.Op = MPI.SUM) -> np.ndarray:
+        """Combine arrays of one shape and dtype over the ranks; every rank gets the same bits.
+
+        Reduce and Bcast instead of Allreduce: MPI does not promise that an Allreduce adds in the same order everywhere,
+        and ranks that disagree in the last bit could take different turns.
+        """
+        result = np.empty_like(values)
+
+        def reduce() -> None:
+            self._comm.Reduce(values, result, op, 0)
+            self._comm.Bcast(result, 0)
+
+        return self._together(reduce, result)
+
+    def exclusive_sums(self, value: float) -> np.ndarray:
+        """Sums of `value` over the ranks before each rank, and over all: float64 of shape (size + 1,).
+
+        Added in the order of the ranks, so that the result is the same on each.
+        """
+        return np.concatenate([[0.0], np.cumsum(self.allgather_arrays(np.array([value])))])
+
+    def allgather_arrays(self, values: np.ndarray) -> np.ndarray:
+        """Arrays of one shape (m,) and dtype from all ranks: shape (size, m)."""
+        every = np.empty((self.size, len(values)), values.dtype)
+        return self._together(lambda: self._comm.Allgather(values, every), every)
+
+    def allgather(self, thing: T) -> list[T]:
+        """The things of all ranks, by rank; small Python objects only."""
+        return self._together(lambda: self._comm.allgather(thing))
+
+    def bcast(self, thing: T, root: int = 0) -> T:
+        """The thing of one rank, on all."""
+        return self._together(lambda: self._comm.bcast(thing, root))
+
+    def gather_blocks(self, block: np.ndarray, root: int = 0) -> np.ndarray | None:
+        """One-dimensional blocks of different lengths, joined in the order of the ranks, on `root` alone."""
+        counts = self.allgather(len(block))
+        joined = np.empty(sum(counts), block.dtype) if self.rank == root else None
+        return self._together(lambda: self._comm.Gatherv(block, [joined, counts] if joined is not None else None, root), joined)
+
+    def _together(self, collective: Callable[[], Any], result: Any = None) -> Any:
+        """Wait until every rank is here, run the collective, account for both."""
+        entered = time.perf_counter()
+        self._arrive(entered)
+        arrived = time.perf_counter()
+        returned = collective()
+        self.wait += arrived - entered
+        self.communicate += time.perf_counter() - arrived
+        return result if result is not None else returned
+
+    def _arrive(self, entered: float) -> None:
+        barrier = self._comm.Ibarrier()
+        while not barrier.Test():
+            if time.perf_counter() - entered > _SPIN:
+                # The board is read outside of the fast path only: a reduction among ranks in step never gets here.
+                if self._failed():
+                    raise PeerFailed
+                time.sleep(_NAP)

@@ -1,0 +1,247 @@
+"""One rank: its device, its place in MPI, its handles, and the one way in which a task runs on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from xpulab.board import PHASES, Board
+from xpulab.engine.comm import Communicator, PeerFailed
+from xpulab.kernels.device import Device
+from xpulab.kernels.rows import Rows
+
+__all__ = ["Engine", "Interrupted", "Task", "task"]
+
+_HEARTBEAT = 0.5  # seconds
+
+#: Name -> the function that runs on every rank. Filled by the decorator `task`.
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {}
+
+
+def task(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
+    """Register a function `(Task, **payload) -> dict` under the name by which the notebook asks for it."""
+
+    def register(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        TASKS[name] = function
+        return function
+
+    return register
+
+
+class Interrupted(Exception):
+    """The task was cancelled, on all ranks at the same point.
+
+    Attributes
+    ----------
+    result : dict
+        What the task has so far.
+    """
+
+    def __init__(self, result: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.result = result or {}
+
+
+class Engine:
+    """What a rank holds between tasks.
+
+    Attributes
+    ----------
+    rank, size : int
+    device : Device
+        The one SYCL device of this rank.
+    handles : dict of str to Rows
+        Rows that live here until the notebook's handle dies.
+    board : Board
+        Shared with the other ranks of this host and with the notebook.
+    """
+
+    def __init__(self, placement: dict[str, Any]) -> None:
+        world = MPI.COMM_WORLD
+        self.rank: int = world.rank
+        self.size: int = world.size
+        self.placement = placement
+        self.device = Device()
+        self.handles: dict[str, Rows] = {}
+        self.namespace: dict[str, Any] = {}
+        board = Board.create(self.size) if self.rank == 0 else None
+        path = world.bcast(board.path if board else None)
+        self.board = board or Board.open(path)
+        self._comm = world.Dup()
+        self._generation = 0
+        self._abandoned: list[MPI.Intracomm] = []
+        self.record["pid"] = os.getpid()
+        threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
+
+    @property
+    def record(self) -> Any:
+        """This rank's place on the board."""
+        return self.board.ranks[self.rank]
+
+    def describe(self) -> dict[str, Any]:
+        """Who and where this rank is."""
+        return {
+            "rank": self.rank,
+            "size": self.size,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "device": self.device.describe(),
+            "cores": sorted(os.sched_getaffinity(0)),
+            "board": self.board.path,
+            "memory_used": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "mpi": MPI.Get_library_version().splitlines()[0].strip("\0 "),
+            "selector": self.placement.get("selector", ""),
+        }
+
+    def run(self, name: str, number: int, payload: dict[str, Any]) -> dict[str, Any]:
+        """Run a task that every rank runs. Never raises: what went wrong is in the answer.
+
+        Parameters
+        ----------
+        name : str
+            As registered with `task`.
+        number : int
+            The notebook's number for this task, on the board while it runs.
+        payload : dict
+            Arguments of the task.
+
+        Returns
+        -------
+        dict
+            ``status`` ("ok", "interrupted", "error" or "peer failed"), ``result``, ``engine`` (rank, host, pid, device),
+            ``seconds`` by phase, and for errors ``error`` (type, message, traceback).
+        """
+        current = Task(self, name, number)
+        answer: dict[str, Any] = {"status": "ok", "result": {}, "error": None}
+        try:
+            current.check()
+            answer["result"] = TASKS[name](current, **payload)
+        except Interrupted as interrupted:
+            answer.update(status="interrupted", result=interrupted.result)
+        except PeerFailed:
+            answer.update(status="peer failed")
+        except KeyboardInterrupt:
+            current.raised()
+            answer.update(status="interrupted")
+        except BaseException as error:
+            current.raised()
+            answer.update(status="error", error=_described(error))
+        if answer["status"] != "ok":
+            # The traceback holds the task's frames, and they its rows: let them go before the next task.
+            current.device.forget_workspaces()
+        current.close()
+        if self.board.failed(number):
+            self._fresh_communicator()
+        answer["seconds"] = current.seconds()
+        answer["total"] = time.perf_counter() - current.started
+        answer["engine"] = {
+            "rank": self.rank,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "device": self.device.name,
+            "cores": sorted(os.sched_getaffinity(0)),
+        }
+        return answer
+
+    def _fresh_communicator(self) -> None:
+        """A new communicator after a failure: on the old one, ranks may have left a barrier that others never entered."""
+        self._generation += 1
+        self._abandoned.append(self._comm)  # its pending barrier must not be freed
+        self._comm = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group, self._generation)
+
+    def _beat(self) -> None:
+        while True:
+            self.record["heartbeat"] = time.time()
+            time.sleep(_HEARTBEAT)
+
+
+class Task:
+    """One task on one rank: its communicator, its device, its clock.
+
+    Attributes
+    ----------
+    comm : Communicator
+    device : Device
+    transfer : float
+        Seconds spent moving rows between the notebook and the device; the task adds to it.
+    """
+
+    def __init__(self, engine: Engine, name: str, number: int) -> None:
+        self.engine = engine
+        self.number = number
+        self.device = engine.device
+        self.comm = Communicator(engine._comm, lambda: engine.board.failed(number))
+        self.transfer = 0.0
+        self.started = time.perf_counter()
+        self.device.kernel_seconds = self.device.compile_seconds = 0.0
+        record = engine.record
+        record["seconds"] = record["total"] = 0
+        record["iteration"] = record["run"] = record["max_iter"] = 0
+        record["inertia"] = record["center_shift"] = np.nan
+        record["name"] = name.encode()
+        record["task"] = number
+
+    def cancelled(self) -> bool:
+        """Whether this rank has seen the request to stop. A fact of this rank only: reduce it before acting on it."""
+        return self.engine.board.cancelled(self.number)
+
+    def check(self) -> None:
+        """Leave, on all ranks together, if one has seen the request to stop.
+
+        Raises
+        ------
+        Interrupted
+        """
+        if self.comm.allreduce(np.array([self.cancelled()], dtype=np.int8))[0]:
+            raise Interrupted
+
+    def show(self, **fields: Any) -> None:
+        """Write this rank's progress on the board; see `xpulab.board` for the fields."""
+        record = self.engine.record
+        for field, value in fields.items():
+            record[field] = value
+        record["seconds"] = list(self.seconds().values())
+        record["total"] = time.perf_counter() - self.started
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase so far."""
+        spent = (
+            self.transfer,
+            self.device.compile_seconds,
+            self.device.kernel_seconds,
+            self.comm.communicate,
+            self.comm.wait,
+        )
+        return dict(zip(PHASES, spent, strict=True))
+
+    def raised(self) -> None:
+        """Tell the other ranks that this one has left."""
+        self.engine.record["failed"] = self.number
+
+    def close(self) -> None:
+        """Done, however it went."""
+        self.show(task=0, device_bytes=sum(rows.nbytes for rows in self.engine.handles.values()))
+
+
+def _described(error: BaseException) -> dict[str, str]:
+    return {
+        "type": type(error).__name__,
+        "module": type(error).__module__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+def ignore_interrupts() -> None:
+    """SIGINT is the notebook's affair: it asks through the board, and every rank stops at the same point."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

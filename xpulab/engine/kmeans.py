@@ -1,0 +1,307 @@
+"""k-means over the ranks: Lloyd's algorithm and its starts, written against a communicator and a device.
+
+Each rank holds a block of rows. What steers the loop (convergence, empty clusters, the picks of a start, the request to
+stop) comes from reductions only, so that every rank takes the same turn; with one rank the same code runs alone.
+
+References
+----------
+.. [1] S. P. Lloyd, "Least squares quantization in PCM", IEEE Transactions on Information Theory 28 (1982), 129-137.
+.. [2] D. Arthur, S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, 1027-1035.
+.. [3] scikit-learn's ``sklearn/cluster/_kmeans.py``: what is computed, and the order of random draws, follow it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from xpulab.engine.engine import Interrupted, Task
+from xpulab.kernels import lloyd, plusplus
+from xpulab.kernels import rows as columns
+from xpulab.kernels.rows import Rows
+
+__all__ = ["Outcome", "Problem", "fit"]
+
+
+@dataclass
+class Outcome:
+    """One run of Lloyd's algorithm; `labels` stay on the device, everything else is the same on all ranks."""
+
+    centers: np.ndarray
+    labels: Any
+    inertia: float
+    n_iter: int
+    messages: list[str]
+
+
+class Problem:
+    """The rows of all ranks as one data set.
+
+    Parameters
+    ----------
+    task : Task
+    rows : Rows
+        This rank's block.
+    bounds : list of int
+        Rank r holds the rows from bounds[r] to bounds[r + 1].
+    weights : numpy.ndarray or None
+        This rank's sample weights on the host, None for ones.
+
+    Attributes
+    ----------
+    shift : numpy.ndarray of shape (n_features,)
+        Mean of all rows: distances are taken after its subtraction, as scikit-learn does for precision.
+    """
+
+    def __init__(self, task: Task, rows: Rows, bounds: list[int], weights: np.ndarray | None) -> None:
+        self.task = task
+        self.comm = task.comm
+        self.rows = rows
+        self.bounds = bounds
+        self.weights = weights
+        self.first = bounds[self.comm.rank]
+        self.n_samples = bounds[-1]
+        self.shift = (self.comm.allreduce(columns.column_sums(rows)) / self.n_samples).astype(rows.dtype)
+        self.history: list[tuple[int, int, float, float, float]] = []
+        self._started = time.perf_counter()
+
+    def tolerance(self, tol: float) -> float:
+        """The bound on the centres' squared movement: `tol` times the mean variance of the columns."""
+        if tol == 0:
+            return 0.0
+        squares = self.comm.allreduce(columns.column_sums(self.rows, self.shift, squared=True))
+        return float(tol * np.mean(squares / self.n_samples))
+
+    def take(self, index: np.ndarray) -> np.ndarray:
+        """Rows by their place in the whole data set, centred, on every rank: shape (len(index), n_features)."""
+        mine = (index >= self.first) & (index < self.first + self.rows.n_samples)
+        found = np.zeros((len(index), self.rows.n_features), self.rows.dtype)
+        if mine.any():
+            found[mine] = columns.take(self.rows, index[mine] - self.first, self.shift)
+        # Exactly one rank has each row and the others add zeros: the sum is exact.
+        return self.comm.allreduce(found)
+
+    def note(self, run: int, iteration: int, inertia: float, center_shift: float) -> None:
+        """Keep and show where the run is."""
+        self.history.append((run, iteration, inertia, center_shift, time.perf_counter() - self._started))
+        self.task.show(run=run, iteration=iteration, inertia=inertia, center_shift=center_shift)
+
+
+def fit(
+    problem: Problem,
+    init: str | list[np.ndarray],
+    n_clusters: int,
+    n_init: int,
+    max_iter: int,
+    tol: float,
+    random: np.random.RandomState,
+) -> Outcome:
+    """The best of `n_init` runs, as scikit-learn chooses it.
+
+    Parameters
+    ----------
+    init : {"k-means++", "random"} or list of numpy.ndarray
+        Uncentred centres, one array a run, if a list.
+
+    Raises
+    ------
+    Interrupted
+        On all ranks together, with the last complete outcome.
+    """
+    tolerance = problem.tolerance(tol)
+    best: Outcome | None = None
+    problem.task.show(max_iter=max_iter)
+    for run in range(n_init):
+        if isinstance(init, str):
+            start = _starts[init](problem, n_clusters, random)
+        else:
+            start = (init[run] - problem.shift).astype(problem.rows.dtype)
+        outcome = _lloyd(problem, start, max_iter, tolerance, run)
+        better = best is None or outcome.inertia < best.inertia
+        if better and not (best is not None and _same_clustering(problem, outcome.labels, best.labels, n_clusters)):
+            best = outcome
+    assert best is not None
+    return best
+
+
+def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: float, run: int) -> Outcome:
+    """Lloyd's iterations from given centres."""
+    rows, shift, comm = problem.rows, problem.shift, problem.comm
+    k, d = centers.shape
+    labels = lloyd.new_labels(problem.task.device, rows.n_samples)
+    squares = _total_squares(problem)
+    messages = []
+    strict = False
+    iteration = -1
+    for iteration in range(max_iter):
+        step = lloyd.lloyd_step(rows, shift, centers, labels)
+        # One reduction an iteration carries everything: sums, weights, changes, and the request to stop.
+        local = np.concatenate([step.sums.ravel(), step.weights, [step.changed, problem.task.cancelled()]])
+        total = comm.allreduce(local)
+        sums, weights = total[: k * d].reshape(k, d), total[k * d : -2]
+        changed, cancelled = total[-2:]
+        inertia = _inertia_of_sums(squares, sums, weights, centers)
+        moved = _new_centers(problem, centers, labels, sums, weights)
+        center_shift = float(((moved.astype(np.float64) - centers) ** 2).sum())
+        problem.note(run + 1, iteration + 1, inertia, center_shift)
+        messages.append(f"Iteration {iteration}, inertia {inertia}.")
+        centers = moved
+        if cancelled:
+            raise Interrupted({"centers": centers + shift, "inertia": inertia, "n_iter": iteration + 1})
+        if not changed:
+            messages.append(f"Converged at iteration {iteration}: strict convergence.")
+            strict = True
+            break
+        if center_shift <= tolerance:
+            messages.append(
+                f"Converged at iteration {iteration}: center shift {center_shift} within tolerance {tolerance}."
+            )
+            break
+    if not strict:
+        lloyd.assign(rows, shift, centers, labels)
+    final = float(comm.allreduce(np.array([lloyd.inertia(rows, shift, centers, labels)]))[0])
+    return Outcome(centers, labels, final, iteration + 1, messages)
+
+
+def _total_squares(problem: Problem) -> float:
+    """Weighted sum of the rows' squared norms: the inertia of one centre at the mean."""
+    rows = problem.rows
+    labels = lloyd.new_labels(problem.task.device, rows.n_samples)
+    origin = np.zeros((1, rows.n_features), rows.dtype)
+    lloyd.assign(rows, problem.shift, origin, labels)
+    return float(problem.comm.allreduce(np.array([lloyd.inertia(rows, problem.shift, origin, labels)]))[0])
+
+
+def _inertia_of_sums(squares: float, sums: np.ndarray, weights: np.ndarray, centers: np.ndarray) -> float:
+    """Inertia from what an iteration has anyway: |x - c|^2 = |x|^2 - 2 x.c + |c|^2, summed by cluster."""
+    c = centers.astype(np.float64)
+    return max(0.0, squares - 2 * float((sums * c).sum()) + float(weights @ (c * c).sum(axis=1)))
+
+
+def _new_centers(
+    problem: Problem, centers: np.ndarray, labels: Any, sums: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """Means of the clusters; empty ones move to the rows that are farthest from their centres."""
+    empty = np.flatnonzero(weights == 0)
+    if empty.size:
+        _relocate(problem, centers, labels, sums, weights, empty)
+    # In the order of scikit-learn, quirk included: a cluster that stays empty takes what stands at the heaviest one,
+    # which is still a sum where that one comes later. It matters for the labels of data with too few distinct rows.
+    heaviest = int(np.argmax(weights))
+    for j in range(len(weights)):
+        sums[j] = sums[j] / weights[j] if weights[j] > 0 else sums[heaviest]
+    return sums.astype(centers.dtype)
+
+
+def _relocate(
+    problem: Problem, centers: np.ndarray, labels: Any, sums: np.ndarray, weights: np.ndarray, empty: np.ndarray
+) -> None:
+    """Give each empty cluster one far row, taken out of the row's own cluster; changes `sums` and `weights`.
+
+    Rare, so that gathering one distance a row is worth the same choice as scikit-learn's, ties included.
+    """
+    comm, rows = problem.comm, problem.rows
+    distances = comm.gather_blocks(lloyd.own_distances(rows, problem.shift, centers, labels))
+    far = None
+    if distances is not None and distances.max() > 0:
+        far = np.argpartition(distances, -len(empty))[: -len(empty) - 1 : -1]
+    far = comm.bcast(far)
+    if far is None:  # more clusters than distinct rows
+        return
+    points = problem.take(far).astype(np.float64)
+    mine = (far >= problem.first) & (far < problem.first + rows.n_samples)
+    facts = np.zeros((2, len(far)))
+    if mine.any():
+        local = far[mine] - problem.first
+        facts[0, mine] = lloyd.labels_to_host(labels, rows.n_samples)[local]
+        facts[1, mine] = 1.0 if problem.weights is None else problem.weights[local]
+    owners, row_weights = comm.allreduce(facts)
+    for new, old, point, weight in zip(empty, owners.astype(int), points, row_weights, strict=True):
+        sums[old] -= point * weight
+        sums[new] = point * weight
+        weights[new] = weight
+        weights[old] -= weight
+
+
+def _same_clustering(problem: Problem, labels: Any, best: Any, n_clusters: int) -> bool:
+    """Whether each cluster of `labels` lies within one cluster of `best`."""
+    n = problem.rows.n_samples
+    ours, theirs = lloyd.labels_to_host(labels, n), lloyd.labels_to_host(best, n)
+    low = np.full(n_clusters, n_clusters)
+    high = np.full(n_clusters, -1)
+    np.minimum.at(low, ours, theirs)
+    np.maximum.at(high, ours, theirs)
+    low = problem.comm.allreduce(low, MPI.MIN)
+    high = problem.comm.allreduce(high, MPI.MAX)
+    return bool(((low == high) | (high == -1)).all())
+
+
+def _draw(problem: Problem, uniforms: np.ndarray, taken: np.ndarray) -> np.ndarray:
+    """Rows for uniform numbers, with a chance in proportion to their weights, `taken` ones aside: NumPy's `choice`."""
+    weights = np.ones(problem.rows.n_samples) if problem.weights is None else problem.weights.astype(np.float64)
+    local = taken[(taken >= problem.first) & (taken < problem.first + len(weights))] - problem.first
+    if len(local):
+        weights[local] = 0
+    sums = np.cumsum(weights)
+    offsets = problem.comm.exclusive_sums(float(sums[-1]) if len(sums) else 0.0)
+    targets = uniforms * offsets[-1]
+    rank = problem.comm.rank
+    mine = (targets >= offsets[rank]) & (targets < offsets[rank + 1])
+    picks = np.zeros(len(targets), np.int64)
+    found = np.searchsorted(sums, targets[mine] - offsets[rank], side="right")
+    picks[mine] = problem.first + np.minimum(found, len(weights) - 1)
+    return problem.comm.allreduce(picks)
+
+
+def _random_start(problem: Problem, n_clusters: int, random: np.random.RandomState) -> np.ndarray:
+    """Distinct rows by weight, with the same draws as ``RandomState.choice(n, k, replace=False, p=weights)``."""
+    chosen = np.empty(0, np.int64)
+    while len(chosen) < n_clusters:
+        picks = _draw(problem, random.random_sample(n_clusters - len(chosen)), chosen)
+        _, first = np.unique(picks, return_index=True)
+        chosen = np.concatenate([chosen, picks[np.sort(first)]])
+    return problem.take(chosen)
+
+
+def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomState) -> np.ndarray:
+    """Greedy k-means++ [2]_: each centre is the best of a few rows drawn by their squared distance to the centres so far.
+
+    A rank keeps its rows' distances; the draws are searched in the ranks' partial sums, so that no rank holds all rows.
+    """
+    comm, rows = problem.comm, problem.rows
+    trials = 2 + int(np.log(n_clusters))
+    centers = np.empty((n_clusters, rows.n_features), rows.dtype)
+    centers[0] = problem.take(_draw(problem, random.random_sample(1), np.empty(0, np.int64)))[0]
+    state, potential = plusplus.start(rows, problem.shift, centers[0])
+    offsets = comm.exclusive_sums(potential)
+    for c in range(1, n_clusters):
+        candidates = _candidates(problem, state, random.uniform(size=trials) * offsets[-1], offsets)
+        local = np.append(plusplus.candidate_potentials(state, candidates), problem.task.cancelled())
+        every = comm.allgather_arrays(local)
+        if every[:, -1].any():
+            raise Interrupted
+        best = int(np.argmin(every[:, :-1].sum(axis=0)))
+        plusplus.accept(state, best)
+        centers[c] = candidates[best]
+        offsets = np.concatenate([[0.0], np.cumsum(every[:, best])])
+    return centers
+
+
+def _candidates(problem: Problem, state: Any, targets: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The rows at which the running sum of the potential reaches the targets."""
+    comm, rows = problem.comm, problem.rows
+    # A target beyond the sum, by rounding, belongs to the last row; ranks without rows never own one.
+    last = max(r for r in range(comm.size) if problem.bounds[r + 1] > problem.bounds[r])
+    owners = np.minimum(np.searchsorted(offsets[1:], targets, side="left"), last)
+    found = np.zeros((len(targets), rows.n_features), rows.dtype)
+    for i in np.flatnonzero(owners == comm.rank):
+        index = plusplus.search(state, float(targets[i] - offsets[comm.rank]))
+        found[i] = columns.take(rows, np.array([index]), problem.shift)[0]
+    return comm.allreduce(found)
+
+
+_starts = {"k-means++": _plusplus_start, "random": _random_start}

@@ -1,0 +1,137 @@
+"""What the notebook can ask of the ranks: one short function a task, found by its name."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import numpy as np
+
+from xpulab.engine import kmeans
+from xpulab.engine.engine import Engine, Task, ignore_interrupts, task
+from xpulab.engine.sources import rows_of, write_block
+from xpulab.kernels import distances, lloyd
+from xpulab.kernels import rows as columns
+from xpulab.kernels.rows import Rows
+
+__all__ = ["warm_up"]
+
+
+def warm_up(engine: Engine) -> None:
+    """Compile what a first fit needs, while the cluster starts anyway."""
+    block = np.zeros((2, 2), np.float32)
+    rows = Rows.upload(engine.device, block)
+    labels = lloyd.new_labels(engine.device, 2)
+    lloyd.lloyd_step(rows, np.zeros(2, np.float32), block, labels)
+
+
+@task("describe")
+def _describe(task: Task) -> dict[str, Any]:
+    return task.engine.describe()
+
+
+@task("release")
+def _release(task: Task, handles: list[str]) -> dict[str, Any]:
+    """Free the rows of handles that have died in the notebook."""
+    for handle in handles:
+        task.engine.handles.pop(handle, None)
+    return {}
+
+
+@task("scatter")
+def _scatter(task: Task, source: dict[str, Any], handle: str, check: bool) -> dict[str, Any]:
+    rows = rows_of(task, source)
+    if check:
+        _all_finite(task, rows, source["bounds"])
+    task.engine.handles[handle] = rows
+    return {"nbytes": rows.nbytes}
+
+
+@task("gather")
+def _gather(task: Task, handle: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
+    rows = rows_of(task, handle)
+    write_block(task, target, handle["bounds"], columns.take(rows, np.arange(rows.n_samples)))
+    return {}
+
+
+@task("KMeans.fit")
+def _kmeans_fit(
+    task: Task,
+    source: dict[str, Any],
+    weights: dict[str, Any] | None,
+    target: dict[str, Any],
+    random: Any,
+    **parameters: Any,
+) -> dict[str, Any]:
+    rows = rows_of(task, source, weights)
+    bounds = source["bounds"]
+    problem = kmeans.Problem(task, rows, bounds, columns.weights_to_host(rows))
+    generator = np.random.RandomState()
+    generator.set_state(random)
+    try:
+        best = kmeans.fit(problem, random=generator, **parameters)
+    except kmeans.Interrupted as interrupted:
+        interrupted.result["history"] = problem.history
+        raise
+    labels = lloyd.labels_to_host(best.labels, rows.n_samples)
+    write_block(task, target, bounds, labels)
+    used = np.zeros(len(best.centers), np.int64)
+    used[np.unique(labels)] = 1
+    return {
+        "centers": best.centers + problem.shift,
+        "inertia": best.inertia,
+        "n_iter": best.n_iter,
+        "distinct": int(np.count_nonzero(task.comm.allreduce(used))),
+        "history": problem.history,
+        "messages": best.messages,
+        "random": generator.get_state(),
+        "rows": rows.n_samples,
+    }
+
+
+@task("KMeans.predict")
+def _kmeans_predict(
+    task: Task,
+    source: dict[str, Any],
+    weights: dict[str, Any] | None,
+    target: dict[str, Any] | None,
+    centers: np.ndarray,
+) -> dict[str, Any]:
+    """Labels if there is somewhere to put them, else the inertia."""
+    rows = rows_of(task, source, weights)
+    shift = np.zeros(rows.n_features, rows.dtype)
+    labels = lloyd.new_labels(task.device, rows.n_samples)
+    lloyd.assign(rows, shift, centers, labels)
+    if target is not None:
+        write_block(task, target, source["bounds"], lloyd.labels_to_host(labels, rows.n_samples))
+        return {"rows": rows.n_samples}
+    inertia = lloyd.inertia(rows, shift, centers, labels)
+    return {"inertia": float(task.comm.allreduce(np.array([inertia]))[0]), "rows": rows.n_samples}
+
+
+@task("KMeans.transform")
+def _kmeans_transform(
+    task: Task, source: dict[str, Any], target: dict[str, Any], centers: np.ndarray
+) -> dict[str, Any]:
+    rows = rows_of(task, source)
+    write_block(task, target, source["bounds"], distances.transform(rows, centers))
+    return {"rows": rows.n_samples}
+
+
+@task("run")
+def _run(task: Task, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """A function of the user's; the one task that SIGINT ends, because it need not look at the board."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return {"value": function(task, *arguments, **keywords)}
+    finally:
+        ignore_interrupts()
+
+
+def _all_finite(task: Task, rows: Rows, bounds: list[int]) -> None:
+    """Raise the same error on all ranks if any row holds NaN or infinity."""
+    local = columns.find_nonfinite(rows)
+    place = bounds[task.comm.rank] + local if local >= 0 else bounds[-1]
+    first = min(task.comm.allgather(place))
+    if first < bounds[-1]:
+        raise ValueError(f"Input X contains NaN or infinity; the first such row is row {first}.")

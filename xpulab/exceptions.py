@@ -1,0 +1,90 @@
+"""Everything that xpulab raises or warns about, under `XpulabError` and `XpulabWarning`.
+
+Wrong *values* given to an estimator raise what scikit-learn raises (`ValueError`, `TypeError`, `NotFittedError`), so
+that code written for scikit-learn keeps working; the classes here are for what scikit-learn does not have.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ClusterError",
+    "ClusterStartError",
+    "DeviceError",
+    "DeviceNotFoundError",
+    "EngineError",
+    "EngineLostError",
+    "HandleError",
+    "KernelBuildError",
+    "KernelLaunchError",
+    "NoClusterError",
+    "OneAPIError",
+    "OversubscribedWarning",
+    "PlanError",
+    "UsageError",
+    "XpulabError",
+    "XpulabWarning",
+]
+
+
+class XpulabError(Exception):
+    """Base class of all errors of xpulab."""
+
+
+class UsageError(XpulabError, ValueError):
+    """A magic or a command was typed with words that it does not know; the message says which it knows."""
+
+
+class OneAPIError(XpulabError, ImportError):
+    """The oneAPI runtime could not be found or loaded."""
+
+
+class PlanError(XpulabError, ValueError):
+    """The engines asked for cannot be placed on the devices there are."""
+
+
+class DeviceError(XpulabError, RuntimeError):
+    """A device refused or failed."""
+
+
+class DeviceNotFoundError(DeviceError, PlanError):
+    """No device answers to the name or selector given."""
+
+
+class KernelLaunchError(DeviceError):
+    """A kernel was not launched; numba-dpex alone would have said nothing."""
+
+
+class KernelBuildError(DeviceError):
+    """The device's compiler refused a kernel."""
+
+
+class ClusterError(XpulabError, RuntimeError):
+    """Something about the cluster as a whole."""
+
+
+class NoClusterError(ClusterError):
+    """A cluster is needed, and none is running."""
+
+
+class ClusterStartError(ClusterError):
+    """The engines did not start; the message holds the words of mpiexec and of the engines."""
+
+
+class EngineError(ClusterError):
+    """An exception on one or more ranks; the message holds rank, host, device and traceback, once each."""
+
+
+class EngineLostError(ClusterError):
+    """An engine's process ended or fell silent."""
+
+
+class HandleError(ClusterError, ValueError):
+    """A `ShardedArray` whose rows are gone, or live on another cluster."""
+
+
+class XpulabWarning(UserWarning):
+    """Base class of all warnings of xpulab."""
+
+
+class OversubscribedWarning(XpulabWarning):
+    """Several engines share cores or a device."""

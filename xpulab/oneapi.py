@@ -1,0 +1,203 @@
+"""Find and load the oneAPI runtime and the MPI that pip installed.
+
+The only file that knows the names of their libraries and variables.
+
+The wheels' RPATHs and the OpenCL vendor files name folders of the machine that built them, so nothing is found by
+itself. What works is to load each library with its full path, in the order of their needs, before dpctl is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from xpulab.exceptions import OneAPIError
+
+__all__ = [
+    "GPU_DRIVER_FILES",
+    "GPU_DRIVER_FOLDERS",
+    "INTERFERING",
+    "LIBRARIES",
+    "MPIEXEC_ARGUMENTS",
+    "MPIEXEC_ENVIRONMENT",
+    "OPENCL_VENDORS",
+    "PINS",
+    "SELECTOR",
+    "confine",
+    "engine_environment",
+    "library_folder",
+    "load",
+    "mpiexec",
+]
+
+#: Distribution name -> the version that works with the others (the same as in pyproject.toml; a test compares them).
+PINS: Mapping[str, str] = {
+    "numba-dpex": "0.23.0",
+    "dpctl": "0.17.0",
+    "dpnp": "0.15.0",
+    "numba": "0.59.1",
+    "numpy": "1.26.4",
+    "dpcpp-cpp-rt": "2024.2.1",
+    "intel-cmplr-lib-rt": "2024.2.1",
+    "mkl-dpcpp": "2024.2.1",
+    "dpcpp-llvm-spirv": "2024.2.0",
+    "intel-opencl-rt": "2024.2.1",
+}
+
+#: In the order of their needs. MKL's libraries need each other in a circle: hence RTLD_LAZY in `load`.
+LIBRARIES: tuple[str, ...] = (
+    "libintlc.so.5",
+    "libirng.so",
+    "libsvml.so",
+    "libimf.so",
+    "libsycl.so.7",
+    "libOpenCL.so.1",
+    "libtbb.so.12",
+    "libmkl_core.so.2",
+    "libmkl_tbb_thread.so.2",
+    "libmkl_intel_ilp64.so.2",
+    *(f"libmkl_sycl_{part}.so.4" for part in ("blas", "lapack", "rng", "stats", "dft", "vm")),
+)
+
+#: Which devices the runtime shows. A rank gets its own; the probe drops it, so that it numbers all devices.
+SELECTOR = "ONEAPI_DEVICE_SELECTOR"
+OPENCL_VENDORS = "OCL_ICD_FILENAMES"
+
+#: Variables of a user's shell that change what is found here -> how. The doctor shows those that are set.
+INTERFERING: Mapping[str, str] = {
+    SELECTOR: "is not used: each engine gets its own; choose with --devices",
+    OPENCL_VENDORS: "replaces the list of OpenCL drivers, and with it the CPU device",
+    "SETVARS_COMPLETED": "another oneAPI was activated in this shell, and its libraries may be found first",
+    "I_MPI_ROOT": "another Intel MPI was activated in this shell, and its libraries may be found first",
+}
+
+#: Package of Intel's GPU driver -> a file of it, and where that may lie below the root folder.
+GPU_DRIVER_FILES: Mapping[str, str] = {
+    "intel-opencl-icd": "intel*.icd",
+    "libze-intel-gpu1": "libze_intel_gpu.so.1",
+    "libze1": "libze_loader.so.1",
+}
+GPU_DRIVER_FOLDERS: tuple[str, ...] = ("etc/OpenCL/vendors", "usr/lib*", "usr/lib*/*", "usr/local/lib*")
+
+
+def library_folder() -> Path:
+    """Folder of the oneAPI libraries that pip installed.
+
+    Raises
+    ------
+    OneAPIError
+        If no environment on the way from this interpreter to its base holds libsycl.
+    """
+    schemes = [sysconfig.get_path("data"), sys.prefix, sysconfig.get_path("data", "posix_user"), sys.base_prefix]
+    folders = list(dict.fromkeys(Path(scheme) / "lib" for scheme in schemes if scheme))
+    for folder in folders:
+        if (folder / "libsycl.so.7").exists():
+            return folder
+    raise OneAPIError(
+        "the oneAPI runtime (libsycl.so.7) was not found in "
+        + ", ".join(map(str, folders))
+        + f"; type: {sys.executable} -m pip install --force-reinstall dpcpp-cpp-rt=={PINS['dpcpp-cpp-rt']}"
+    )
+
+
+def load() -> Path:
+    """Load the oneAPI runtime into this process, so that `import dpctl` and its friends work. Harmless when repeated.
+
+    Returns
+    -------
+    pathlib.Path
+        The folder the libraries were loaded from.
+
+    Raises
+    ------
+    OneAPIError
+        If a library is missing or does not load; the message names it and holds the loader's words.
+    """
+    folder = library_folder()
+    if not os.environ.get(OPENCL_VENDORS):  # set but empty would hide the CPU device
+        os.environ[OPENCL_VENDORS] = str(folder / "libintelocl.so")
+    libc = ctypes.CDLL(None)
+    libc.dlopen.restype = ctypes.c_void_p
+    libc.dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]
+    libc.dlerror.restype = ctypes.c_char_p
+    for name in LIBRARIES:
+        # ctypes.CDLL would add RTLD_NOW, which MKL's circle of libraries does not survive.
+        if not libc.dlopen(str(folder / name).encode(), os.RTLD_LAZY | os.RTLD_GLOBAL):
+            reason = (libc.dlerror() or b"no reason given").decode(errors="replace")
+            raise OneAPIError(
+                f"{name} did not load: {reason}; type: {sys.executable} -m pip install --force-reinstall "
+                + " ".join(f"{package}=={version}" for package, version in PINS.items())
+            )
+    return folder
+
+
+def mpiexec() -> Path:
+    """Full path of the mpiexec that belongs to this environment (it need not be on PATH).
+
+    Raises
+    ------
+    OneAPIError
+        If there is none.
+    """
+    folders = list(dict.fromkeys(Path(p) / "bin" for p in (sysconfig.get_path("data"), sys.prefix, sys.base_prefix)))
+    for folder in folders:
+        if (folder / "mpiexec").exists():
+            return folder / "mpiexec"
+    raise OneAPIError(
+        "mpiexec was not found in "
+        + ", ".join(map(str, folders))
+        + f'; type: {sys.executable} -m pip install --force-reinstall "impi-rt>=2021.13,<2022"'
+    )
+
+
+def engine_environment(selector: str) -> dict[str, str]:
+    """Environment variables that one rank needs before `load`.
+
+    Parameters
+    ----------
+    selector : str
+        The one device that the rank sees, e.g. ``"opencl:0"``, ``"level_zero:1"`` or ``"level_zero:0.1"`` (a tile).
+        ``"level_zero:gpu:0"`` would be a parse error.
+    """
+    return {SELECTOR: selector}
+
+
+def confine(cores: Iterable[int]) -> None:
+    """Keep this process on these cores. Call it before `load`: the CPU device has as many units as it then finds cores.
+
+    It is done here, by the rank itself, because it then works alike under every MPI and for ranks that share cores;
+    Intel MPI's pinning (on or off) and MPI_Init leave it as it is.
+
+    Parameters
+    ----------
+    cores : iterable of int
+        Numbers of logical CPUs.
+
+    Raises
+    ------
+    OneAPIError
+        If the operating system does not allow these cores to this process.
+    """
+    wanted = set(cores)
+    try:
+        for thread in os.listdir("/proc/self/task"):  # libraries may have started threads; new ones inherit
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), wanted)
+    except OSError as error:
+        raise OneAPIError(
+            f"this process cannot be confined to the cores {sorted(wanted)}: {error.strerror}; "
+            f"it may use {sorted(os.sched_getaffinity(0))}; restart the cluster, so that it is planned anew"
+        ) from None
+
+
+#: mpiexec's own sockets stay on loopback.
+MPIEXEC_ARGUMENTS: tuple[str, ...] = ("-iface", "lo")
+
+#: Ranks of one host talk through shared memory, and confine themselves (`confine`). With I_MPI_OFFLOAD=1 in a user's
+#: shell MPI_Init would crash where there is no Level Zero GPU; data is staged through the host.
+MPIEXEC_ENVIRONMENT: Mapping[str, str] = {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0", "I_MPI_OFFLOAD": "0"}
