@@ -82,9 +82,7 @@ class Call:
         """Account for copying rows into shared memory, which happens in this process."""
         started = time.perf_counter()
         yield
-        self.report.notes.append(
-            f"rows handed over by the notebook in {format_seconds(time.perf_counter() - started)}"
-        )
+        self.report.notes.append(f"rows handed over by the notebook in {format_seconds(time.perf_counter() - started)}")
 
     def send(self, task: str, **payload: Any) -> Answer:
         """Run the task on all engines; the report follows it.

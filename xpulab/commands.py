@@ -52,9 +52,7 @@ class Parser(argparse.ArgumentParser):
             known = ", ".join(map(str, action.choices))
             self.error(f"{value!r} is none of {known}{_near(str(value), list(map(str, action.choices)))}")
 
-    def command(
-        self, commands: Any, name: str, call: Callable[[argparse.Namespace], Any], help: str
-    ) -> Parser:
+    def command(self, commands: Any, name: str, call: Callable[[argparse.Namespace], Any], help: str) -> Parser:
         """Add a subcommand that ends in `call(arguments)`."""
         parser: Parser = commands.add_parser(name, help=help, description=help)
         parser.set_defaults(call=call, parser=parser)
@@ -86,5 +84,3 @@ def add_placement(parser: Parser, n: int | None, devices: str | None, strict: bo
 def _near(word: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(word, known, 1, 0.5)
     return f"; did you mean {near[0]}?" if near else ""
-
-

@@ -21,10 +21,11 @@ class SharedBlock:
     """
 
     def __init__(self, descriptor: int, nbytes: int, *, writable: bool) -> None:
-        self._descriptor = descriptor
+        self._descriptor = -1  # not ours to close until it is mapped
         self.nbytes = nbytes
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._map = mmap.mmap(descriptor, max(nbytes, 1), access=access)
+        self._descriptor = descriptor
 
     @classmethod
     def create(cls, nbytes: int, name: str = "xpulab") -> SharedBlock:
@@ -68,7 +69,9 @@ class SharedBlock:
     def __enter__(self) -> SharedBlock:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -326,9 +326,7 @@ class XPUCluster:
         payload = {"function": function, "arguments": args, "keywords": kwargs}
         return [result["value"] for result in self.call("run", payload).results]
 
-    def call(
-        self, name: str, payload: dict[str, Any], watch: Callable[[Any], None] | None = None
-    ) -> Answer:
+    def call(self, name: str, payload: dict[str, Any], watch: Callable[[Any], None] | None = None) -> Answer:
         """Run a task on all engines, as one; what estimators stand on.
 
         Parameters
@@ -367,9 +365,7 @@ class XPUCluster:
             if self._board is not None:
                 self._board.forget(number)
 
-    def _wait(
-        self, pending: Any, name: str, number: int, watch: Callable[[Any], None] | None
-    ) -> list[dict[str, Any]]:
+    def _wait(self, pending: Any, name: str, number: int, watch: Callable[[Any], None] | None) -> list[dict[str, Any]]:
         """Wait for all ranks; an interrupt asks them to stop, and is raised when they have."""
         deadline = float("inf")
         while True:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 
 from xpulab import oneapi, owner
+
+_ANY = ("0.0.0.0", "::")
 
 
 def main() -> None:
@@ -22,9 +25,10 @@ def main() -> None:
     from mpi4py import MPI
 
     placement = options["ranks"][MPI.COMM_WORLD.rank]
+    _close_launcher_port()
     os.environ.update(placement["environment"])
     if placement["cores"]:
-        os.sched_setaffinity(0, placement["cores"])
+        oneapi.confine(placement["cores"])
     oneapi.load()
 
     from ipyparallel.engine.app import IPEngine
@@ -38,6 +42,22 @@ def main() -> None:
     app.initialize(sys.argv[1:])
     engine.ignore_interrupts()
     app.start()
+
+
+def _close_launcher_port() -> None:
+    """Close the port of MPI's launcher, which listens on every interface and is needed no more.
+
+    The ranks inherit the socket, and shutting it down ends it for all who hold it; the launcher does not mind.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            held = socket.socket(fileno=os.dup(int(name)))
+        except OSError:  # not a socket, or the folder's own descriptor
+            continue
+        with held:
+            inet = held.family in (socket.AF_INET, socket.AF_INET6)
+            if inet and held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and held.getsockname()[0] in _ANY:
+                held.shutdown(socket.SHUT_RDWR)
 
 
 main()

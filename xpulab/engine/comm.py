@@ -88,7 +88,9 @@ class Communicator:
         """One-dimensional blocks of different lengths, joined in the order of the ranks, on `root` alone."""
         counts = self.allgather(len(block))
         joined = np.empty(sum(counts), block.dtype) if self.rank == root else None
-        return self._together(lambda: self._comm.Gatherv(block, [joined, counts] if joined is not None else None, root), joined)
+        return self._together(
+            lambda: self._comm.Gatherv(block, [joined, counts] if joined is not None else None, root), joined
+        )
 
     def _together(self, collective: Callable[[], Any], result: Any = None) -> Any:
         """Wait until every rank is here, run the collective, account for both."""

@@ -136,9 +136,6 @@ class Engine:
         except BaseException as error:
             current.raised()
             answer.update(status="error", error=_described(error))
-        if answer["status"] != "ok":
-            # The traceback holds the task's frames, and they its rows: let them go before the next task.
-            current.device.forget_workspaces()
         current.close()
         if self.board.failed(number):
             self._fresh_communicator()

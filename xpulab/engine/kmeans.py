@@ -138,10 +138,9 @@ def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: floa
     strict = False
     iteration = -1
     for iteration in range(max_iter):
-        step = lloyd.lloyd_step(rows, shift, centers, labels)
+        local = lloyd.lloyd_step(rows, shift, centers, labels)
         # One reduction an iteration carries everything: sums, weights, changes, and the request to stop.
-        local = np.concatenate([step.sums.ravel(), step.weights, [step.changed, problem.task.cancelled()]])
-        total = comm.allreduce(local)
+        total = comm.allreduce(np.concatenate([*map(np.ravel, local), [problem.task.cancelled()]]))
         sums, weights = total[: k * d].reshape(k, d), total[k * d : -2]
         changed, cancelled = total[-2:]
         inertia = _inertia_of_sums(squares, sums, weights, centers)

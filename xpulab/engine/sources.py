@@ -9,13 +9,18 @@ import numpy as np
 
 from xpulab.engine.engine import Task
 from xpulab.exceptions import HandleError
-from xpulab.kernels.rows import Rows
+from xpulab.kernels.rows import Rows, weighted
 from xpulab.memory import SharedBlock
 
-__all__ = ["rows_of", "write_block"]
+__all__ = ["rows_of", "weights_of", "write_block"]
 
 
-def rows_of(task: Task, source: dict[str, Any], weights: dict[str, Any] | None = None) -> Rows:
+def weights_of(task: Task, weights: dict[str, Any] | None, bounds: list[int]) -> np.ndarray | None:
+    """This rank's sample weights, on the host; None for ones."""
+    return None if weights is None else _block(weights, bounds, task.comm.rank)
+
+
+def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None = None) -> Rows:
     """This rank's block of rows, on its device.
 
     Parameters
@@ -25,18 +30,17 @@ def rows_of(task: Task, source: dict[str, Any], weights: dict[str, Any] | None =
     source : dict
         ``bounds`` (rank r has the rows from bounds[r] to bounds[r + 1]) and one of: ``path`` with ``shape``, ``dtype`` and
         ``offset`` of a shared block; ``npy``, the path of a file in NumPy's format; ``handle``, rows that are here.
-    weights : dict or None
-        The same for the sample weights; None for none.
+    sample_weight : numpy.ndarray or None
+        As `weights_of` gives them.
     """
     device = task.device
     busy = device.kernel_seconds + device.compile_seconds
     started = time.perf_counter()
-    sample_weight = None if weights is None else _block(weights, source["bounds"], task.comm.rank)
     if "handle" in source:
         held = task.engine.handles.get(source["handle"])
         if held is None:
             raise HandleError("the rows of this handle are gone from the engines; send them again: cluster.scatter(X)")
-        rows = held if sample_weight is None else held.weighted(sample_weight)
+        rows = held if sample_weight is None else weighted(held, sample_weight)
     else:
         rows = Rows.upload(device, _block(source, source["bounds"], task.comm.rank), sample_weight)
     busy = device.kernel_seconds + device.compile_seconds - busy

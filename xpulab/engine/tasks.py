@@ -9,7 +9,7 @@ import numpy as np
 
 from xpulab.engine import kmeans
 from xpulab.engine.engine import Engine, Task, ignore_interrupts, task
-from xpulab.engine.sources import rows_of, write_block
+from xpulab.engine.sources import rows_of, weights_of, write_block
 from xpulab.kernels import distances, lloyd
 from xpulab.kernels import rows as columns
 from xpulab.kernels.rows import Rows
@@ -63,9 +63,10 @@ def _kmeans_fit(
     random: Any,
     **parameters: Any,
 ) -> dict[str, Any]:
-    rows = rows_of(task, source, weights)
     bounds = source["bounds"]
-    problem = kmeans.Problem(task, rows, bounds, columns.weights_to_host(rows))
+    sample_weight = weights_of(task, weights, bounds)
+    rows = rows_of(task, source, sample_weight)
+    problem = kmeans.Problem(task, rows, bounds, sample_weight)
     generator = np.random.RandomState()
     generator.set_state(random)
     try:
@@ -98,7 +99,7 @@ def _kmeans_predict(
     centers: np.ndarray,
 ) -> dict[str, Any]:
     """Labels if there is somewhere to put them, else the inertia."""
-    rows = rows_of(task, source, weights)
+    rows = rows_of(task, source, weights_of(task, weights, source["bounds"]))
     shift = np.zeros(rows.n_features, rows.dtype)
     labels = lloyd.new_labels(task.device, rows.n_samples)
     lloyd.assign(rows, shift, centers, labels)

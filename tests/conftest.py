@@ -1,0 +1,73 @@
+"""Clusters of real MPI engines for the tests, and the check that a run leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import xpulab
+
+
+def _left() -> set[str]:
+    """What a run must not leave: shared memory with a name, and processes that were started for this one."""
+    found = {f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()}
+    me = str(os.getpid())
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+            owner = environment.get("XPULAB_OWNER") or (
+                me if f'"owner": {me},' in environment.get("XPULAB_ENGINE", "") else ""
+            )
+            if owner == me and process.status() != psutil.STATUS_ZOMBIE:
+                found.add(f"process {process.pid}: {' '.join(process.cmdline())[:200]}")
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """The whole run leaves no process and no shared memory."""
+    before = _left()
+    yield
+    deadline = time.monotonic() + 10
+    while (left := _left() - before) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+
+
+@pytest.fixture(scope="session", params=[1, 2, 3, 4], ids="n={}".format)
+def cluster(request: pytest.FixtureRequest) -> Iterator[xpulab.XPUCluster]:
+    """A running cluster of 1, 2, 3 and 4 engines; more engines than cores share them."""
+    yield from _started(request.param)
+
+
+@pytest.fixture(scope="session")
+def pair() -> Iterator[xpulab.XPUCluster]:
+    """A running cluster of 2 engines."""
+    yield from _started(2)
+
+
+def _started(n: int) -> Iterator[xpulab.XPUCluster]:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", xpulab.exceptions.OversubscribedWarning)
+        cluster = xpulab.XPUCluster(n, timeout=60).start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def current(cluster: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
+    """The parametrised cluster, made the active one: other tests may have started theirs since."""
+    from xpulab.deploy import cluster as registry
+
+    registry._clusters.remove(cluster)
+    registry._clusters.append(cluster)
+    return cluster

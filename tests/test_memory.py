@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xpulab.memory import SharedBlock
+
+
+def test_another_process_reads_what_was_written() -> None:
+    with SharedBlock.create(80) as block:
+        block.array((10,), np.float64)[:] = np.arange(10)
+        code = (
+            "import sys, numpy as np; from xpulab.memory import SharedBlock\n"
+            "with SharedBlock.open(sys.argv[1]) as b: print(b.array((10,), np.float64).sum())"
+        )
+        done = subprocess.run([sys.executable, "-c", code, block.path], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == 45.0
+
+
+def test_another_process_writes_where_it_may() -> None:
+    with SharedBlock.create(8) as block:
+        other = SharedBlock.open(block.path, writable=True)
+        other.array((1,), np.int64)[0] = 7
+        assert block.array((1,), np.int64)[0] == 7
+        other.close()
+        with SharedBlock.open(block.path) as read_only:
+            assert not read_only.array((1,), np.int64).flags.writeable
+
+
+def test_arrays_outlive_the_block() -> None:
+    block = SharedBlock.create(16)
+    array = block.array((2,), np.float64)
+    block.close()
+    array[:] = 3
+    assert array.sum() == 6
+
+
+def test_nothing_is_left_in_shared_memory_or_descriptors() -> None:
+    before = set(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
+    with SharedBlock.create(1 << 20) as block:
+        block.array((1 << 20,), np.uint8)[:] = 1
+        assert set(os.listdir("/dev/shm")) == before[1]
+    del block
+    assert len(os.listdir("/proc/self/fd")) == len(before[0])
+
+
+def test_a_block_too_large_says_how_much_there_is() -> None:
+    with pytest.raises(MemoryError, match="bytes are free"):
+        SharedBlock.create(1 << 62)
+
+
+def test_a_block_has_no_size_limit_at_zero() -> None:
+    with SharedBlock.create(0) as block:
+        assert block.array((0, 3), np.float32).shape == (0, 3)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_is_refused(tmp_path: Path) -> None:
+    def become_nobody() -> None:
+        os.setgid(65534)
+        os.setuid(65534)
+
+    with SharedBlock.create(8) as block:
+        done = subprocess.run(["/bin/cat", block.path], preexec_fn=become_nobody, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "Permission denied" in done.stderr

@@ -1,0 +1,105 @@
+"""``xpulab``: the command line, over the same calls as the magic."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import xpulab
+from xpulab.commands import Help, Parser, add_placement
+from xpulab.exceptions import UsageError, XpulabError, XpulabWarning
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand.
+
+    Returns
+    -------
+    int
+        0 if all is well, 1 if the answer is no (not ready, results that disagree), 2 for wrong words or an error of
+        xpulab, 130 after Ctrl-C.
+    """
+    warnings.showwarning = _show_warning
+    try:
+        arguments = _parser().parse_args(argv)
+        return int(arguments.call(arguments))
+    except Help as text:
+        print(text)
+        return 0
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except XpulabError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="xpulab", description="Every accelerator of a notebook user as one scikit-learn estimator.")
+    parser.add_argument("--version", action="version", version=f"xpulab {xpulab.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="SUBCOMMAND", required=True, parser_class=Parser)
+    demo = parser.command(commands, "demo", _demo, "a photograph in a few colours, held against scikit-learn")
+    add_placement(demo, 4, None, False)
+    demo.add_argument("--clusters", type=_positive, default=64, metavar="K", help="colours")
+    demo.add_argument("--rows", type=_positive, default=None, metavar="M", help="pixels to fit on; all of them if not given")
+    demo.add_argument("--out", type=Path, default=Path("xpulab-demo.html"), metavar="FILE", help="where the report goes")
+    plan = parser.command(commands, "plan", _plan, "show which engine would go on which device; starts nothing")
+    add_placement(plan, None, None, False)
+    parser.command(commands, "devices", _devices, "list the devices of this machine")
+    parser.command(commands, "doctor", _doctor, "check this machine; says what to type where it fails")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ArgumentTypeError(f"received {text!r}, expected a whole number, 1 or more")
+    return int(text)
+
+
+def _demo(arguments: Any) -> int:
+    from xpulab import widgets
+    from xpulab.demo import quantise
+
+    widgets.install()
+    cluster = xpulab.XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict)
+    with cluster:
+        print(cluster.plan(), cluster.status(), sep="\n\n")
+        found = quantise(arguments.clusters, arguments.rows)
+    found.write(arguments.out)
+    print(f"\n{found}\nThe report with the pictures: {arguments.out.resolve().as_uri()}")
+    return 0 if found.agrees else 1
+
+
+def _plan(arguments: Any) -> int:
+    print(xpulab.XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict).plan())
+    return 0
+
+
+def _devices(arguments: Any) -> int:
+    from xpulab.deploy.probe import probe
+
+    print(probe())
+    return 0
+
+
+def _doctor(arguments: Any) -> int:
+    from xpulab.doctor import doctor
+
+    report = doctor()
+    print(report)
+    return 0 if report.ready else 1
+
+
+def _show_warning(message: Any, category: type[Warning], *where: Any) -> None:
+    """Our warnings as a line; who types a command has no use for the file that raised it."""
+    prefix = "warning" if issubclass(category, XpulabWarning) else category.__name__
+    print(f"{prefix}: {message}", file=sys.stderr)

@@ -1,0 +1,158 @@
+"""``xpulab demo``: a photograph in a few colours, by all engines, held against scikit-learn from the same start."""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xpulab.rendering import Displayed, Html, escape, format_count, format_number, format_seconds, table_html, table_text
+from xpulab.report import FitReport
+
+__all__ = ["Demo", "photograph", "quantise"]
+
+#: How far the inertia may be from scikit-learn's, relatively; the fit is in float32.
+TOLERANCE = 1e-5
+_SEED = 0
+
+
+def photograph() -> np.ndarray:
+    """scikit-learn's bundled china.jpg: (427, 640, 3) float32 in [0, 1]."""
+    from sklearn.datasets import load_sample_image
+
+    return (load_sample_image("china.jpg") / 255).astype(np.float32)
+
+
+@dataclass(frozen=True, repr=False)
+class Demo(Displayed):
+    """What the demo found.
+
+    Attributes
+    ----------
+    report : FitReport
+        Of the fit on the engines.
+    before, after : numpy.ndarray of shape (height, width, 3)
+        The photograph, and the same in `n_clusters` colours.
+    inertia, seconds, n_iter : tuple
+        Of xpulab and of scikit-learn, in this order.
+    same_labels : float
+        Part of the pixels that have the same colour in both.
+    """
+
+    report: FitReport
+    before: np.ndarray
+    after: np.ndarray
+    n_clusters: int
+    inertia: tuple[float, float]
+    seconds: tuple[float, float]
+    n_iter: tuple[int, int]
+    same_labels: float
+
+    @property
+    def difference(self) -> float:
+        """Relative difference of the inertias."""
+        return abs(self.inertia[0] / self.inertia[1] - 1)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether both found the same."""
+        return self.difference <= TOLERANCE
+
+    @property
+    def verdict(self) -> str:
+        """The comparison in one sentence."""
+        word = "agree" if self.agrees else "DISAGREE"
+        return (
+            f"The results {word}: inertia to {self.difference:.1e} relative (bound {TOLERANCE:.0e}), "
+            f"{self.same_labels:.3%} of the pixels with the same colour."
+        )
+
+    _header = ("", "seconds", "iterations", "inertia")
+
+    def _rows(self) -> list[tuple[object, ...]]:
+        names = (f"xpulab, {len(self.report.engines)} engines, transfer included", "scikit-learn, in this process")
+        return [
+            (name, format_seconds(s), format_count(i), format_number(inertia, 8))
+            for name, s, i, inertia in zip(names, self.seconds, self.n_iter, self.inertia, strict=True)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.report}\n\n{table_text(self._header, self._rows(), 'lrrr')}\n{self.verdict}"
+
+    def _repr_html_(self) -> Html:
+        return Html("".join([self.report._repr_html_(), *self.sections()]))
+
+    def sections(self) -> list[Html]:
+        """Pictures and comparison, as HTML."""
+        pictures = "".join(
+            f'<figure style="display:inline-block;margin:0 1em 1em 0"><img src="{_data_url(image)}" '
+            f'alt="{escape(caption)}" style="max-width:100%"><figcaption>{escape(caption)}</figcaption></figure>'
+            for image, caption in (
+                (self.before, "china.jpg as it is"),
+                (self.after, f"the same in {self.n_clusters} colours"),
+            )
+        )
+        table = table_html(self._header, self._rows(), "lrrr", "Against scikit-learn, from the same start")
+        return [Html(pictures), Html(f'<div class="xpu">{table}<p>{escape(self.verdict)}</p></div>')]
+
+    def write(self, path: Path) -> None:
+        """One self-contained HTML file with pictures, comparison and report."""
+        self.report.to_html(path, extra=self.sections())
+
+
+def quantise(n_clusters: int = 64, rows: int | None = None) -> Demo:
+    """Colour quantisation of the photograph on the active cluster, and in scikit-learn from the same start.
+
+    Parameters
+    ----------
+    n_clusters : int
+        Colours.
+    rows : int, optional
+        Pixels to fit on, spread evenly over the photograph, which is repeated if it has fewer; all of them by default.
+
+    Raises
+    ------
+    NoClusterError
+        If no cluster is running.
+    """
+    import sklearn.cluster
+
+    from xpulab.cluster import KMeans
+
+    image = photograph()
+    pixels = image.reshape(-1, 3)
+    X = pixels if rows is None else pixels[np.linspace(0, len(pixels), rows, endpoint=False).astype(np.intp)]
+    sample = X[np.random.RandomState(_SEED).permutation(len(X))[: max(1000, 20 * n_clusters)]]
+    start, _ = sklearn.cluster.kmeans_plusplus(sample, n_clusters, random_state=_SEED)
+    parameters: dict[str, Any] = {"n_clusters": n_clusters, "init": start, "n_init": 1}
+    ours, our_seconds = _timed(KMeans(**parameters), X)
+    theirs, their_seconds = _timed(sklearn.cluster.KMeans(**parameters), X)
+    colours = ours.cluster_centers_[ours.predict(pixels)]
+    return Demo(
+        report=ours.report_,
+        before=image,
+        after=np.clip(colours, 0, 1).reshape(image.shape),
+        n_clusters=n_clusters,
+        inertia=(ours.inertia_, theirs.inertia_),
+        seconds=(our_seconds, their_seconds),
+        n_iter=(ours.n_iter_, theirs.n_iter_),
+        same_labels=float((ours.labels_ == theirs.labels_).mean()),
+    )
+
+
+def _timed(estimator: Any, X: np.ndarray) -> tuple[Any, float]:
+    started = time.perf_counter()
+    return estimator.fit(X), time.perf_counter() - started
+
+
+def _data_url(image: np.ndarray) -> str:
+    from matplotlib.image import imsave
+
+    buffer = io.BytesIO()
+    imsave(buffer, image, format="png")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
