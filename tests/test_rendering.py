@@ -1,0 +1,106 @@
+"""Numbers, sizes, times and tables, as text and as HTML."""
+
+from __future__ import annotations
+
+import pytest
+
+from xpulab.rendering import (
+    Html,
+    block,
+    escape,
+    format_count,
+    format_number,
+    format_seconds,
+    format_size,
+    plain,
+    shorten,
+    table_html,
+    table_text,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0.0, "0 ms"),
+        (0.00042, "0.42 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1 s"),
+        (3.4, "3.4 s"),
+        (59.96, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (3599.6, "1 h 00 min"),
+        (3720, "1 h 02 min"),
+    ],
+)
+def test_seconds_take_the_unit_that_reads_best(value: float | None, text: str) -> None:
+    assert format_seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1.5 * 2**30, "1.5 GiB"),
+        (128 * 2**30, "128 GiB"),
+        (2**50, "1024 TiB"),
+    ],
+)
+def test_sizes_are_in_binary_units(value: float | None, text: str) -> None:
+    assert format_size(value) == text
+
+
+def test_numbers_are_set_for_reading() -> None:
+    assert format_count(2_000_000) == "2,000,000"
+    assert format_number(1234567.8) == "1.23457e+06"
+    assert format_number(0.000123456, 3) == "0.000123"
+    assert (format_count(None), format_number(None)) == ("–", "–")
+
+
+def test_control_characters_never_reach_a_terminal() -> None:
+    assert plain("Arc\x1b[2J\nA770\x07") == "Arc [2J A770"
+
+
+def test_a_long_name_keeps_its_beginning_and_its_end() -> None:
+    assert shorten("Intel(R) Data Center GPU Max 1550, tile 1", 20) == "Intel(R) Data…tile 1"
+    assert len(shorten("x" * 100, 20)) == 20
+    assert shorten("Arc", 20) == "Arc"
+
+
+def test_escape_makes_data_harmless_and_leaves_html_alone() -> None:
+    assert escape("<script>\"'&") == "&lt;script&gt;&quot;&#x27;&amp;"
+    assert escape(Html("<b>bold</b>")) == "<b>bold</b>"
+    assert escape(escape("a < b")) == "a &lt; b"
+
+
+def test_text_table_aligns_each_column_as_told() -> None:
+    assert table_text(["engine", "device", "rows"], [[0, "Arc", "1,000"], [10, "CPU\n0", "9"]], "rlr") == (
+        "  engine  device   rows\n"
+        "       0  Arc     1,000\n"
+        "      10  CPU 0       9"
+    )  # fmt: skip
+
+
+def test_a_row_of_another_length_than_the_header_is_refused() -> None:
+    with pytest.raises((ValueError, IndexError)):
+        table_text(["a", "b"], [["only one"]], "ll")
+    with pytest.raises(ValueError, match="zip"):
+        table_html(["a", "b"], [["only one"]], "ll")
+
+
+def test_html_table_says_what_each_header_belongs_to() -> None:
+    html = table_html(["engine", "rows"], [[0, "<i>"]], "lr", "Engines & rows")
+    assert '<th scope="col">engine</th><th scope="col" class="xpu-r">rows</th>' in html
+    assert '<th scope="row">0</th><td class="xpu-r">&lt;i&gt;</td>' in html
+    assert "<caption>Engines &amp; rows</caption>" in html
+
+
+def test_a_block_is_named_for_screen_readers_and_fetches_nothing() -> None:
+    html = block('a "name"', ["<p>body</p>"])
+    assert 'role="group" aria-label="a &quot;name&quot;"' in html
+    assert "<p>body</p>" in html
+    assert not any(word in html for word in ("url(", "src=", "@import", "<script"))

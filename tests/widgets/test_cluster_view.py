@@ -1,0 +1,85 @@
+"""A cluster's status, as HTML and as text."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from reports import EVIL, Document
+
+from xpulab.widgets import ClusterView, status_html, status_text
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    engine = {
+        "rank": 0,
+        "host": "node01",
+        "pid": 991,
+        "device": "Arc A770",
+        "selector": "level_zero:0",
+        "cores": [0, 1, 2, 8],
+        "memory_used": 2**28,
+        "memory_total": 2**36,
+        "device_bytes": 2**20,
+        "device_memory": 2**34,
+        "state": "idle",
+        "heartbeat_age_s": 0.25,
+    }
+    lost = {**engine, "rank": 1, "pid": 992, "state": "silent", "heartbeat_age_s": 14.0}
+    return {
+        "state": "running",
+        "n": 2,
+        "id": "xpu-3f2a",
+        "seconds_to_start": 6.25,
+        "engines": [engine, lost],
+        "warnings": ["engines 0 and 1 share the cores 0-2, 8"],
+        **changes,
+    }
+
+
+def test_text_shows_the_cluster_each_engine_and_the_warnings() -> None:
+    headline, _, first, second, warning = status_text(status()).splitlines()
+    assert headline == "Cluster xpu-3f2a: running, 2 engines, ready after 6.25 s"
+    assert first.split("  ")[-1] == "250 ms ago"
+    for text in ("● idle", "Arc A770", "level_zero:0", "1.0 MiB of 16.0 GiB", "0-2, 8", "256 MiB of 64.0 GiB", "991"):
+        assert text in first
+    assert "✕ silent" in second
+    assert warning == "  warning: engines 0 and 1 share the cores 0-2, 8"
+
+
+def test_html_holds_the_same() -> None:
+    document = Document(status_html(status()))
+    for text in ("Cluster xpu-3f2a", "2 engines", "● idle", "✕ silent", "Arc A770", "14 s ago", "⚠ engines 0 and 1"):
+        assert text in document.text
+    assert [a["scope"] for a in document.attributes("th")] == ["col"] * 10 + ["row"] * 2
+
+
+def test_columns_that_no_engine_fills_are_left_out() -> None:
+    text = status_text(status(engines=[{"rank": 0, "device": "CPU", "cores": None}]))
+    assert text.splitlines()[1].split() == ["engine", "device"]
+    some = status_text(status(engines=[{"rank": 0, "cores": [1]}, {"rank": 1, "cores": None}]))
+    assert [line.split() for line in some.splitlines()[2:4]] == [["0", "1"], ["1", "all"]]
+
+
+def test_a_stopped_cluster_has_no_table() -> None:
+    stopped = {"state": "stopped", "n": 0, "seconds_to_start": None, "engines": [], "warnings": []}
+    assert status_text(stopped) == "Cluster: stopped, 0 engines"
+    assert "<table" not in status_html(stopped)
+
+
+def test_everything_is_escaped() -> None:
+    evil = dict.fromkeys(("host", "device", "selector", "state"), EVIL)
+    wicked = status(state=EVIL, id=EVIL, engines=[{"rank": 0, **evil}], warnings=[EVIL])
+    html = status_html(wicked)
+    assert "<script" not in html
+    assert Document(html).text.count("<script>") == 7
+    assert "\x1b" not in status_text(wicked) + html
+
+
+def test_the_view_shows_the_status_of_the_moment() -> None:
+    current = status()
+    view = ClusterView(SimpleNamespace(to_dict=lambda: current))
+    assert "running" in view._repr_mimebundle_()["text/html"]
+    current = status(state="lost")
+    assert str(view) == view._repr_mimebundle_()["text/plain"] == status_text(current)
+    assert "lost" in view._repr_html_()

@@ -1,0 +1,195 @@
+"""How values become text and HTML: numbers, sizes, times, tables. Pure functions, of use to every layer.
+
+Whatever comes from data is escaped here, once: `escape` returns `Html`, and only `Html` is passed through as it is.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+__all__ = [
+    "Displayed",
+    "Html",
+    "block",
+    "escape",
+    "format_count",
+    "format_number",
+    "format_seconds",
+    "format_size",
+    "plain",
+    "shorten",
+    "table_html",
+    "table_text",
+]
+
+_MISSING = "–"
+
+#: Colours come from the front end's theme, or are inherited from the page, or are a translucent grey: each is right on
+#: a light and on a dark ground. The repeated class outweighs the rules that front ends have for tables of their own.
+_STYLE = """
+.xpu{color:var(--jp-content-font-color1,inherit);font:13px/1.45 var(--jp-content-font-family,system-ui,sans-serif);
+--xpu-line:var(--jp-border-color2,rgba(128,128,128,.4));--xpu-ground:rgba(128,128,128,.1);
+max-width:1100px;padding:4px 0}
+.xpu .xpu-scroll{overflow-x:auto;margin:8px 0}
+.xpu.xpu.xpu table{border-collapse:collapse;border:0;margin:0;width:100%;table-layout:auto;color:inherit;
+font-size:12px;font-variant-numeric:tabular-nums}
+.xpu.xpu.xpu caption{text-align:left;caption-side:top;padding:0 0 4px;color:inherit;opacity:.75}
+.xpu.xpu.xpu tr{background:none;border:0;border-bottom:1px solid var(--xpu-line)}
+.xpu.xpu.xpu tbody tr:hover{background:var(--xpu-ground)}
+.xpu.xpu.xpu :is(td,th){padding:4px 7px;text-align:left;vertical-align:middle;border:0;
+max-width:none;white-space:normal}
+.xpu.xpu.xpu thead th{font-weight:600;white-space:nowrap;vertical-align:bottom}
+.xpu.xpu.xpu tbody th{font-weight:400}
+.xpu.xpu.xpu .xpu-r{text-align:right;white-space:nowrap}
+.xpu .xpu-dim{opacity:.75}
+.xpu .xpu-note{margin:6px 0;padding:4px 10px;border-left:3px solid var(--xpu-line);
+white-space:pre-wrap;overflow-wrap:anywhere}
+"""
+
+
+class Html(str):
+    """Text that is HTML already, and is not escaped again."""
+
+    __slots__ = ()
+
+
+class Displayed:
+    """What a front end needs to show an object that has `_repr_html_` and `__str__`: both forms, always."""
+
+    def _repr_html_(self) -> str:
+        raise NotImplementedError
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/html": self._repr_html_(), "text/plain": str(self)}
+
+
+def plain(value: object) -> str:
+    """Text on one line without control characters: a device's name must not move a terminal's cursor."""
+    return "".join(c if c.isprintable() else " " for c in str(value)).strip()
+
+
+def shorten(value: object, width: int) -> str:
+    """`plain`, without its middle if it is too wide: device names differ at their beginning and their end."""
+    text = plain(value)
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 3
+    return f"{text[: width - 1 - tail]}…{text[-tail:]}"
+
+
+def escape(value: object) -> Html:
+    """HTML that shows ``value``; `Html` comes back as it is."""
+    if isinstance(value, Html):
+        return value
+    text = "".join(c if c.isprintable() or c == "\n" else " " for c in str(value))
+    return Html(html.escape(text, quote=True))
+
+
+def format_count(value: int | None) -> str:
+    """A whole number with its thousands set apart, ``"2,000,000"``."""
+    return _MISSING if value is None else f"{value:,}"
+
+
+def format_number(value: float | None, digits: int = 6) -> str:
+    """A measured number to ``digits`` significant digits."""
+    return _MISSING if value is None else f"{value:.{digits}g}"
+
+
+def format_size(value: float | None) -> str:
+    """A number of bytes in binary units, ``"1.5 GiB"``."""
+    if value is None:
+        return _MISSING
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = min(len(units) - 1, max(0, int(value).bit_length() - 1) // 10)
+    scaled = value / 1024**power
+    return f"{scaled:.{0 if power == 0 or scaled >= 100 else 1}f} {units[power]}"
+
+
+def format_seconds(value: float | None) -> str:
+    """A time in the unit that reads best: ``"0.42 ms"``, ``"3.4 s"``, ``"2 min 05 s"``, ``"1 h 02 min"``."""
+    if value is None:
+        return _MISSING
+    if value < 0.9995:
+        return f"{value * 1e3:.3g} ms"
+    if value < 59.95:
+        return f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def table_text(header: Sequence[str], rows: Iterable[Sequence[object]], align: str, indent: str = "  ") -> str:
+    """A table in plain text.
+
+    Parameters
+    ----------
+    header : sequence of str
+        Names of the columns.
+    rows : iterable of sequences
+        The cells; `str` is applied to each.
+    align : str
+        One letter per column, ``"l"`` for left and ``"r"`` for right.
+    indent : str
+        What each line starts with.
+    """
+    lines = [[plain(cell) for cell in line] for line in (header, *rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    turned = (
+        "  ".join(c.rjust(w) if a == "r" else c.ljust(w) for c, w, a in zip(line, widths, align, strict=True))
+        for line in lines
+    )
+    return "\n".join((indent + line).rstrip() for line in turned)
+
+
+def table_html(
+    header: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    align: str,
+    caption: object = "",
+) -> Html:
+    """A table in HTML, whose headers say which column or row they belong to.
+
+    Parameters
+    ----------
+    header : sequence of str or Html
+        Names of the columns.
+    rows : iterable of sequences of str or Html
+        The cells; the first of each row names the row. All but `Html` are escaped.
+    align : str
+        One letter per column, ``"l"`` for left and ``"r"`` for right.
+    caption : str or Html
+        What the table shows; the empty text for none.
+    """
+    classes = [' class="xpu-r"' if letter == "r" else "" for letter in align]
+
+    def line(cells: Sequence[object]) -> str:
+        first, *others = (f"{c}>{escape(cell)}" for cell, c in zip(cells, classes, strict=True))
+        return f'<tr><th scope="row"{first}</th>' + "".join(f"<td{cell}</td>" for cell in others) + "</tr>"
+
+    head = "".join(f'<th scope="col"{c}>{escape(name)}</th>' for name, c in zip(header, classes, strict=True))
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    body = "".join(map(line, rows))
+    return Html(
+        f'<div class="xpu-scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def block(label: str, body: Iterable[str], style: str = "") -> Html:
+    """One self-contained piece of a page or a notebook's output.
+
+    Parameters
+    ----------
+    label : str
+        What a screen reader calls it.
+    body : iterable of str
+        Pieces of HTML, in order.
+    style : str
+        CSS of this kind of block, besides what all have.
+    """
+    sheet = (_STYLE + style).replace("\n", "")
+    return Html(
+        f'<div class="xpu" role="group" aria-label="{escape(label)}"><style>{sheet}</style>{"".join(body)}</div>'
+    )

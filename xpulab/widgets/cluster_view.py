@@ -1,0 +1,125 @@
+"""A cluster's status as HTML and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from xpulab.rendering import Displayed, Html, block, escape, format_seconds, format_size, plain, table_html, table_text
+
+__all__ = ["ClusterView", "status_html", "status_text"]
+
+
+class Status(Protocol):
+    """What a cluster says of itself."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; see `status_html` for the keys."""
+
+
+class ClusterView(Displayed):
+    """Shows a cluster's status wherever it is displayed, as it is at that moment.
+
+    Parameters
+    ----------
+    status : object with ``to_dict()``
+        A cluster's status, or anything else that gives the dict of `status_html`.
+    """
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
+
+    def __str__(self) -> str:
+        return status_text(self.status.to_dict())
+
+    def _repr_html_(self) -> str:
+        return status_html(self.status.to_dict())
+
+
+def status_html(status: Mapping[str, Any]) -> Html:
+    """A cluster's status as HTML.
+
+    Parameters
+    ----------
+    status : mapping
+        ``state``, ``n``, ``id``, ``seconds_to_start``, ``warnings`` (texts) and ``engines``, a list of mappings with
+        ``rank, host, pid, device, selector, cores`` (numbers), ``memory_used, memory_total`` (bytes, of the host),
+        ``device_bytes, device_memory`` (bytes in use and in all, of the device), ``state, heartbeat_age_s`` (seconds).
+        What is missing or None is shown as a dash, or as no column at all where no engine has it.
+    """
+    header, rows, align = _engines_table(status.get("engines") or ())
+    parts = [Html(f"<div><strong>{escape(_name(status))}</strong>: {escape(_summary(status))}</div>")]
+    if rows:
+        parts.append(table_html(header, rows, align, "Engines"))
+    parts += [Html(f'<div class="xpu-note">⚠ {escape(text)}</div>') for text in status.get("warnings") or ()]
+    return block("Status of the cluster", parts)
+
+
+def status_text(status: Mapping[str, Any]) -> str:
+    """A cluster's status as text; `status_html` says what ``status`` holds."""
+    header, rows, align = _engines_table(status.get("engines") or ())
+    lines = [plain(f"{_name(status)}: {_summary(status)}")]
+    lines += [table_text(header, rows, align)] if rows else []
+    lines += [f"  warning: {plain(text)}" for text in status.get("warnings") or ()]
+    return "\n".join(lines)
+
+
+def _name(status: Mapping[str, Any]) -> str:
+    return f"Cluster {status['id']}" if status.get("id") else "Cluster"
+
+
+def _summary(status: Mapping[str, Any]) -> str:
+    n, start = status.get("n"), status.get("seconds_to_start")
+    parts = [
+        str(status.get("state") or "unknown"),
+        f"{n} engine{'' if n == 1 else 's'}" if n is not None else "",
+        f"ready after {format_seconds(start)}" if start is not None else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+#: Header, alignment, the engine's keys that the column needs, and how it shows an engine.
+_COLUMNS: tuple[tuple[str, str, tuple[str, ...], Callable[[Mapping[str, Any]], str]], ...] = (
+    ("engine", "r", (), lambda e: str(e.get("rank"))),
+    ("state", "l", ("state",), lambda e: _health(e)),
+    ("device", "l", ("device",), lambda e: str(e.get("device") or "–")),
+    ("selector", "l", ("selector",), lambda e: str(e.get("selector") or "–")),
+    ("device memory", "r", ("device_memory",), lambda e: _used(e.get("device_bytes"), e.get("device_memory"))),
+    ("cores", "l", ("cores",), lambda e: _ranges(e.get("cores"))),
+    ("memory", "r", ("memory_used",), lambda e: _used(e.get("memory_used"), e.get("memory_total"))),
+    ("host", "l", ("host",), lambda e: str(e.get("host") or "–")),
+    ("pid", "r", ("pid",), lambda e: str(e.get("pid") or "–")),
+    ("heard", "r", ("heartbeat_age_s",), lambda e: _heard(e.get("heartbeat_age_s"))),
+)
+
+
+def _engines_table(engines: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]], str]:
+    columns = [c for c in _COLUMNS if not c[2] or any(e.get(key) is not None for e in engines for key in c[2])]
+    rows = [[show(engine) for _, _, _, show in columns] for engine in engines]
+    return [name for name, *_ in columns], rows, "".join(align for _, align, _, _ in columns)
+
+
+def _health(engine: Mapping[str, Any]) -> str:
+    state = str(engine.get("state") or "unknown")
+    return {"lost": "✕ ", "silent": "✕ ", "starting": "… "}.get(state, "● ") + state
+
+
+def _used(used: float | None, total: float | None) -> str:
+    return " of ".join(format_size(value) for value in (used, total) if value is not None) or "–"
+
+
+def _heard(age: float | None) -> str:
+    return "–" if age is None else f"{format_seconds(age)} ago"
+
+
+def _ranges(cores: Sequence[int] | None) -> str:
+    """``"0-3, 8"`` for the cores 0, 1, 2, 3 and 8."""
+    if cores is None:
+        return "all"
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
