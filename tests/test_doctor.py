@@ -1,0 +1,426 @@
+"""The doctor: on this machine, and on machines that are broken in one way each.
+
+The ``sys``, ``dev``, ``etc`` and ``usr`` folders of machines with GPUs are written by hand; no such machine was seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+from xpulab import doctor as module
+from xpulab import oneapi
+from xpulab.deploy.probe import Probe
+from xpulab.doctor import Check, DoctorReport, doctor
+from xpulab.exceptions import DeviceError, OneAPIError
+
+MACHINES = Path(__file__).parent / "deploy" / "probes"
+ARC = "0x56a0"
+
+
+def machine(name: str) -> Probe:
+    return Probe.from_dict(json.loads((MACHINES / f"{name}.json").read_text()))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A machine's folders, with shared memory and no GPU."""
+    (tmp_path / "dev/shm").mkdir(parents=True)
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe that answers at once; tests of the real one ask for it in a process of its own."""
+    monkeypatch.setattr(module, "probe", lambda timeout: machine("cpu_only"))
+    for name in oneapi.INTERFERING:
+        monkeypatch.delenv(name, raising=False)
+
+
+def found(report: DoctorReport, name: str) -> Check:
+    matching = [check for check in report.checks if check.name == name]
+    assert len(matching) == 1, report
+    return matching[0]
+
+
+def add_gpu(root: Path, address: str, vendor: str, model: str, node: str = "", kind: str = "0x030000") -> None:
+    folder = root / "sys/bus/pci/devices" / address
+    folder.mkdir()
+    for name, value in (("class", kind), ("vendor", vendor), ("device", model)):
+        (folder / name).write_text(f"{value}\n")
+    if node:
+        (folder / "drm" / node).mkdir(parents=True)
+
+
+def add_node(root: Path, node: str = "renderD128") -> None:
+    (root / "dev/dri").mkdir(exist_ok=True)
+    (root / "dev/dri" / node).touch()
+
+
+def add_packages(root: Path, *packages: str) -> None:
+    places = {
+        "intel-opencl-icd": "etc/OpenCL/vendors/intel.icd",
+        "libze-intel-gpu1": "usr/lib/x86_64-linux-gnu/libze_intel_gpu.so.1",
+        "libze1": "usr/lib/x86_64-linux-gnu/libze_loader.so.1",
+    }
+    for package in packages:
+        file = root / places[package]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+
+
+def real(code: str = "print(doctor())", **environment: str) -> str:
+    """What the real doctor says in a process of its own."""
+    command = [sys.executable, "-c", f"from xpulab.doctor import doctor\n{code}"]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+# This machine.
+
+
+def test_this_machine_is_ready_and_the_last_line_says_so() -> None:
+    text, _, document = (
+        real("import json; r = doctor(); print(r); print(json.dumps(r.to_dict()))").strip().rpartition("\n")
+    )
+    assert text.splitlines()[-1].startswith("ready: ")
+    checks = {check["name"]: check for check in json.loads(document)["checks"]}
+    assert all(checks[name]["status"] == "ok" for name in ("python", "packages", "oneAPI", "MPI", "loopback"))
+    assert {"shared memory", "cores"} <= checks.keys()
+    assert any(name.startswith("device opencl:") for name in checks)
+    assert f"numba-dpex {oneapi.PINS['numba-dpex']}" in checks["packages"]["found"]
+    assert str(oneapi.mpiexec()) in checks["MPI"]["found"]
+
+
+# Drivers.
+
+
+def test_missing_opencl_drivers_are_traced_to_the_variable_that_hides_them() -> None:
+    text = real(OCL_ICD_FILENAMES="/nowhere/libdriver.so")
+    assert "warn  variables" in text
+    assert "OCL_ICD_FILENAMES=/nowhere/libdriver.so is set" in text
+    assert "no SYCL device, not even the CPU" in text
+    assert "-> unset OCL_ICD_FILENAMES" in text
+    assert text.splitlines()[-1] == "not ready: devices"
+
+
+def test_driver_that_crashes_is_a_finding_with_its_words(tmp_path: Path) -> None:
+    (tmp_path / "dpctl.py").write_text(
+        "import os, sys\nsys.stderr.write('i915: lost\\n'); sys.stderr.flush()\nos.abort()\n"
+    )
+    text = real(PYTHONPATH=str(tmp_path))
+    assert "was ended by SIGABRT; its last words: i915: lost" in text
+    assert "-> Most often a driver was updated or removed in part" in text
+    assert text.splitlines()[-1] == "not ready: drivers"
+
+
+def test_driver_that_hangs_is_a_finding_in_time(tmp_path: Path) -> None:
+    (tmp_path / "dpctl.py").write_text("import time\ntime.sleep(60)\n")
+    began = time.monotonic()
+    text = real("print(doctor(timeout=2))", PYTHONPATH=str(tmp_path))
+    assert time.monotonic() - began < 15
+    assert "did not answer within 2 s" in text
+    assert text.splitlines()[-1] == "not ready: drivers"
+
+
+def test_runtime_that_does_not_load_is_a_finding_with_what_to_type(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = "OneAPIError: libsycl.so.7 did not load: too short; type: pip install dpcpp-cpp-rt"
+    monkeypatch.setattr(module, "probe", lambda timeout: replace(machine("no_device"), libraries="", errors=(error,)))
+    report = doctor(root)
+    assert found(report, "oneAPI") == Check(
+        "oneAPI", "fail", "OneAPIError: libsycl.so.7 did not load: too short", "pip install dpcpp-cpp-rt"
+    )
+    assert not report.ready
+
+
+def test_no_device_at_all_says_which_package_holds_the_cpu_device(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "probe", lambda timeout: machine("no_device"))
+    check = found(doctor(root), "devices")
+    assert check.status == "fail"
+    assert f"intel-opencl-rt=={oneapi.PINS['intel-opencl-rt']}" in check.cure
+
+
+def test_one_lost_device_beside_others_is_a_warning(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = "level_zero:0: RuntimeError: ZE_RESULT_ERROR_DEVICE_LOST"
+    monkeypatch.setattr(module, "probe", lambda timeout: replace(machine("cpu_only"), errors=(lost,)))
+    report = doctor(root)
+    assert [check.status for check in report.checks if check.found == lost] == ["warn"]
+    assert report.ready
+
+
+def test_devices_are_told_with_driver_memory_float64_and_sub_devices(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "probe", lambda timeout: machine("two_tile_gpus_composite"))
+    assert found(doctor(root), "device level_zero:1").found == (
+        "GPU Intel(R) Data Center GPU Max 1550, driver 1.3.30049, 1024 units, 128 GiB, float64, 2 sub-devices"
+    )
+    monkeypatch.setattr(module, "probe", lambda timeout: machine("laptop"))
+    assert "no float64" in found(doctor(root), "device level_zero:0").found
+
+
+# GPUs on the PCI bus.
+
+
+def test_gpu_that_its_driver_offers_is_well(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_gpu(root, "0000:03:00.0", "0x8086", ARC, "renderD128")
+    monkeypatch.setattr(module, "probe", lambda timeout: machine("arc_beside_igpu"))
+    assert found(doctor(root), "GPU 0000:03:00.0").status == "ok"
+
+
+def test_gpu_beside_an_offered_one_of_another_model_is_missed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_gpu(root, "0000:00:02.0", "0x8086", "0x4680", "renderD128")
+    add_gpu(root, "0000:04:00.0", "0x8086", "0xe20b")
+    monkeypatch.setattr(module, "probe", lambda timeout: machine("arc_beside_igpu"))
+    report = doctor(root)
+    assert found(report, "GPU 0000:00:02.0").status == "ok"
+    assert found(report, "GPU 0000:04:00.0").status == "warn"
+
+
+def test_gpu_without_a_kernel_driver(root: Path) -> None:
+    add_gpu(root, "0000:03:00.0", "0x8086", ARC)
+    report = doctor(root)
+    check = found(report, "GPU 0000:03:00.0")
+    assert check.status == "warn"
+    assert f"Intel {ARC}, which no driver offers: the kernel's driver (i915 or xe) is not bound" in check.found
+    assert "modprobe" in check.cure
+    assert report.ready
+    assert "GPU 0000:03:00.0" in report.verdict
+
+
+def test_gpu_whose_device_file_a_container_lacks(root: Path) -> None:
+    add_gpu(root, "0000:03:00.0", "0x8086", ARC, "renderD128")
+    check = found(doctor(root), "GPU 0000:03:00.0")
+    assert "renderD128 is not there" in check.found
+    assert "--device /dev/dri" in check.cure
+
+
+def test_gpu_that_the_user_may_not_open(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import grp
+
+    add_gpu(root, "0000:03:00.0", "0x8086", ARC, "renderD129")
+    add_node(root, "renderD129")
+    allowed = os.access
+    monkeypatch.setattr(module.os, "access", lambda path, mode: "renderD" not in str(path) and allowed(path, mode))
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(("render", "x", gid, [])))
+    check = found(doctor(root), "GPU 0000:03:00.0")
+    assert "renderD129 may not be opened" in check.found
+    assert check.cure == "sudo usermod -aG render $USER, and log in again"
+
+
+@pytest.mark.parametrize(
+    ("installed", "missing"),
+    [
+        ((), "intel-opencl-icd libze-intel-gpu1 libze1"),
+        (("libze1",), "intel-opencl-icd libze-intel-gpu1"),
+        (("intel-opencl-icd", "libze-intel-gpu1"), "libze1"),
+    ],
+)
+def test_gpu_whose_driver_packages_are_missing(root: Path, installed: tuple[str, ...], missing: str) -> None:
+    add_gpu(root, "0000:03:00.0", "0x8086", ARC, "renderD128")
+    add_node(root)
+    add_packages(root, *installed)
+    check = found(doctor(root), "GPU 0000:03:00.0")
+    assert f"missing {missing.replace(' ', ', ')}" in check.found
+    assert f"sudo apt install {missing}" in check.cure
+
+
+def test_gpu_that_has_everything_and_still_is_not_offered(root: Path) -> None:
+    add_gpu(root, "0000:03:00.0", "0x8086", ARC, "renderD128")
+    add_node(root)
+    add_packages(root, "intel-opencl-icd", "libze-intel-gpu1", "libze1")
+    assert "its driver is installed, and shows no device" in found(doctor(root), "GPU 0000:03:00.0").found
+
+
+@pytest.mark.parametrize(("vendor", "name"), [("0x10de", "NVIDIA"), ("0x1002", "AMD")])
+def test_gpu_of_another_vendor_is_said_to_be_out_of_reach(root: Path, vendor: str, name: str) -> None:
+    add_gpu(root, "0000:18:00.0", vendor, "0x2335", kind="0x030200")
+    report = doctor(root)
+    check = found(report, "GPU 0000:18:00.0")
+    assert check.status == "warn"
+    assert f"{name} 0x2335: the oneAPI that pip installs cannot drive it" in check.found
+    assert report.ready
+
+
+def test_display_adapters_that_are_no_gpus_are_left_out(root: Path) -> None:
+    add_gpu(root, "0000:00:01.0", "0x1234", "0x1111")  # a virtual machine's screen
+    add_gpu(root, "0000:00:02.0", "0x8086", "0x10d3", kind="0x020000")  # a network card
+    report = doctor(root)
+    assert [check for check in report.checks if check.name.startswith("GPU ")] == []
+    assert found(report, "GPUs").found == "none on the PCI bus"
+
+
+# The rest of the machine.
+
+
+@pytest.mark.parametrize("implementation", ["PyPy", "CPython"])
+def test_python_that_has_no_wheels_is_not_ready(
+    implementation: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.platform, "python_implementation", lambda: implementation)
+    if implementation == "CPython":
+        monkeypatch.setattr(module, "_PYTHONS", ((3, 8),))
+    report = doctor(root)
+    assert found(report, "python").status == "fail"
+    assert "python3.11" in found(report, "python").cure
+    assert report.verdict == "not ready: python"
+
+
+def test_system_that_has_no_wheels_is_not_ready(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.platform, "machine", lambda: "aarch64")
+    assert "Linux on x86_64 only" in found(doctor(root), "python").cure
+
+
+def test_package_of_another_version_or_missing_is_named_with_the_command(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str) -> str:
+        if name == "ipyparallel":
+            raise PackageNotFoundError(name)
+        return "0.60.0" if name == "numba" else version(name)
+
+    monkeypatch.setattr(module, "version", installed)
+    check = found(doctor(root), "packages")
+    assert check.status == "fail"
+    assert check.found == f"numba is 0.60.0, not {oneapi.PINS['numba']}; ipyparallel is missing"
+    assert check.cure == f"{sys.executable} -m pip install numba=={oneapi.PINS['numba']} ipyparallel"
+
+
+@pytest.mark.parametrize("name", sorted(oneapi.INTERFERING))
+def test_variable_that_interferes_is_a_warning(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "1")
+    check = found(doctor(root), "variables")
+    assert (check.status, check.cure) == ("warn", f"unset {name}")
+    assert check.found.startswith(f"{name}=1 is set: ")
+
+
+def test_mpi_that_is_missing_is_not_ready(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise OneAPIError("mpiexec was not found in /nowhere; type: pip install impi-rt")
+
+    monkeypatch.setattr(oneapi, "mpiexec", missing)
+    check = Check("MPI", "fail", "mpiexec was not found in /nowhere", "pip install impi-rt")
+    assert found(doctor(root), "MPI") == check
+
+
+def test_mpi_that_cannot_start_a_process_is_not_ready_and_says_why(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "mpiexec"
+    broken.write_text(
+        "#!/bin/sh\nif [ $1 = --version ]; then echo 'An MPI 1.0'; else echo 'no such host' >&2; exit 3; fi\n"
+    )
+    broken.chmod(0o755)
+    monkeypatch.setattr(oneapi, "mpiexec", lambda: broken)
+    check = found(doctor(root), "MPI")
+    assert check.status == "fail"
+    assert check.found == f"{broken} (An MPI 1.0) cannot start a process: no such host"
+
+
+def test_small_shared_memory_is_a_warning(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHARED_MEMORY", 2**60)
+    check = found(doctor(root), "shared memory")
+    assert check.status == "warn"
+    assert "free of" in check.found
+    assert "--shm-size" in check.cure
+
+
+def test_missing_shared_memory_is_not_ready(root: Path) -> None:
+    (root / "dev/shm").rmdir()
+    assert found(doctor(root), "shared memory").status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("quota", "status"),
+    [("max 100000", "ok"), ("50000 100000", "warn"), ("100000000 100000", "ok"), ("nonsense", "ok")],
+)
+def test_cores_are_held_against_the_containers_quota(quota: str, status: str, root: Path) -> None:
+    (root / "sys/fs/cgroup").mkdir(parents=True)
+    (root / "sys/fs/cgroup/cpu.max").write_text(f"{quota}\n")
+    check = found(doctor(root), "cores")
+    assert check.status == status
+    assert check.found.startswith(f"{len(os.sched_getaffinity(0))} (")
+    assert ("the time of 0.5" in check.found) == (status == "warn")
+
+
+def test_closed_loopback_is_not_ready(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("Network is down")
+
+    monkeypatch.setattr(module.socket, "create_server", refuse)
+    report = doctor(root)
+    assert "Network is down" in found(report, "loopback").found
+    assert report.verdict == "not ready: loopback"
+
+
+def test_check_that_fails_itself_is_a_finding_beside_the_others(root: Path) -> None:
+    (root / "sys/bus/pci/devices/0000:99:00.0").mkdir()  # a folder without any file
+    report = doctor(root)
+    assert found(report, "GPUs").status == "fail"
+    assert "the check itself failed: FileNotFoundError" in found(report, "GPUs").found
+    assert found(report, "loopback").status == "ok"
+
+
+def test_nothing_of_a_machine_is_needed_for_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(module, "probe", broken)
+    for owner, name in ((oneapi, "mpiexec"), (module, "version"), (module.os, "sched_getaffinity")):
+        monkeypatch.setattr(owner, name, broken)
+    report = doctor(tmp_path / "nowhere")
+    assert not report.ready
+    assert str(report).splitlines()[-1].startswith("not ready: packages, drivers, MPI, shared memory, cores")
+
+
+# What a reader sees.
+
+REPORT = DoctorReport(
+    (
+        Check("python", "ok", "CPython 3.11"),
+        Check("GPU 0000:03:00.0", "warn", "Intel <b>GPU</b>\nmissing libze1", "sudo apt install libze1"),
+    )
+)
+
+
+def test_text_puts_the_cure_below_its_check_and_ends_with_the_verdict() -> None:
+    assert str(REPORT).splitlines() == [
+        "ok    python            CPython 3.11",
+        "warn  GPU 0000:03:00.0  Intel <b>GPU</b> missing libze1",
+        "                        -> sudo apt install libze1",
+        "ready: engines can be started (see GPU 0000:03:00.0)",
+    ]
+
+
+def test_html_is_escaped_and_ends_with_the_verdict() -> None:
+    html = REPORT._repr_mimebundle_()["text/html"]
+    assert "<b>GPU" not in html
+    assert "Intel &lt;b&gt;GPU&lt;/b&gt;" in html
+    assert "sudo apt install libze1" in html
+    assert REPORT.verdict in html
+
+
+def test_report_is_plain_values_for_json() -> None:
+    document = json.loads(json.dumps(REPORT.to_dict()))
+    assert document["ready"] is True
+    assert document["checks"][1]["cure"] == "sudo apt install libze1"
+
+
+def test_probe_error_is_taken_as_it_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(timeout: float) -> Probe:
+        raise DeviceError("the process was ended by SIGSEGV; its last words:\nfirst\nsecond\nreinstall it")
+
+    monkeypatch.setattr(module, "probe", crash)
+    check = found(doctor(root), "drivers")
+    assert (check.found.splitlines()[-1], check.cure) == ("second", "reinstall it")

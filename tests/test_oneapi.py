@@ -1,0 +1,128 @@
+"""Loading pip's oneAPI runtime, finding its MPI, and confining a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xpulab import oneapi
+from xpulab.exceptions import OneAPIError
+
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a fresh process, with these variables besides the present ones."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
+
+
+def test_pins_are_those_of_the_package() -> None:
+    dependencies, _, _ = PYPROJECT.read_text().partition("[project.optional-dependencies]")
+    assert dict(oneapi.PINS) == dict(re.findall(r'"([\w-]+)==([\w.]+)"', dependencies))
+
+
+def test_load_makes_dpctl_importable_again_and_again_and_leaves_scipy_alone() -> None:
+    code = (
+        "from xpulab import oneapi; assert oneapi.load() == oneapi.load() == oneapi.library_folder();"
+        "import dpctl, numpy, scipy.linalg;"
+        "numpy.testing.assert_allclose(scipy.linalg.inv(2 * numpy.eye(3)), numpy.eye(3) / 2);"
+        "print(dpctl.SyclDevice('cpu').backend.name)"
+    )
+    done = run(code)
+    assert done.stdout.strip() == "opencl", done.stderr
+
+
+@pytest.mark.parametrize("value", ["", None])
+def test_load_finds_the_cpu_device_when_the_list_of_drivers_is_empty(
+    value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(oneapi.OPENCL_VENDORS, raising=False)
+    environment = {} if value is None else {oneapi.OPENCL_VENDORS: value}
+    done = run(
+        "from xpulab import oneapi; oneapi.load(); import dpctl; print(len(dpctl.get_devices('opencl')))", **environment
+    )
+    assert int(done.stdout) >= 1, done.stderr
+
+
+def test_load_keeps_the_list_of_drivers_that_a_user_gave() -> None:
+    code = "import os; from xpulab import oneapi; oneapi.load(); print(os.environ[oneapi.OPENCL_VENDORS])"
+    assert run(code, **{oneapi.OPENCL_VENDORS: "/opt/mine.so"}).stdout.strip() == "/opt/mine.so"
+
+
+def test_library_that_is_broken_is_named_with_the_loaders_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(oneapi.OPENCL_VENDORS, "untouched")
+    monkeypatch.setattr(oneapi, "library_folder", lambda: tmp_path)
+    (tmp_path / oneapi.LIBRARIES[0]).write_bytes(b"not a library")
+    with pytest.raises(OneAPIError, match=rf"{re.escape(oneapi.LIBRARIES[0])} did not load: .*; type: .*pip install"):
+        oneapi.load()
+
+
+@pytest.mark.parametrize(("find", "missing"), [("library_folder", "libsycl.so.7"), ("mpiexec", "mpiexec")])
+def test_environment_without_oneapi_is_an_error_that_says_what_to_type(
+    find: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oneapi.sysconfig, "get_path", lambda *_: str(tmp_path))
+    monkeypatch.setattr(oneapi.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(oneapi.sys, "base_prefix", str(tmp_path))
+    with pytest.raises(OneAPIError, match=rf"{missing}.* was not found in {tmp_path}.*; type: .* -m pip install"):
+        getattr(oneapi, find)()
+
+
+def test_mpiexec_belongs_to_this_environment_and_starts_without_a_path() -> None:
+    mpiexec = oneapi.mpiexec()
+    assert mpiexec.parent == Path(sys.executable).parent
+    command = [str(mpiexec), *oneapi.MPIEXEC_ARGUMENTS, "-n", "2", sys.executable, "-c", "print('started')"]
+    environment = {"PATH": "/nowhere", "HOME": os.environ.get("HOME", "/"), **oneapi.MPIEXEC_ENVIRONMENT}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["started", "started"], done.stderr
+
+
+def test_mpi_starts_even_where_the_users_shell_offloads_to_a_gpu_that_is_not_there() -> None:
+    command = [str(oneapi.mpiexec()), "-n", "1", sys.executable, "-c", "from mpi4py import MPI; print('initialised')"]
+    environment = {**os.environ, "I_MPI_OFFLOAD": "1", **oneapi.MPIEXEC_ENVIRONMENT}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "initialised", done.stderr
+
+
+def test_confine_moves_threads_that_run_already_and_those_to_come() -> None:
+    core = max(os.sched_getaffinity(0))
+    code = f"""
+import os, threading
+from xpulab import oneapi
+running, done = threading.Event(), threading.Event()
+seen = {{}}
+def note(name):
+    running.set()
+    done.wait()
+    seen[name] = sorted(os.sched_getaffinity(0))
+early = threading.Thread(target=note, args=("early",)); early.start(); running.wait()
+oneapi.confine([{core}])
+late = threading.Thread(target=note, args=("late",)); late.start()
+done.set(); early.join(); late.join()
+print(seen["early"], seen["late"], sorted(os.sched_getaffinity(0)))
+oneapi.load()
+import dpctl
+print(dpctl.SyclDevice("cpu").max_compute_units)
+"""
+    done = run(code)
+    assert done.stdout.splitlines() == [f"[{core}] [{core}] [{core}]", "1"], done.stderr
+
+
+def test_confine_to_cores_that_are_not_there_is_an_error_that_says_which_are() -> None:
+    with pytest.raises(OneAPIError) as caught:
+        oneapi.confine([100_000])
+    message = str(caught.value)
+    assert message.startswith("this process cannot be confined to the cores [100000]: ")
+    assert f"it may use {sorted(os.sched_getaffinity(0))}" in message
+
+
+def test_engine_environment_selects_one_device() -> None:
+    assert oneapi.engine_environment("level_zero:0.1") == {"ONEAPI_DEVICE_SELECTOR": "level_zero:0.1"}

@@ -1,0 +1,314 @@
+"""Which engine runs on which device, tile and cores: a pure function of the probe's answer."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import numbers
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from xpulab import oneapi
+from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges
+from xpulab.exceptions import DeviceNotFoundError, PlanError
+from xpulab.rendering import Displayed, block, escape, format_size, plain, table_html, table_text
+
+__all__ = ["Idle", "Placement", "Plan", "plan"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one engine runs.
+
+    Attributes
+    ----------
+    rank : int
+    host : str
+    device : DeviceInfo
+    tile : int or None
+        The sub-device; None for the whole device.
+    selector : str
+        The device or tile in the form of ``ONEAPI_DEVICE_SELECTOR``.
+    cores : tuple of int
+        Logical CPUs of this engine.
+    memory : int
+        Its share of the device's memory (of the host's free memory, for a CPU), in bytes.
+    shared : bool
+        Whether another engine has the same GPU or one of the same cores.
+    """
+
+    rank: int
+    host: str
+    device: DeviceInfo
+    tile: int | None
+    selector: str
+    cores: tuple[int, ...]
+    memory: int
+    shared: bool
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A device, or a tile of it, that no engine uses, and why."""
+
+    device: DeviceInfo
+    tile: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan(Displayed):
+    """What `plan` answers. A notebook shows it as a table.
+
+    Attributes
+    ----------
+    ranks : tuple of Placement
+        In the order of their ranks.
+    warnings : tuple of str
+        Where engines share cores or a GPU.
+    idle : tuple of Idle
+    """
+
+    ranks: tuple[Placement, ...]
+    warnings: tuple[str, ...]
+    idle: tuple[Idle, ...]
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """Variables that the rank's process needs before its runtimes load."""
+        return oneapi.engine_environment(self.ranks[rank].selector)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as of use to JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        table = table_text(_HEADER, map(_row, self.ranks), _ALIGN)
+        return "\n".join([self._title, table, *(f"  {plain(note)}" for note in self._notes())])
+
+    def _repr_html_(self) -> str:
+        table = table_html(_HEADER, map(_row, self.ranks), _ALIGN, caption=self._title)
+        return block("plan of engines", [table, *(f'<div class="xpu-note">{escape(n)}</div>' for n in self._notes())])
+
+    @property
+    def _title(self) -> str:
+        return f"Plan: {_engines(len(self.ranks))}"
+
+    def _notes(self) -> Iterator[str]:
+        for warning in self.warnings:
+            yield f"warning: {warning}"
+        groups: dict[tuple[str, str], list[str]] = {}
+        for idle in self.idle:
+            selector = _Slot(idle.device, idle.tile).selector
+            groups.setdefault((idle.device.name, idle.reason), []).append(selector)
+        for (name, reason), selectors in groups.items():
+            yield f"not used: {', '.join(selectors)} ({name}): {reason}"
+
+
+_HEADER = ("rank", "host", "device", "selector", "cores", "memory", "float64", "shared")
+_ALIGN = "rlllrrll"
+
+
+def _engines(number: int) -> str:
+    return "1 engine" if number == 1 else f"{number} engines"
+
+
+def _row(p: Placement) -> tuple[object, ...]:
+    tile = "" if p.tile is None else f", tile {p.tile}"
+    words = ("yes" if flag else "no" for flag in (p.device.float64, p.shared))
+    return (p.rank, p.host, p.device.name + tile, p.selector, core_ranges(p.cores), format_size(p.memory), *words)
+
+
+def plan(probe: Probe, n: int | None = None, devices: str | None = None, strict: bool = False) -> Plan:
+    """Place engines on devices.
+
+    A GPU that is seen through Level Zero and through OpenCL counts once. Without ``n``, there is one engine per GPU, or
+    per tile of it; without any GPU, one engine on the CPU. More engines than devices share: a CPU is split into
+    disjoint sets of cores, a GPU is shared in turns.
+
+    Parameters
+    ----------
+    probe : Probe
+    n : int, optional
+        Number of engines.
+    devices : str, optional
+        ``"gpu"``, ``"cpu"``, or a selector: ``"level_zero:0"``, ``"level_zero:0,2"``, ``"level_zero:0.1"`` (a tile),
+        ``"opencl:cpu"``, ``"level_zero:*"``.
+    strict : bool
+        Make it an error where engines would share cores or a GPU.
+
+    Raises
+    ------
+    PlanError
+        If ``n`` is no positive integer, or ``strict`` forbids the plan.
+    DeviceNotFoundError
+        If there is no device, or none of that name.
+    """
+    if n is not None and (isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1):
+        raise PlanError(f"the number of engines must be a whole number from 1 on; received {n!r}")
+    slots, left_out = _choose(probe, devices)
+    size = len(slots) if n is None else int(n)
+    used = [slots[rank % len(slots)] for rank in range(size)]
+    warnings = tuple(_warnings(probe, used))
+    if strict and warnings:
+        cores = len(probe.logical_cores)
+        most = cores if slots[0].on_cpu else min(cores, len(slots))  # the GPUs come first
+        raise PlanError(f"{'; '.join(warnings)}; type -n {most}, or leave out --strict")
+    unused = [Idle(slot.device, slot.tile, f"only {_engines(size)}") for slot in slots[size:]]
+    return Plan(tuple(_placements(probe, used)), warnings, tuple(unused + left_out))
+
+
+def _placements(probe: Probe, used: Sequence[_Slot]) -> Iterator[Placement]:
+    cores = _split(probe.cores, len(used))
+    users, core_users = Counter(used), Counter(cores)
+    cpu_engines = sum(slot.on_cpu for slot in used)
+    for rank, slot in enumerate(used):
+        yield Placement(
+            rank=rank,
+            host=probe.host,
+            device=slot.device,
+            tile=slot.tile,
+            selector=slot.selector,
+            cores=cores[rank],
+            memory=probe.memory_available // cpu_engines if slot.on_cpu else slot.memory // users[slot],
+            shared=core_users[cores[rank]] > 1 or (users[slot] > 1 and not slot.on_cpu),
+        )
+
+
+def _warnings(probe: Probe, used: Sequence[_Slot]) -> Iterator[str]:
+    for slot, count in Counter(used).items():
+        if count > 1 and not slot.on_cpu:
+            yield f"{count} engines share {slot}"
+    if len(used) > len(probe.logical_cores):
+        yield f"{len(used)} engines share the cores {core_ranges(probe.logical_cores)}"
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """What one engine can have to itself: a device, or a tile of it."""
+
+    device: DeviceInfo
+    tile: int | None
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device.kind == "cpu"
+
+    @property
+    def selector(self) -> str:
+        return self.device.selector + ("" if self.tile is None else f".{self.tile}")
+
+    @property
+    def memory(self) -> int:
+        return self.device.memory // (1 if self.tile is None else self.device.sub_devices)
+
+    def __str__(self) -> str:
+        return f"{self.selector} ({self.device.name}, {self.device.kind.upper()})"
+
+
+def _slots(device: DeviceInfo) -> list[_Slot]:
+    if device.sub_devices > 1:
+        return [_Slot(device, tile) for tile in range(device.sub_devices)]
+    return [_Slot(device, None)]
+
+
+def _choose(probe: Probe, devices: str | None) -> tuple[list[_Slot], list[Idle]]:
+    """The slots that engines may have, GPUs and the strongest first, and what is left out."""
+    every = [slot for device in probe.devices for slot in _slots(device)]
+    if not every:
+        raise DeviceNotFoundError(_explain(f"no SYCL device was found on {probe.host}.", probe))
+    wanted = every if devices is None else _selected(every, devices, probe)
+    reasons = _unusable({slot.device for slot in wanted})
+    usable = [slot for slot in wanted if slot.device not in reasons]
+    if devices is None and not all(slot.on_cpu for slot in usable):
+        reasons |= {slot.device: "engines run on the GPU" for slot in usable if slot.on_cpu}
+        usable = [slot for slot in usable if not slot.on_cpu]
+    if not usable:
+        why = "; ".join(f"{slot}: {reasons[slot.device]}" for slot in wanted)
+        raise DeviceNotFoundError(_explain(f"no engine can run on {why}.", probe))
+    usable.sort(key=lambda slot: (slot.on_cpu, -slot.device.compute_units))
+    left = [slot for slot in every if slot not in usable]
+    return usable, [Idle(s.device, s.tile, reasons.get(s.device, f"{devices} was asked for")) for s in left]
+
+
+def _selected(every: Sequence[_Slot], devices: str, probe: Probe) -> list[_Slot]:
+    """The slots that the user's words name, in the order of the probe."""
+    words = str(devices).strip().lower()
+    backend, _, items = words.rpartition(":")
+    found: set[_Slot] = set()
+    for item in items.split(","):
+        matching = {slot for slot in every if _answers(slot, backend, item)}
+        if not matching:
+            what = f"no device answers to {devices!r}{_nearest(words, every)}"
+            raise DeviceNotFoundError(_explain(f"{what} There is {', '.join(map(str, every))}.", probe))
+        found |= matching
+    return [slot for slot in every if slot in found]
+
+
+def _answers(slot: _Slot, backend: str, item: str) -> bool:
+    index, kind = slot.device.index, slot.device.kind
+    if not backend:
+        return item == kind
+    names = ("*", kind, f"{index}", f"{index}.*", f"{index}.{slot.tile}")
+    return backend in ("*", slot.device.backend) and item in names
+
+
+def _nearest(words: str, every: Sequence[_Slot]) -> str:
+    kinds = {slot.device.kind for slot in every}
+    known = [*kinds, *(name for s in every for name in (s.selector, f"{s.device.backend}:{s.device.kind}"))]
+    parts = words.split(":")
+    short = f"{parts[0]}:{parts[-1]}"  # "level_zero:gpu:0" is how dpctl writes a device, and no selector
+    near = [short] if short in known else difflib.get_close_matches(words, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near and words not in ("gpu", "cpu") else "."
+
+
+def _explain(what: str, probe: Probe) -> str:
+    said = "".join(f" The drivers said: {error}." for error in probe.errors)
+    return f"{what}{said} Type gpu, cpu, or a selector such as level_zero:0; what is missing: xpulab doctor"
+
+
+def _unusable(devices: Collection[DeviceInfo]) -> dict[DeviceInfo, str]:
+    """The devices that no engine may have, and why."""
+    reasons = {device: _unfit(device) for device in devices}
+    fit = [device for device in devices if not reasons[device]]
+    for device in fit:
+        if any(_same(other, device) for other in fit):
+            reasons[device] = f"the same {device.kind.upper()} is there already, through another driver"
+    return {device: reason for device, reason in reasons.items() if reason}
+
+
+def _unfit(device: DeviceInfo) -> str:
+    if device.kind not in ("gpu", "cpu"):
+        return f"it is a device of the kind {device.kind}; engines run on GPUs and CPUs"
+    if device.backend not in ("level_zero", "opencl"):
+        return f"it needs {device.backend}; numba-dpex drives Level Zero and OpenCL devices"
+    return "" if device.usm else "it has no unified shared memory"
+
+
+def _same(preferred: DeviceInfo, device: DeviceInfo) -> bool:
+    """Whether these are two views of one device, of which the first is to be used.
+
+    The model tells: both of Intel's backends show every GPU of a model, and a host has one kind of CPU.
+    """
+    if preferred.kind != device.kind:
+        return False
+    if device.kind == "cpu":
+        return preferred.index < device.index
+    if (preferred.backend, device.backend) != ("level_zero", "opencl"):
+        return False
+    known = preferred.pci_id and device.pci_id
+    return preferred.pci_id == device.pci_id if known else preferred.name == device.name
+
+
+def _split(cores: Sequence[Sequence[int]], size: int) -> list[tuple[int, ...]]:
+    """Disjoint sets of cores, as even as possible; one core each, in turns, where there are fewer cores than engines.
+
+    A physical core is divided only where there are fewer of them than engines.
+    """
+    logical = [(cpu,) for core in cores for cpu in core]
+    if size > len(logical):
+        return [logical[rank % len(logical)] for rank in range(size)]
+    units = cores if size <= len(cores) else logical
+    bounds = [len(units) * rank // size for rank in range(size + 1)]
+    return [tuple(cpu for unit in units[a:b] for cpu in unit) for a, b in itertools.pairwise(bounds)]

@@ -1,0 +1,213 @@
+"""Which devices, cores and memory this host has, as the notebook sees it.
+
+The drivers are loaded in a subprocess (`xpulab.engine.probe`): one that crashes or hangs costs an error message, not
+the notebook. Nothing is cached here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from xpulab.exceptions import DeviceError
+from xpulab.rendering import Displayed, block, escape, format_size, plain, table_html, table_text
+
+__all__ = ["DeviceInfo", "Probe", "core_ranges", "probe"]
+
+_LAST_WORDS = 2000  # characters of what a driver said
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One SYCL device.
+
+    Attributes
+    ----------
+    backend : str
+        ``"level_zero"``, ``"opencl"``, ``"cuda"``, …
+    index : int
+        Its number within the backend, as in ``ONEAPI_DEVICE_SELECTOR``.
+    kind : str
+        ``"gpu"``, ``"cpu"`` or ``"accelerator"``.
+    name, vendor, driver : str
+        As the driver tells them.
+    compute_units : int
+    memory, max_allocation, local_memory : int
+        Bytes: all of it, the most in one piece, and per work-group.
+    max_work_group_size : int
+    float64, float16, usm : bool
+        What it can compute with; whether it has unified shared memory.
+    sub_devices : int
+        Tiles below it; 0 where there are none, or where each is a device of its own.
+    pci_id : str or None
+        PCI number of the model, ``"0x56a0"``; None where the driver does not tell it.
+    """
+
+    backend: str
+    index: int
+    kind: str
+    name: str
+    vendor: str
+    driver: str
+    compute_units: int
+    memory: int
+    max_allocation: int
+    local_memory: int
+    max_work_group_size: int
+    float64: bool
+    float16: bool
+    usm: bool
+    sub_devices: int
+    pci_id: str | None
+
+    @property
+    def selector(self) -> str:
+        """The device in the form of ``ONEAPI_DEVICE_SELECTOR``."""
+        return f"{self.backend}:{self.index}"
+
+
+@dataclass(frozen=True)
+class Probe(Displayed):
+    """What a host offers to engines. A notebook shows it as a table.
+
+    Attributes
+    ----------
+    host : str
+    cores : tuple of tuple of int
+        The logical CPUs that the notebook may use, in one tuple per physical core; neighbours stand together.
+    memory_total, memory_available : int
+        Bytes of the host, or of the container.
+    libraries : str
+        Folder of the oneAPI runtime; empty where it was not found.
+    devices : tuple of DeviceInfo
+        As the runtime numbers them: a GPU may stand here once for each of its drivers.
+    errors : tuple of str
+        What could not be found out, and why.
+    """
+
+    host: str
+    cores: tuple[tuple[int, ...], ...]
+    memory_total: int
+    memory_available: int
+    libraries: str
+    devices: tuple[DeviceInfo, ...]
+    errors: tuple[str, ...]
+
+    @property
+    def logical_cores(self) -> tuple[int, ...]:
+        """All logical CPUs, those of one physical core next to each other."""
+        return tuple(cpu for core in self.cores for cpu in core)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Probe:
+        """The inverse of `to_dict`; lists may stand for tuples."""
+        fields = dict(document)
+        fields["cores"] = tuple(tuple(core) for core in document["cores"])
+        fields["devices"] = tuple(DeviceInfo(**device) for device in document["devices"])
+        fields["errors"] = tuple(document["errors"])
+        return cls(**fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as of use to JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        table = table_text(_HEADER, map(_row, self.devices), _ALIGN)
+        return "\n".join([self._title, table, *(f"  {plain(error)}" for error in self.errors)])
+
+    def _repr_html_(self) -> str:
+        table = table_html(_HEADER, map(_row, self.devices), _ALIGN, caption=self._title)
+        return block("devices", [table, *(f'<div class="xpu-note">{escape(error)}</div>' for error in self.errors)])
+
+    @property
+    def _title(self) -> str:
+        cores = f"{len(self.logical_cores)} cores ({core_ranges(self.logical_cores)})"
+        free = f"{format_size(self.memory_available)} of {format_size(self.memory_total)} free"
+        return f"Devices of {self.host}: {cores}, {free}"
+
+
+_HEADER = ("selector", "device", "kind", "driver", "units", "memory", "float64", "tiles")
+_ALIGN = "llllrrlr"
+
+
+def _row(device: DeviceInfo) -> tuple[object, ...]:
+    return (
+        device.selector,
+        device.name,
+        device.kind.upper(),
+        device.driver,
+        device.compute_units,
+        format_size(device.memory),
+        "yes" if device.float64 else "no",
+        device.sub_devices or "",
+    )
+
+
+def probe(timeout: float = 20) -> Probe:
+    """Ask the drivers of this host what there is. Takes about half a second.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds after which a driver counts as hanging.
+
+    Raises
+    ------
+    DeviceError
+        If a driver crashes or hangs; the message holds its last words.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "xpulab.engine.probe"],
+        cwd="/",  # in the user's folder, a file named like a module would be imported in its place
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    )
+    try:
+        answer, words = process.communicate(timeout=timeout)
+        return Probe.from_dict(json.loads(answer))
+    except subprocess.TimeoutExpired:
+        raise DeviceError(_message(f"did not answer within {timeout:g} s", _end(process))) from None
+    except json.JSONDecodeError:
+        raise DeviceError(_message(_ending(process.returncode), words)) from None
+    except BaseException:
+        _end(process)
+        raise
+
+
+def _end(process: subprocess.Popen[str]) -> str:
+    """End the process; its last words."""
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits inside the kernel cannot be ended
+        return process.communicate(timeout=1)[1]
+    return ""
+
+
+def _ending(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code} and no answer"
+
+
+def _message(what: str, words: str) -> str:
+    said = words.strip()[-_LAST_WORDS:] or "nothing"
+    return (
+        f"the process that asks the device drivers {what}; its last words: {said}\n"
+        "Most often a driver was updated or removed in part: reinstall it, or remove it to use the CPU alone"
+    )
+
+
+def core_ranges(cores: Iterable[int]) -> str:
+    """Numbers of cores in short, ``"0-3,8"``."""
+    ranges: list[list[int]] = []
+    for core in sorted(cores):
+        if ranges and core == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [core]
+        else:
+            ranges.append([core])
+    return ",".join("-".join(map(str, pair)) for pair in ranges)

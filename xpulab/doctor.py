@@ -1,0 +1,321 @@
+"""What is there, what is missing, and what to type: the check of a machine, from its drivers to its loopback port.
+
+Each check is a function that says what it found. One that fails in an unforeseen way is itself a finding: the doctor
+never ends in a traceback, and loads no driver into this process.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from xpulab import oneapi
+from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
+from xpulab.rendering import Displayed, block, escape, format_size, plain, table_html
+
+__all__ = ["Check", "DoctorReport", "doctor"]
+
+Status = Literal["ok", "warn", "fail"]
+
+_PYTHONS = ((3, 10), (3, 11))
+_PACKAGES = ("impi-rt", "mpi4py", "ipyparallel", "ipywidgets", "scikit-learn", "matplotlib", "psutil")
+_SHARED_MEMORY = 2**30  # bytes below which an ordinary data set will not fit
+_GPU_VENDORS = {"0x8086": "Intel", "0x10de": "NVIDIA", "0x1002": "AMD"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding.
+
+    Attributes
+    ----------
+    name : str
+    status : {"ok", "warn", "fail"}
+        With "warn" xpulab works, though not with all that is there; with "fail" it does not.
+    found : str
+    cure : str
+        What to type, or to do; empty where there is nothing.
+    """
+
+    name: str
+    status: Status
+    found: str
+    cure: str = ""
+
+
+@dataclass(frozen=True)
+class DoctorReport(Displayed):
+    """What `doctor` answers. A notebook shows it as a table."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether engines can be started here."""
+        return all(check.status != "fail" for check in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        """One line, which begins with "ready" or "not ready"."""
+        failed = [check.name for check in self.checks if check.status == "fail"]
+        warned = [check.name for check in self.checks if check.status == "warn"]
+        notes = f" (see {', '.join(warned)})" if warned else ""
+        return f"not ready: {', '.join(failed)}" if failed else f"ready: engines can be started{notes}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as of use to JSON."""
+        return {**asdict(self), "ready": self.ready, "verdict": self.verdict}
+
+    def __str__(self) -> str:
+        width = max(len(check.name) for check in self.checks)
+        lines = []
+        for check in self.checks:
+            lines.append(f"{check.status:<4}  {check.name:<{width}}  {plain(check.found)}")
+            lines += [f"{'':<{6 + width}}  -> {plain(check.cure)}"] if check.cure else []
+        return "\n".join([*lines, self.verdict])
+
+    def _repr_html_(self) -> str:
+        rows = [(check.name, check.status, check.found, check.cure) for check in self.checks]
+        table = table_html(("check", "status", "found", "what to do"), rows, "llll")
+        return block("doctor", [table, f'<div class="xpu-note">{escape(self.verdict)}</div>'])
+
+
+def doctor(root: Path = Path("/"), timeout: float = 20) -> DoctorReport:
+    """Check this machine. Takes about a second, and never raises.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        Folder that holds ``sys``, ``dev``, ``etc`` and ``usr``.
+    timeout : float
+        Seconds after which a driver counts as hanging.
+    """
+    asked: Probe | Exception
+    try:
+        asked = probe(timeout)
+    except Exception as error:
+        asked = error
+    checks: dict[str, Callable[[], Iterable[Check]]] = {
+        "python": _python,
+        "packages": _packages,
+        "variables": _variables,
+        "devices": lambda: _devices(asked),
+        "GPUs": lambda: _gpus(root, asked.devices if isinstance(asked, Probe) else ()),
+        "MPI": _mpi,
+        "shared memory": lambda: _shared_memory(root),
+        "cores": lambda: _cores(root),
+        "loopback": _loopback,
+    }
+    return DoctorReport(tuple(found for name, check in checks.items() for found in _guarded(name, check)))
+
+
+def _guarded(name: str, check: Callable[[], Iterable[Check]]) -> Iterator[Check]:
+    try:
+        yield from check()
+    except Exception as error:
+        yield Check(name, "fail", f"the check itself failed: {type(error).__name__}: {error}")
+
+
+def _from_error(name: str, status: Status, error: str) -> Check:
+    """The errors of `oneapi` and of `probe` end in what to type, or to do."""
+    for mark in ("; type: ", "\n"):
+        found, _, cure = error.rpartition(mark)
+        if found:
+            return Check(name, status, found, cure)
+    return Check(name, status, error)
+
+
+def _python() -> Iterator[Check]:
+    found = (
+        f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
+    )
+    if sys.version_info[:2] not in _PYTHONS or platform.python_implementation() != "CPython":
+        cure = "numba-dpex has wheels for CPython up to 3.11: python3.11 -m venv env && env/bin/pip install xpulab"
+        yield Check("python", "fail", found, cure)
+    elif (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        yield Check("python", "fail", found, "the device stack has wheels for Linux on x86_64 only")
+    else:
+        yield Check("python", "ok", found)
+
+
+def _packages() -> Iterator[Check]:
+    found, wrong, cures = [], [], []
+    for name in (*oneapi.PINS, *_PACKAGES):
+        pin = oneapi.PINS.get(name)
+        try:
+            have = version(name)
+        except PackageNotFoundError:
+            have = ""
+        found.append(f"{name} {have}")
+        if not have or (pin and have != pin):
+            wrong.append(f"{name} is {have or 'missing'}" + (f", not {pin}" if pin and have else ""))
+            cures.append(f"{name}=={pin}" if pin else name)
+    if wrong:
+        yield Check("packages", "fail", "; ".join(wrong), f"{sys.executable} -m pip install {' '.join(cures)}")
+    else:
+        yield Check("packages", "ok", ", ".join(found))
+
+
+def _variables() -> Iterator[Check]:
+    for name, effect in oneapi.INTERFERING.items():
+        if os.environ.get(name):
+            yield Check("variables", "warn", f"{name}={os.environ[name]} is set: {effect}", f"unset {name}")
+
+
+def _devices(asked: Probe | Exception) -> Iterator[Check]:
+    if not isinstance(asked, Probe):
+        yield _from_error("drivers", "fail", str(asked))
+        return
+    if asked.libraries:
+        yield Check("oneAPI", "ok", f"loaded from {asked.libraries}")
+    for error in asked.errors:
+        yield _from_error("oneAPI", "warn" if asked.devices else "fail", error)
+    for device in asked.devices:
+        yield Check(f"device {device.selector}", "ok", _described(device))
+    if asked.libraries and not asked.devices:
+        broken = os.environ.get(oneapi.OPENCL_VENDORS)
+        cure = f"unset {oneapi.OPENCL_VENDORS}" if broken else _reinstall("intel-opencl-rt")
+        yield Check("devices", "fail", "no SYCL device, not even the CPU", cure)
+
+
+def _described(device: DeviceInfo) -> str:
+    tiles = f", {device.sub_devices} sub-devices" if device.sub_devices else ""
+    float64 = "float64" if device.float64 else "no float64"
+    return (
+        f"{device.kind.upper()} {device.name}, driver {device.driver}, {device.compute_units} units, "
+        f"{format_size(device.memory)}, {float64}{tiles}"
+    )
+
+
+def _reinstall(package: str) -> str:
+    return f"{sys.executable} -m pip install --force-reinstall {package}=={oneapi.PINS[package]}"
+
+
+def _gpus(root: Path, devices: Iterable[DeviceInfo]) -> Iterator[Check]:
+    offered = {device.pci_id for device in devices if device.kind == "gpu" and "intel" in device.vendor.lower()}
+    gpus = [gpu for gpu in sorted((root / "sys/bus/pci/devices").glob("*")) if _read(gpu / "class").startswith("0x03")]
+    known = [(gpu, _GPU_VENDORS[_read(gpu / "vendor")]) for gpu in gpus if _read(gpu / "vendor") in _GPU_VENDORS]
+    for gpu, vendor in known:
+        model = _read(gpu / "device")
+        if vendor != "Intel":
+            found = f"{vendor} {model}: the oneAPI that pip installs cannot drive it; no engine will use it"
+            yield Check(f"GPU {gpu.name}", "warn", found)
+        elif model in offered or None in offered:
+            yield Check(f"GPU {gpu.name}", "ok", f"Intel {model}, offered by its driver")
+        else:
+            missing, cure = _why_not_offered(root, gpu)
+            yield Check(f"GPU {gpu.name}", "warn", f"Intel {model}, which no driver offers: {missing}", cure)
+    if not known:
+        yield Check("GPUs", "ok", "none on the PCI bus")
+
+
+def _read(file: Path) -> str:
+    return file.read_text().strip()
+
+
+def _why_not_offered(root: Path, gpu: Path) -> tuple[str, str]:
+    """The first link that is missing between an Intel GPU and a SYCL device, and what to do about it."""
+    nodes = [root / "dev/dri" / path.name for path in (gpu / "drm").glob("renderD*")]
+    if not nodes:
+        return "the kernel's driver (i915 or xe) is not bound to it", "sudo modprobe xe || sudo modprobe i915"
+    present = [node for node in nodes if node.exists()]
+    if not present:
+        return f"{nodes[0]} is not there", "in a container: docker run --device /dev/dri …"
+    if not any(os.access(node, os.R_OK | os.W_OK) for node in present):
+        group = _group(present[0])
+        return f"{present[0]} may not be opened", f"sudo usermod -aG {group} $USER, and log in again"
+    missing = [
+        package
+        for package, file in oneapi.GPU_DRIVER_FILES.items()
+        if not any(match for place in oneapi.GPU_DRIVER_FOLDERS for match in root.glob(f"{place}/{file}"))
+    ]
+    if not missing:
+        return "its driver is installed, and shows no device", "sudo dmesg | grep -iE 'i915|xe'"
+    note = " (in older repositories: intel-level-zero-gpu)" if "libze-intel-gpu1" in missing else ""
+    return f"missing {', '.join(missing)}", f"sudo apt install {' '.join(missing)}{note}"
+
+
+def _group(node: Path) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(node.stat().st_gid).gr_name
+    except KeyError:
+        return "render"
+
+
+def _mpi() -> Iterator[Check]:
+    try:
+        mpiexec = str(oneapi.mpiexec())
+    except ImportError as error:
+        yield _from_error("MPI", "fail", str(error))
+        return
+    environment = {**os.environ, **oneapi.MPIEXEC_ENVIRONMENT}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [mpiexec, *arguments]
+        return subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
+        )
+
+    about = run("--version").stdout.strip().partition("\n")[0]
+    started = run(*oneapi.MPIEXEC_ARGUMENTS, "-n", "1", sys.executable, "-S", "-c", "")
+    if started.returncode:
+        words = (started.stderr or started.stdout).strip()[-500:]
+        yield Check("MPI", "fail", f"{mpiexec} ({about}) cannot start a process: {words}")
+    else:
+        yield Check("MPI", "ok", f"{mpiexec} ({about})")
+
+
+def _shared_memory(root: Path) -> Iterator[Check]:
+    folder = root / "dev/shm"
+    if not os.access(folder, os.W_OK):
+        yield Check(
+            "shared memory",
+            "fail",
+            f"{folder} is not there or may not be written",
+            "sudo mount -t tmpfs tmpfs /dev/shm",
+        )
+        return
+    usage = shutil.disk_usage(folder)
+    found = f"{format_size(usage.free)} free of {format_size(usage.total)} in {folder}"
+    if usage.free < _SHARED_MEMORY:
+        cure = "sudo mount -o remount,size=8G /dev/shm; in a container: docker run --shm-size=8g …"
+        yield Check("shared memory", "warn", found, cure)
+    else:
+        yield Check("shared memory", "ok", found)
+
+
+def _cores(root: Path) -> Iterator[Check]:
+    cores = os.sched_getaffinity(0)
+    found = f"{len(cores)} ({core_ranges(cores)})"
+    try:  # "200000 100000" is two cores' worth of time; "max 100000" is no limit
+        quota, period = map(int, (root / "sys/fs/cgroup/cpu.max").read_text().split())
+    except (OSError, ValueError):
+        quota, period = len(cores), 1
+    if quota < len(cores) * period:
+        most = max(1, quota // period)
+        found += f", of which the container gets the time of {quota / period:g}"
+        yield Check("cores", "warn", found, f"use no more: taskset -c {core_ranges(sorted(cores)[:most])} jupyter lab")
+    else:
+        yield Check("cores", "ok", found)
+
+
+def _loopback() -> Iterator[Check]:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), 5):
+            server.accept()[0].close()
+    except OSError as error:
+        cure = "allow connections to 127.0.0.1: sudo ip link set lo up"
+        yield Check("loopback", "fail", f"no connection over 127.0.0.1: {error}", cure)
+    else:
+        yield Check("loopback", "ok", "a port on 127.0.0.1 can be opened and reached")
