@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+from xpulab.exceptions import DeviceError
+from xpulab.kernels.launch import launch
+from xpulab.kernels.rows import Rows, column_sums
+
+
+def test_describe_names_the_device(device):
+    described = device.describe()
+    assert described["name"] == device.name
+    assert described["memory"] > 2**20
+    assert described["compute_units"] >= 1
+    assert set(described) == {"name", "backend", "device_type", "driver", "memory", "compute_units", "float64"}
+
+
+def scaled(item, x, factor):
+    x[item.get_global_id(0)] *= factor
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int64, np.complex64])
+def test_rows_of_another_dtype_are_refused(device, dtype):
+    with pytest.raises(DeviceError, match="cast to float32"):
+        Rows.upload(device, np.zeros((3, 2), dtype))
+
+
+def test_float64_is_refused_where_there_is_none(device, monkeypatch):
+    monkeypatch.setattr(device, "has_float64", False)
+    with pytest.raises(DeviceError, match="has no float64; cast to float32"):
+        Rows.upload(device, np.zeros((3, 2)))
+    ones = device.array(np.ones(1, np.float32))
+    with pytest.raises(DeviceError, match="has no float64; cast to float32"):
+        launch(device, scaled, 1, 1, ones, np.float64(2))
+
+
+def test_more_memory_than_there_is_raises(device):
+    with pytest.raises(DeviceError, match="use more engines"):
+        device.empty(2**50, np.float32)
+
+
+def test_kernel_seconds_come_from_the_device_clock(device):
+    rows = Rows.upload(device, np.ones((200_000, 8), np.float32))
+    column_sums(rows)
+    device.kernel_seconds = device.compile_seconds = 0.0
+    column_sums(rows)
+    assert 1e-6 < device.kernel_seconds < 10
+    assert device.compile_seconds == 0.0
+
+
+def test_store_and_fetch_are_inverse(device):
+    host = np.arange(10, dtype=np.float32)
+    array = device.array(host)
+    np.testing.assert_array_equal(device.fetch(array), host)
+    np.testing.assert_array_equal(device.fetch(array, 3, 7), host[3:7])
+    assert device.fetch(array, 4, 4).shape == (0,)

@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+
+from xpulab.exceptions import DeviceError, KernelBuildError, KernelLaunchError
+from xpulab.kernels import launch as module
+from xpulab.kernels.launch import fma, launch, specialise
+
+
+def add(item, x, value):
+    x[item.get_global_id(0)] += value
+
+
+@pytest.fixture
+def ones(device):
+    return device.array(np.ones(512, np.float32))
+
+
+def test_launch_runs_every_work_item(device, ones):
+    launch(device, add, 2, 256, ones, np.float32(2))
+    np.testing.assert_array_equal(device.fetch(ones), np.full(512, 3, np.float32))
+
+
+def test_launches_run_in_order(device, ones):
+    for _ in range(50):
+        launch(device, add, 2, 256, ones, np.float32(1))
+    np.testing.assert_array_equal(device.fetch(ones), np.full(512, 51, np.float32))
+
+
+@pytest.mark.parametrize(("groups", "size"), [(1, 2**14), (2**30, 256), (0, 64), (4, 0), (-1, 64)])
+def test_sizes_beyond_the_device_raise(device, ones, groups, size):
+    with pytest.raises(KernelLaunchError, match=r"add: .* were asked for"):
+        launch(device, add, groups, size, ones, np.float32(1))
+    np.testing.assert_array_equal(device.fetch(ones), np.ones(512, np.float32))
+
+
+def test_a_submission_that_the_runtime_refuses_raises(device, ones, monkeypatch):
+    monkeypatch.setattr(module, "_MAX_ITEMS", 2**40)
+    with pytest.raises(KernelLaunchError, match="did not take"):
+        launch(device, add, 2**24, 256, ones, np.float32(1))
+
+
+def test_a_kernel_that_does_not_compile_raises(device, ones):
+    def wrong(item, x):
+        x[item.get_global_id(0)] = no_such_name  # noqa: F821
+
+    with pytest.raises(KernelBuildError, match="wrong does not compile"):
+        launch(device, wrong, 1, 1, ones)
+
+
+def test_a_kernel_that_the_device_refuses_raises(device, ones, monkeypatch):
+    def fine(item, x):
+        x[item.get_global_id(0)] = np.float32(1)
+
+    build = module.create_program_from_spirv
+    monkeypatch.setattr(module, "create_program_from_spirv", lambda queue, spirv: build(queue, spirv[:40]))
+    with pytest.raises(KernelBuildError, match="refused the kernel"):
+        launch(device, fine, 1, 1, ones)
+
+
+def test_an_exception_inside_a_kernel_is_refused(device, ones):
+    def checked(item, x):
+        if x[item.get_global_id(0)] < 0:
+            raise ValueError
+
+    with pytest.raises(KernelBuildError, match="write an error code instead"):
+        launch(device, checked, 1, 1, ones)
+
+
+def test_division_by_zero_gives_infinity_and_does_not_end_the_work_item(device, ones):
+    def divide(item, x, divisor):
+        i = item.get_global_id(0)
+        x[i] = x[i] / divisor
+
+    launch(device, divide, 2, 256, ones, np.float32(0))
+    assert np.isinf(device.fetch(ones)).all()
+
+
+@pytest.mark.parametrize("value", [2, 2.0, None, np.float16(2)])
+def test_arguments_that_would_smuggle_in_other_types_are_refused(device, ones, value):
+    with pytest.raises(DeviceError, match="expected"):
+        launch(device, add, 2, 256, ones, value)
+
+
+def test_arrays_with_gaps_are_refused(device, ones):
+    with pytest.raises(KernelLaunchError, match="flat contiguous"):
+        launch(device, add, 1, 256, ones[::2], np.float32(1))
+
+
+def test_a_kernel_is_compiled_once_per_argument_types(device, ones):
+    def own(item, x, value):
+        x[item.get_global_id(0)] += value
+
+    first = specialise(device, own, ones, np.float32(1))
+    assert specialise(device, own, device.array(np.ones(7, np.float32)), np.float32(2)) is first
+    assert specialise(device, own, device.array(np.ones(7)), np.float64(2)) is not first
+    assert device.compile_seconds > 0
+
+
+def test_fma_rounds_once(device):
+    def fused(item, x, a, b, c):
+        x[item.get_global_id(0)] = fma(a, b, c)
+
+    x = device.array(np.zeros(16, np.float32))
+    a = np.float32(1 + 2**-12)
+    launch(device, fused, 1, 16, x, a, a, np.float32(-1))
+    exact = np.float32(np.float64(a) * np.float64(a) - 1)
+    assert exact != np.float32(a * a) - np.float32(1)
+    np.testing.assert_array_equal(device.fetch(x), np.full(16, exact))

@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+
+from xpulab.kernels import rows as module
+from xpulab.kernels.rows import Rows, column_sums, find_nonfinite, take
+
+SHAPES = [(1, 1), (5, 3), (64, 14), (257, 2), (10007, 14), (10007, 64), (1030, 130), (257, 300)]
+
+
+def table(n, d, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).normal(3, 1, (n, d)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_upload_keeps_every_number(device, n, d, dtype, order):
+    X = np.asarray(table(n, d, dtype), order=order)
+    rows = Rows.upload(device, X)
+    assert (rows.n_samples, rows.n_features, rows.dtype, rows.sample_weight) == (n, d, dtype, None)
+    np.testing.assert_array_equal(take(rows, np.arange(n)), X)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_upload_in_many_stages(device, monkeypatch, order):
+    monkeypatch.setattr(module, "_STAGE_BYTES", 1)
+    X = np.asarray(table(333, 5), order=order)
+    np.testing.assert_array_equal(take(Rows.upload(device, X), np.arange(333)), X)
+
+
+def test_upload_of_a_strided_view(device):
+    X = table(1000, 30)
+    np.testing.assert_array_equal(take(Rows.upload(device, X[::3, 4:20:5]), np.arange(334)), X[::3, 4:20:5])
+
+
+def test_upload_of_a_read_only_memory_map(device, tmp_path):
+    X = table(777, 9)
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    np.testing.assert_array_equal(take(Rows.upload(device, mapped[5:700]), np.arange(695)), X[5:700])
+
+
+def test_upload_leaves_the_rows_alone(device):
+    X = table(100, 4)
+    before = X.copy()
+    rows = Rows.upload(device, X, np.ones(100))
+    X[:] = 0
+    np.testing.assert_array_equal(take(rows, np.arange(100)), before)
+
+
+def test_weights_take_the_dtype_of_the_rows(device):
+    rows = Rows.upload(device, table(100, 4), np.arange(100.0))
+    np.testing.assert_array_equal(device.fetch(rows.sample_weight, stop=100), np.arange(100, dtype=np.float32))
+    assert rows.sample_weight.dtype == np.float32
+
+
+def test_nbytes_is_little_more_than_the_rows(device):
+    X = table(100_000, 14)
+    assert X.nbytes <= Rows.upload(device, X).nbytes < 1.01 * X.nbytes
+
+
+def test_shapes_that_do_not_fit_are_refused(device):
+    with pytest.raises(ValueError, match=r"shape \(3,\)"):
+        Rows.upload(device, np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match=r"shape \(3, 0\)"):
+        Rows.upload(device, np.zeros((3, 0), np.float32))
+    with pytest.raises(ValueError, match="for 3 rows"):
+        Rows.upload(device, np.zeros((3, 2), np.float32), np.ones(4))
+
+
+def test_no_rows(device):
+    rows = Rows.upload(device, np.empty((0, 3), np.float32), np.empty(0))
+    np.testing.assert_array_equal(column_sums(rows), np.zeros(3))
+    assert take(rows, []).shape == (0, 3)
+    assert find_nonfinite(rows) == -1
+    with pytest.raises(IndexError):
+        take(rows, [0])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-13)])
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+def test_column_sums(device, n, d, dtype, tolerance):
+    X = table(n, d, dtype)
+    shift = X.mean(axis=0)
+    centred = (X - shift).astype(np.float64)
+    rows = Rows.upload(device, X, np.full(n, 7.0))  # weights are not used
+    np.testing.assert_allclose(column_sums(rows), X.sum(axis=0, dtype=np.float64), rtol=tolerance)
+    np.testing.assert_allclose(column_sums(rows, shift, squared=True), (centred**2).sum(axis=0), rtol=tolerance)
+    np.testing.assert_allclose(column_sums(rows, shift), centred.sum(axis=0), atol=n * tolerance)
+
+
+def test_take_subtracts_the_shift(device):
+    X = table(500, 6)
+    shift = X.mean(axis=0)
+    index = [499, 0, 64, 64, 63]
+    np.testing.assert_array_equal(take(Rows.upload(device, X), index, shift), X[index] - shift)
+
+
+@pytest.mark.parametrize("index", [[-1], [500], [3, 1000]])
+def test_take_of_a_row_that_is_not_there(device, index):
+    with pytest.raises(IndexError, match="of 500"):
+        take(Rows.upload(device, table(500, 6)), index)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [0, 63, 64, 9999])
+def test_find_nonfinite(device, value, at):
+    X = table(10_000, 14)
+    assert find_nonfinite(Rows.upload(device, X)) == -1
+    X[at, 13] = value
+    X[at:, 0] = np.nan
+    assert find_nonfinite(Rows.upload(device, X)) == at
+
+
+def test_the_largest_numbers_are_finite(device):
+    assert find_nonfinite(Rows.upload(device, np.full((70, 300), np.finfo(np.float32).max))) == -1

@@ -1,0 +1,65 @@
+"""Distances from all rows to all centres."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.kernels.launch import fma, launch
+from xpulab.kernels.rows import BLOCK, Rows
+
+__all__ = ["transform"]
+
+_STAGE_BYTES = 32 << 20
+
+
+@cache
+def _distance_kernel(d: int) -> Any:
+    def distance(item, data, first_block, centers, k, out):  # type: ignore[no-untyped-def]
+        block = first_block + item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        for j in range(k):
+            total = centers[0] - centers[0]
+            for f in range(d):
+                t = data[(block * d + f) * BLOCK + lane] - centers[j * d + f]
+                total = fma(t, t, total)
+            out[item.get_global_id(0) * k + j] = math.sqrt(total)
+
+    return distance
+
+
+def transform(rows: Rows, centers: npt.NDArray[Any], out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    """Euclidean distance from each row to each centre, from the differences themselves.
+
+    Parameters
+    ----------
+    rows : Rows
+    centers : numpy.ndarray of shape (n_clusters, n_features)
+        In the frame of the rows as they are, without a shift.
+    out : numpy.ndarray of shape (n_samples, n_clusters) or None
+        Where to write; in the dtype of the rows.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_samples, n_clusters), in the dtype of the rows
+    """
+    device, k = rows.device, len(centers)
+    if out is None:
+        out = np.empty((rows.n_samples, k), rows.dtype)
+    if rows.n_samples == 0:
+        return out
+    parameters = device.array(np.ascontiguousarray(centers, rows.dtype))
+    blocks = min(rows.n_blocks, max(1, _STAGE_BYTES // (BLOCK * k * rows.dtype.itemsize)))
+    stage = device.empty(blocks * BLOCK * k, rows.dtype)
+    for first in range(0, rows.n_blocks, blocks):
+        start, stop = first * BLOCK, min((first + blocks) * BLOCK, rows.n_samples)
+        launch(
+            device, _distance_kernel(rows.n_features), -(-(stop - start) // BLOCK), BLOCK,
+            rows.data, np.int64(first), parameters, np.int64(k), stage,
+        )  # fmt: skip
+        out[start:stop] = device.fetch(stage, stop=(stop - start) * k).reshape(-1, k)
+    return out

@@ -1,0 +1,187 @@
+"""Compile and launch numba-dpex kernels, so that what numba-dpex would pass over in silence is an error.
+
+numba-dpex compiles the function to SPIR-V; dpctl builds the SPIR-V for the device and submits it. numba-dpex's own
+`call_kernel` is not used: it says nothing of a failed submission, crashes the process when the device's compiler
+refuses a kernel, compiles a host function for each launch site as well, and takes three times as long per launch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dis
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import dpctl.tensor as dpt
+import numba_dpex
+import numpy as np
+from dpctl import SyclKernelSubmitError
+from dpctl.program import SyclProgramCompilationError, create_program_from_spirv
+from numba import from_dtype, types
+from numba.core.errors import NumbaError
+from numba.core.registry import cpu_target
+from numba.core.target_extension import target_override
+from numba.extending import intrinsic
+from numba_dpex.core.types import DpctlSyclQueue, USMNdArray
+from numba_dpex.core.types.kernel_api.index_space_ids import NdItemType
+
+from xpulab.exceptions import DeviceError, KernelBuildError, KernelLaunchError
+from xpulab.kernels.device import Device
+
+__all__ = ["Specialisation", "fma", "launch", "specialise"]
+
+_MAX_ITEMS = 2**31 - 1  # more are not launched
+_CTYPES = {
+    np.dtype(np.float32): ctypes.c_float,
+    np.dtype(np.float64): ctypes.c_double,
+    np.dtype(np.int32): ctypes.c_int32,
+    np.dtype(np.int64): ctypes.c_int64,
+}
+
+
+@intrinsic(target="spirv")
+def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` with one rounding, in a kernel.
+
+    numba-dpex marks its kernels ContractionOff, so ``a * b + c`` is two instructions: half the speed.
+    """
+    return a(a, a, a), lambda context, builder, signature, arguments: builder.fma(*arguments)
+
+
+@dataclass(frozen=True)
+class Specialisation:
+    """A kernel compiled for one set of argument types.
+
+    Attributes
+    ----------
+    name : str
+    spirv : bytes
+    kernel : dpctl.program.SyclKernel
+    """
+
+    name: str
+    spirv: bytes
+    kernel: Any
+
+
+def launch(device: Device, function: Callable[..., None], groups: int, size: int, *arguments: Any) -> None:
+    """Start a kernel on `groups` work-groups of `size` work-items each; it runs after those started before it.
+
+    Parameters
+    ----------
+    device : Device
+    function : callable
+        A plain function of ``(nd_item, *arguments)``. Closures over numbers are folded; keep the function object
+        (e.g. by caching its factory), since each new one is compiled anew.
+    groups, size : int
+    *arguments : dpctl.tensor.usm_ndarray or numpy scalar
+        Flat contiguous arrays on the device's queue; float32, float64, int32 and int64. Other arrays need their
+        length as an argument: only whole work-groups are launched, and the kernel guards its tail.
+
+    Raises
+    ------
+    KernelBuildError
+        If the kernel does not compile.
+    KernelLaunchError
+        If the sizes are beyond the device, or the device did not take the kernel.
+    DeviceError
+        If an argument is float64 on a device without it, or of another type than those above.
+    """
+    specialisation = specialise(device, function, *arguments)
+    kernel = specialisation.kernel
+    most = min(device.max_group, kernel.work_group_size)
+    if not (groups > 0 and 0 < size <= most and groups * size <= _MAX_ITEMS):
+        raise KernelLaunchError(
+            f"{specialisation.name}: {groups:,} work-groups of {size:,} work-items were asked for; {device.name} takes "
+            f"1 to {most:,} in a work-group and {_MAX_ITEMS:,} in all; use more engines, or fewer rows"
+        )
+    flat = [value for argument in arguments for value in _flatten(argument)]
+    if len(flat) != kernel.num_args:
+        raise KernelLaunchError(f"{specialisation.name}: {len(flat)} values for {kernel.num_args} kernel arguments")
+    try:
+        event = device.queue.submit_async(kernel, flat, [groups * size], [size])
+    except SyclKernelSubmitError as error:
+        raise KernelLaunchError(
+            f"{specialisation.name}: {device.name} did not take {groups:,} work-groups of {size:,} ({error}); "
+            "its memory may be full: use fewer rows"
+        ) from error
+    device.track(event, flat)
+
+
+def specialise(device: Device, function: Callable[..., None], *arguments: Any) -> Specialisation:
+    """The kernel for these arguments' types: compiled and built the first time, and kept with the device.
+
+    Raises
+    ------
+    KernelBuildError, DeviceError
+        See `launch`.
+    """
+    key = (function, *(_kind(argument) for argument in arguments))
+    found = device.specialisations.get(key)
+    if found is None:
+        start = time.perf_counter()
+        found = device.specialisations[key] = _build(device, function, arguments)
+        device.compile_seconds += time.perf_counter() - start
+    return found
+
+
+def _kind(argument: Any) -> Any:
+    """What the compiled code depends on: an array's dtype, or a scalar's."""
+    if isinstance(argument, dpt.usm_ndarray):
+        return "array", argument.dtype
+    return getattr(argument, "dtype", type(argument))
+
+
+def _build(device: Device, function: Callable[..., None], arguments: tuple[Any, ...]) -> Specialisation:
+    name = function.__name__
+    if any(step.opname == "RAISE_VARARGS" for step in dis.get_instructions(function)):
+        raise KernelBuildError(f"{name}: raise and assert only end a work-item, unseen; write an error code instead")
+    signature = types.void(NdItemType(1), *(_numba_type(device, name, argument) for argument in arguments))
+    # Without the first line numba-dpex finds no range(), without the second no index functions, unless its own
+    # call_kernel ran before.
+    cpu_target.target_context.refresh()
+    try:
+        with target_override("spirv"):
+            # The "python" error model would end a work-item, unseen, where it divides by zero.
+            dispatcher = numba_dpex.kernel([signature], error_model="numpy")(function)
+        module = dispatcher.overloads[signature.args].kernel_device_ir_module
+    except NumbaError as error:
+        raise KernelBuildError(f"{name} does not compile: {error}") from error
+    try:
+        program = create_program_from_spirv(device.queue, module.kernel_bitcode)
+    except SyclProgramCompilationError as error:
+        raise KernelBuildError(f"{name}: the compiler of {device.name} refused the kernel: {error}") from error
+    return Specialisation(name, module.kernel_bitcode, program.get_sycl_kernel(module.kernel_name))
+
+
+def _numba_type(device: Device, name: str, argument: Any) -> Any:
+    """The numba type of a kernel argument.
+
+    Raises
+    ------
+    DeviceError
+        If it is of a type that kernels do not take, or float64 where there is none.
+    """
+    dtype = getattr(argument, "dtype", None)
+    if dtype not in _CTYPES:
+        raise DeviceError(
+            f"{name}: an argument of type {dtype or type(argument).__name__} was given, float32, float64, int32 or "
+            "int64 expected; cast floats to float32, and wrap a Python number as np.float32(...) or np.int64(...)"
+        )
+    if dtype == np.float64:
+        device.check_dtype(dtype)
+    if not isinstance(argument, dpt.usm_ndarray):
+        return from_dtype(dtype)
+    return USMNdArray(1, layout="C", dtype=from_dtype(dtype), queue=DpctlSyclQueue(device.queue))
+
+
+def _flatten(argument: Any) -> list[Any]:
+    """A kernel argument as numba-dpex's kernels take it: of an array size, itemsize, data, shape and stride."""
+    if not isinstance(argument, dpt.usm_ndarray):
+        return [_CTYPES[argument.dtype](argument.item())]
+    if argument.ndim != 1 or not argument.flags.c_contiguous:
+        raise KernelLaunchError(f"an array of shape {argument.shape} was given, a flat contiguous one expected")
+    size, itemsize = ctypes.c_int64(argument.size), ctypes.c_int64(argument.itemsize)
+    return [size, itemsize, argument.usm_data, size, itemsize]

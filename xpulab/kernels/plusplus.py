@@ -1,0 +1,174 @@
+"""Greedy k-means++: the squared distance of each row to the nearest of the centres chosen so far.
+
+The pass that tries new candidates also takes the last accepted centre into the distances, so that one pass over the
+rows serves both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import dpctl.tensor as dpt
+import numpy as np
+import numpy.typing as npt
+from numba_dpex.kernel_api import PrivateArray
+
+from xpulab.kernels.launch import fma, launch
+from xpulab.kernels.rows import BLOCK, SPAN, Rows
+
+__all__ = ["Seeding", "accept", "candidate_potentials", "search", "start"]
+
+
+@dataclass(eq=False)
+class Seeding:
+    """The state of one seeding.
+
+    Attributes
+    ----------
+    rows : Rows
+    shift : numpy.ndarray of shape (n_features,)
+    closest : dpctl.tensor.usm_ndarray of shape (n_blocks * BLOCK,)
+        Squared distance to the nearest centre, all but the last accepted one.
+    last : numpy.ndarray of shape (n_features,)
+        The last accepted centre.
+    span_sums : numpy.ndarray of float64 of shape (n_spans,)
+        Sum of ``w * squared distance`` over each SPAN rows, with all accepted centres.
+    """
+
+    rows: Rows
+    shift: npt.NDArray[Any]
+    closest: dpt.usm_ndarray
+    last: npt.NDArray[Any]
+    span_sums: npt.NDArray[np.float64]
+    _tried: npt.NDArray[Any]
+    _tried_sums: npt.NDArray[np.float64]
+
+
+def start(rows: Rows, shift: npt.NDArray[Any] | None, center: npt.NDArray[Any]) -> tuple[Seeding, float]:
+    """Begin with one centre.
+
+    Parameters
+    ----------
+    rows : Rows
+    shift : numpy.ndarray of shape (n_features,) or None
+    center : numpy.ndarray of shape (n_features,)
+        In the shifted frame.
+
+    Returns
+    -------
+    state : Seeding
+    potential : float
+        Local sum of ``w * ||x - shift - center||**2``.
+    """
+    center = np.ascontiguousarray(center, rows.dtype)
+    closest = rows.device.array(np.full(rows.n_blocks * BLOCK, np.inf, rows.dtype))
+    none = np.zeros((1, rows.n_spans))
+    state = Seeding(rows, rows.shift_or_zero(shift), closest, center, none[0], center[None], none)
+    potential = float(candidate_potentials(state, center[None])[0])
+    accept(state, 0)
+    return state, potential
+
+
+def candidate_potentials(state: Seeding, candidates: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Local potential with each of the candidates (t, n_features) added, of shape (t,)."""
+    rows = state.rows
+    state._tried = np.ascontiguousarray(candidates, rows.dtype)
+    t = len(candidates)
+    if rows.n_samples == 0:
+        state._tried_sums = np.zeros((t, 0))
+        return np.zeros(t)
+    parameters = rows.device.array(np.concatenate([state.shift, state.last, state._tried.ravel()]))
+    weighted = rows.sample_weight is not None
+    partial = rows.device.empty(rows.n_spans * BLOCK * t, rows.dtype)
+    launch(
+        rows.device, _potential_kernel(rows.n_features, t, weighted, rows.dtype), rows.n_spans, BLOCK,
+        rows.data, rows.sample_weight if weighted else parameters, np.int64(rows.n_samples), parameters,
+        state.closest, partial,
+    )  # fmt: skip
+    sums = rows.device.fetch(partial).reshape(rows.n_spans, t, BLOCK).sum(axis=2, dtype=np.float64)
+    state._tried_sums = sums.T
+    return sums.sum(axis=0)
+
+
+def accept(state: Seeding, j: int) -> None:
+    """Make candidate j of the last `candidate_potentials` a centre."""
+    state.last = state._tried[j]
+    state.span_sums = state._tried_sums[j]
+
+
+def search(state: Seeding, value: float) -> int:
+    """The row at which the running sum of ``w * squared distance`` reaches a value.
+
+    Parameters
+    ----------
+    state : Seeding
+    value : float
+        Between 0 and the local potential.
+
+    Returns
+    -------
+    int
+        Smallest local index whose running sum is at least `value`, at most n_samples - 1; as numpy.searchsorted.
+    """
+    rows = state.rows
+    running = np.cumsum(state.span_sums)
+    span = min(int(np.searchsorted(running, value)), rows.n_spans - 1)
+    before = running[span - 1] if span else 0.0
+    within = np.cumsum(_span_contributions(state, span))
+    # The device has summed the span in another order: what it found is spread as the host finds it.
+    scale = within[-1] / state.span_sums[span] if state.span_sums[span] > 0 else 1.0
+    return span * SPAN + min(int(np.searchsorted(within, (value - before) * scale)), len(within) - 1)
+
+
+def _span_contributions(state: Seeding, span: int) -> npt.NDArray[np.float64]:
+    """``w * squared distance`` of the rows of one span, by the host."""
+    rows, d = state.rows, state.rows.n_features
+    first, last = span * SPAN, min((span + 1) * SPAN, rows.n_samples)
+    blocks = slice(first // BLOCK, -(-last // BLOCK))
+    data = rows.device.fetch(rows.data, blocks.start * d * BLOCK, blocks.stop * d * BLOCK).reshape(-1, d, BLOCK)
+    centred = data - state.shift[:, None]
+    distances = np.square(centred - state.last[:, None]).sum(axis=1).reshape(-1)[: last - first]
+    contributions = np.minimum(rows.device.fetch(state.closest, first, last), distances).astype(np.float64)
+    if rows.sample_weight is not None:
+        contributions *= rows.device.fetch(rows.sample_weight, first, last)
+    return contributions
+
+
+@cache
+def _potential_kernel(d: int, t: int, weighted: bool, dtype: np.dtype[Any]) -> Any:
+    number = dtype.type
+    blocks_of_span = SPAN // BLOCK
+    centers_tried = t + 1
+    zero = number(0)
+
+    def potential(item, data, weights, n, parameters, closest, partial):  # type: ignore[no-untyped-def]
+        # parameters: shift, the last accepted centre, then the t candidates
+        span = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        distance = PrivateArray(centers_tried, number)
+        total = PrivateArray(t, number)
+        for j in range(t):
+            total[j] = zero
+        for b in range(blocks_of_span):
+            row = span * SPAN + b * BLOCK + lane
+            if row < n:
+                for j in range(centers_tried):
+                    distance[j] = zero
+                for f in range(d):
+                    x = data[(row // BLOCK * d + f) * BLOCK + lane] - parameters[f]
+                    for j in range(centers_tried):
+                        y = x - parameters[(j + 1) * d + f]
+                        distance[j] = fma(y, y, distance[j])
+                least = min(closest[row], distance[0])
+                closest[row] = least
+                for j in range(t):
+                    reached = min(least, distance[j + 1])
+                    if weighted:
+                        reached *= weights[row]
+                    total[j] += reached
+        for j in range(t):
+            partial[(span * t + j) * BLOCK + lane] = total[j]
+
+    return potential

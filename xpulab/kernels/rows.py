@@ -1,0 +1,266 @@
+"""Rows that live on the device, and the passes over them that need nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import dpctl.tensor as dpt
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.kernels.device import Device
+from xpulab.kernels.launch import launch
+
+__all__ = ["BLOCK", "SPAN", "Rows", "column_sums", "find_nonfinite", "take", "weighted"]
+
+#: Rows of a block: row i, feature f is at [i // BLOCK, f, i % BLOCK], so that neighbouring work-items read
+#: neighbouring numbers, and a work-group one stretch of memory.
+BLOCK = 64
+#: Rows of a partial sum. A work-item adds SPAN / BLOCK numbers, and then the host or one item BLOCK of those: short
+#: chains, whose rounding does not depend on the number of rows.
+SPAN = 1024
+_STAGE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows on a device, never changed.
+
+    Attributes
+    ----------
+    device : Device
+    data : dpctl.tensor.usm_ndarray of shape (n_blocks * n_features * BLOCK,)
+        The rows in blocks; zeros fill the last block.
+    n_samples, n_features : int
+    sample_weight : dpctl.tensor.usm_ndarray of shape (n_blocks * BLOCK,) or None
+        None: all ones. In the dtype of the rows, zero beyond n_samples.
+    """
+
+    device: Device
+    data: dpt.usm_ndarray
+    n_samples: int
+    n_features: int
+    sample_weight: dpt.usm_ndarray | None
+
+    @classmethod
+    def upload(cls, device: Device, block: npt.NDArray[Any], sample_weight: npt.NDArray[Any] | None = None) -> Rows:
+        """Copy rows to the device, a few MiB at a time.
+
+        Parameters
+        ----------
+        device : Device
+        block : numpy.ndarray of shape (n_samples, n_features), float32 or float64
+            In C or Fortran order or any other; may be read-only, mapped from a file, or without rows.
+        sample_weight : numpy.ndarray of shape (n_samples,) or None
+            Brought to the dtype of the rows.
+
+        Raises
+        ------
+        ValueError
+            If the shapes do not fit.
+        DeviceError
+            If the dtype is not one that the device computes with, or its memory is full.
+        """
+        dtype = device.check_dtype(block.dtype)
+        if block.ndim != 2 or block.shape[1] == 0:
+            raise ValueError(f"an array of shape {block.shape} was given, (n_samples, n_features) expected")
+        n_samples, n_features = block.shape
+        if sample_weight is not None and sample_weight.shape != (n_samples,):
+            raise ValueError(f"weights of shape {sample_weight.shape} were given for {n_samples} rows")
+        n_blocks = -(-n_samples // BLOCK)
+        data = device.empty(n_blocks * n_features * BLOCK, dtype)
+        _fill_blocks(device, block, data)
+        rows = cls(device, data, n_samples, n_features, None)
+        return rows if sample_weight is None else weighted(rows, sample_weight)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 or float64."""
+        return self.data.dtype
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks, the last perhaps not full."""
+        return -(-self.n_samples // BLOCK)
+
+    @property
+    def n_spans(self) -> int:
+        """Number of partial sums."""
+        return -(-self.n_samples // SPAN)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return self.data.nbytes + (0 if self.sample_weight is None else self.sample_weight.nbytes)
+
+    def shift_or_zero(self, shift: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+        """The shift (n_features,) in the dtype of the rows; zeros for None."""
+        if shift is None:
+            return np.zeros(self.n_features, self.dtype)
+        return np.ascontiguousarray(shift, self.dtype)
+
+
+def weighted(rows: Rows, sample_weight: npt.NDArray[Any]) -> Rows:
+    """The same rows, not copied, with other weights (n_samples,)."""
+    padded = np.zeros(rows.n_blocks * BLOCK, rows.dtype)
+    padded[: rows.n_samples] = sample_weight
+    return replace(rows, sample_weight=rows.device.array(padded))
+
+
+@cache
+def _transpose_kernel(n_features: int) -> Any:
+    row_of_block = BLOCK * n_features
+
+    def transpose(item, stage, n, row_step, feature_step, data, offset):  # type: ignore[no-untyped-def]
+        block = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        row = block * BLOCK + lane
+        to = offset + block * row_of_block + lane
+        if row < n:
+            for f in range(n_features):
+                data[to + f * BLOCK] = stage[row * row_step + f * feature_step]
+        else:
+            for f in range(n_features):
+                data[to + f * BLOCK] = 0
+
+    return transpose
+
+
+def _fill_blocks(device: Device, block: npt.NDArray[Any], data: dpt.usm_ndarray) -> None:
+    n_samples, n_features = block.shape
+    by_feature = block.flags.f_contiguous and not block.flags.c_contiguous
+    step = BLOCK * max(1, _STAGE_BYTES // (BLOCK * n_features * block.itemsize))
+    stage = device.empty(min(step, n_samples) * n_features, block.dtype)
+    for start in range(0, n_samples, step):
+        part = block[start : start + step]
+        n = len(part)
+        device.store(np.ascontiguousarray(part.T if by_feature else part), stage)
+        steps = (1, n) if by_feature else (n_features, 1)
+        launch(
+            device, _transpose_kernel(n_features), -(-n // BLOCK), BLOCK,
+            stage, np.int64(n), np.int64(steps[0]), np.int64(steps[1]), data, np.int64(start * n_features),
+        )  # fmt: skip
+    device.wait()
+
+
+@cache
+def _take_kernel(n_features: int) -> Any:
+    def take_rows(item, data, index, n, shift, out):  # type: ignore[no-untyped-def]
+        i = item.get_global_id(0)
+        if i < n:
+            row = index[i]
+            at = row // BLOCK * (BLOCK * n_features) + row % BLOCK
+            for f in range(n_features):
+                out[i * n_features + f] = data[at + f * BLOCK] - shift[f]
+
+    return take_rows
+
+
+def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    """Some rows, on the host.
+
+    Parameters
+    ----------
+    rows : Rows
+    index : array-like of int of shape (m,)
+        Between 0 and n_samples - 1.
+    shift : numpy.ndarray of shape (n_features,) or None
+        Subtracted from each row.
+
+    Returns
+    -------
+    numpy.ndarray of shape (m, n_features), in the dtype of the rows
+
+    Raises
+    ------
+    IndexError
+        If there is no such row.
+    """
+    positions = np.asarray(index, np.int64)
+    m = len(positions)
+    if m == 0:
+        return np.empty((0, rows.n_features), rows.dtype)
+    if positions.min() < 0 or positions.max() >= rows.n_samples:
+        raise IndexError(f"rows {positions.min()} to {positions.max()} were asked for, of {rows.n_samples}")
+    device = rows.device
+    out = device.empty(m * rows.n_features, rows.dtype)
+    launch(
+        device, _take_kernel(rows.n_features), -(-m // BLOCK), BLOCK,
+        rows.data, device.array(positions), np.int64(m), device.array(rows.shift_or_zero(shift)), out,
+    )  # fmt: skip
+    return device.fetch(out).reshape(m, rows.n_features)
+
+
+@cache
+def _column_kernel(n_features: int, squared: bool) -> Any:
+    blocks_of_span = SPAN // BLOCK
+
+    def column(item, data, n, shift, partial):  # type: ignore[no-untyped-def]
+        span = item.get_group().get_group_id(0) // n_features
+        f = item.get_group().get_group_id(0) % n_features
+        lane = item.get_local_id(0)
+        middle = shift[f]
+        total = middle - middle
+        for b in range(blocks_of_span):
+            block = span * blocks_of_span + b
+            if block * BLOCK + lane < n:
+                x = data[(block * n_features + f) * BLOCK + lane] - middle
+                if squared:
+                    total += x * x
+                else:
+                    total += x
+        partial[item.get_global_id(0)] = total
+
+    return column
+
+
+def column_sums(rows: Rows, shift: npt.NDArray[Any] | None = None, squared: bool = False) -> npt.NDArray[np.float64]:
+    """Sum over the rows of ``x - shift``, or of its square; weights are not used.
+
+    Parameters
+    ----------
+    rows : Rows
+    shift : numpy.ndarray of shape (n_features,) or None
+    squared : bool
+
+    Returns
+    -------
+    numpy.ndarray of float64 of shape (n_features,)
+    """
+    d = rows.n_features
+    if rows.n_samples == 0:
+        return np.zeros(d)
+    partial = rows.device.empty(rows.n_spans * d * BLOCK, rows.dtype)
+    launch(
+        rows.device, _column_kernel(d, squared), rows.n_spans * d, BLOCK,
+        rows.data, np.int64(rows.n_samples), rows.device.array(rows.shift_or_zero(shift)), partial,
+    )  # fmt: skip
+    return rows.device.fetch(partial).reshape(rows.n_spans, d, BLOCK).sum(axis=(0, 2), dtype=np.float64)
+
+
+@cache
+def _finite_kernel(n_features: int) -> Any:
+    def finite(item, data, zero, bad):  # type: ignore[no-untyped-def]
+        block = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        total = zero
+        for f in range(n_features):
+            total += data[(block * n_features + f) * BLOCK + lane] * zero  # 0 * inf is NaN
+        bad[block * BLOCK + lane] = 0 if total == zero else 1
+
+    return finite
+
+
+def find_nonfinite(rows: Rows) -> int:
+    """Local index of the first row that holds NaN or infinity, or -1."""
+    if rows.n_samples == 0:
+        return -1
+    bad = rows.device.empty(rows.n_blocks * BLOCK, np.int32)
+    launch(
+        rows.device, _finite_kernel(rows.n_features), rows.n_blocks, BLOCK, rows.data, rows.dtype.type(0), bad
+    )  # fmt: skip
+    flags = rows.device.fetch(bad)
+    first = int(flags.argmax())
+    return first if flags[first] else -1
