@@ -41,7 +41,7 @@ def nothing_left_behind() -> Iterator[None]:
     assert not left
 
 
-@pytest.fixture(scope="session", params=[1, 2, 3, 4], ids="n={}".format)
+@pytest.fixture(scope="session", params=[1, 2, 3, 4], ids="{}-engines".format)
 def cluster(request: pytest.FixtureRequest) -> Iterator[xpulab.XPUCluster]:
     """A running cluster of 1, 2, 3 and 4 engines; more engines than cores share them."""
     yield from _started(request.param)

@@ -6,12 +6,14 @@ import atexit
 import contextlib
 import os
 import queue
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import ipyparallel as ipp
 import numpy as np
 import psutil
@@ -323,7 +325,7 @@ class XPUCluster:
         EngineError
             If it raised; the message has the tracebacks of the ranks that did.
         """
-        payload = {"function": function, "arguments": args, "keywords": kwargs}
+        payload = {"function": _by_value(function), "arguments": args, "keywords": kwargs}
         return [result["value"] for result in self.call("run", payload).results]
 
     def call(self, name: str, payload: dict[str, Any], watch: Callable[[Any], None] | None = None) -> Answer:
@@ -441,6 +443,20 @@ class XPUCluster:
             self._handles.discard(handle)
             with contextlib.suppress(Exception):  # the cluster may be going
                 self._exchange("release", {"handles": [handle]}, None)
+
+
+def _by_value(function: Callable[..., Any]) -> bytes:
+    """A function as bytes, its module's code included unless it is an installed one, which engines have too."""
+    module = sys.modules.get(getattr(function, "__module__", "") or "")
+    home = getattr(module, "__file__", None)
+    ours = module is not None and home is not None and not home.startswith((sys.prefix, sys.base_prefix))
+    if not ours:
+        return cloudpickle.dumps(function)
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(function)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 def _teller(handle: progress.ProgressHandle[progress.TaskReport]) -> Callable[[str], None]:

@@ -111,6 +111,7 @@ class Processes:
             load_profile=False,
             log=log,
             cluster_id="",
+            cluster_file="",  # who attaches finds the connection files; nothing else needs to know of this cluster
             shutdown_atexit=False,
         )
         self.client: Any = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
 from xpulab.engine import kmeans
@@ -120,11 +121,11 @@ def _kmeans_transform(
 
 
 @task("run")
-def _run(task: Task, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+def _run(task: Task, function: bytes, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
     """A function of the user's; the one task that SIGINT ends, because it need not look at the board."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return {"value": function(task, *arguments, **keywords)}
+        return {"value": cloudpickle.loads(function)(task, *arguments, **keywords)}
     finally:
         ignore_interrupts()
 

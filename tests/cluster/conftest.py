@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import numpy as np
+
+
+def assert_same_labels(X: np.ndarray, centers: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> None:
+    """Labels agree, but for rows about as near to the one centre as to the other: at most 1 in 1000 of them."""
+    differ = np.flatnonzero(ours != theirs)
+    assert len(differ) <= max(1, len(X) // 1000)
+    rows = X[differ].astype(np.float64)
+    a = ((rows - centers[ours[differ]]) ** 2).sum(axis=1)
+    b = ((rows - centers[theirs[differ]]) ** 2).sum(axis=1)
+    eps = np.finfo(X.dtype).eps
+    scale = float((X.astype(np.float64) ** 2).sum(axis=1).max())
+    np.testing.assert_allclose(a, b, rtol=0, atol=100 * eps * scale)
+
+
+def assert_same_fit(X: np.ndarray, ours: object, theirs: object) -> None:
+    """What the issue promises: labels, centres, inertia and iterations as scikit-learn's."""
+    rtol = 1e-5 if X.dtype == np.float32 else 1e-10
+    assert ours.n_iter_ == theirs.n_iter_  # type: ignore[attr-defined]
+    assert_same_labels(X, theirs.cluster_centers_, ours.labels_, theirs.labels_)  # type: ignore[attr-defined]
+    scale = float(np.abs(theirs.cluster_centers_).max())  # type: ignore[attr-defined]
+    np.testing.assert_allclose(
+        ours.cluster_centers_,  # type: ignore[attr-defined]
+        theirs.cluster_centers_,  # type: ignore[attr-defined]
+        rtol=rtol,
+        atol=rtol * scale,
+    )
+    # Where every row is a centre, the inertia is the square of a rounding error.
+    zero = len(X) * (np.finfo(X.dtype).eps * float(np.abs(X).max())) ** 2
+    np.testing.assert_allclose(ours.inertia_, theirs.inertia_, rtol=rtol, atol=zero)  # type: ignore[attr-defined]
+    assert ours.labels_.dtype == theirs.labels_.dtype  # type: ignore[attr-defined]
+    assert ours.cluster_centers_.dtype == theirs.cluster_centers_.dtype  # type: ignore[attr-defined]

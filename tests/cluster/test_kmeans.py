@@ -1,0 +1,393 @@
+"""The proxy against scikit-learn, on 1, 2, 3 and 4 real engines."""
+
+from __future__ import annotations
+
+import gc
+import io
+import pickle
+import time
+import warnings
+from contextlib import redirect_stdout
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.cluster
+from conftest import assert_same_fit, assert_same_labels
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.datasets import make_blobs
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+
+import xpulab
+from xpulab.cluster import KMeans
+from xpulab.exceptions import HandleError, NoClusterError
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
+
+
+def blobs(n: int, d: int, k: int, dtype: Any = np.float64, seed: int = 0) -> np.ndarray:
+    X, _ = make_blobs(n, d, centers=k, cluster_std=2.0, random_state=seed)
+    return X.astype(dtype)
+
+
+def both(X: Any, sample_weight: Any = None, **parameters: Any) -> tuple[KMeans, sklearn.cluster.KMeans]:
+    ours = KMeans(**parameters).fit(X, sample_weight=sample_weight)
+    return ours, sklearn.cluster.KMeans(**parameters).fit(X, sample_weight=sample_weight)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "d", "k"), [(1000, 2, 3), (5003, 14, 20), (2000, 1, 5), (777, 70, 9), (10, 3, 10), (300, 3, 1)])
+def test_same_start_gives_the_same_fit(n: int, d: int, k: int, dtype: Any) -> None:
+    X = blobs(n, d, k, dtype)
+    start = X[np.random.RandomState(1).permutation(n)[:k]]
+    assert_same_fit(X, *both(X, n_clusters=k, init=start, n_init=1))
+
+
+@pytest.mark.parametrize("init", ["k-means++", "random"])
+def test_same_random_state_picks_the_same_rows(init: str) -> None:
+    X = blobs(1501, 4, 12)
+    for seed in range(3):
+        assert_same_fit(X, *both(X, n_clusters=12, init=init, n_init=2, random_state=seed))
+
+
+@pytest.mark.parametrize("init", ["k-means++", "random"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sample_weights_count(init: str, dtype: Any) -> None:
+    X = blobs(1200, 3, 6, dtype)
+    weights = np.random.RandomState(0).exponential(size=1200)
+    weights[::7] = 0
+    start = X[:6] if dtype == np.float32 else init
+    assert_same_fit(X, *both(X, weights, n_clusters=6, init=start, n_init=1, random_state=0))
+
+
+def test_a_random_state_object_moves_on_as_in_scikit_learn() -> None:
+    X = blobs(300, 2, 4)
+    ours, theirs = np.random.RandomState(3), np.random.RandomState(3)
+    for _ in range(2):
+        a = KMeans(4, random_state=ours, init="random", n_init=2).fit(X)
+        b = sklearn.cluster.KMeans(4, random_state=theirs, init="random", n_init=2).fit(X)
+        assert_same_fit(X, a, b)
+    assert ours.random_sample() == theirs.random_sample()
+
+
+def test_empty_clusters_are_relocated() -> None:
+    X = blobs(800, 3, 5)
+    start = np.vstack([X[:4], X[:6] + 1e6])  # six centres that no row is near
+    assert_same_fit(X, *both(X, n_clusters=10, init=start, n_init=1))
+    weights = np.random.RandomState(0).exponential(size=800)
+    assert_same_fit(X, *both(X, weights, n_clusters=10, init=start, n_init=1))
+
+
+def test_more_clusters_than_distinct_rows_warns_as_scikit_learn() -> None:
+    X = np.repeat(blobs(3, 2, 3), 20, axis=0)
+    with pytest.warns(ConvergenceWarning, match=r"distinct clusters \(3\) found smaller than n_clusters \(5\)"):
+        ours = KMeans(5, random_state=0).fit(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = sklearn.cluster.KMeans(5, random_state=0).fit(X)
+    np.testing.assert_allclose(ours.inertia_, theirs.inertia_, atol=1e-20)
+    assert len(np.unique(ours.labels_)) == 3
+
+
+@pytest.mark.parametrize("tol", [0, 1e-2])
+@pytest.mark.parametrize("max_iter", [1, 3, 300])
+def test_the_loop_ends_where_scikit_learn_ends(tol: float, max_iter: int) -> None:
+    X = blobs(2000, 5, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert_same_fit(X, *both(X, n_clusters=8, init=X[:8], n_init=1, tol=tol, max_iter=max_iter))
+
+
+def test_a_start_from_a_function() -> None:
+    X = blobs(500, 3, 4)
+
+    def pick(X: np.ndarray, n_clusters: int, random_state: np.random.RandomState) -> np.ndarray:
+        return X[random_state.permutation(len(X))[:n_clusters]]
+
+    assert_same_fit(X, *both(X, n_clusters=4, init=pick, n_init=3, random_state=2))
+
+
+def test_integers_lists_frames_and_orders() -> None:
+    X = np.random.RandomState(0).randint(0, 100, size=(400, 3))
+    start = X[:5]
+    for given_ in (X, X.tolist(), np.asfortranarray(X), X.astype(np.float32)[::1], X.astype(np.int8)):
+        ours, theirs = both(given_, n_clusters=5, init=start, n_init=1)
+        assert_same_fit(np.asarray(given_, dtype=theirs.cluster_centers_.dtype), ours, theirs)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    ours, theirs = both(frame, n_clusters=5, init=start, n_init=1)
+    assert list(ours.feature_names_in_) == ["a", "b", "c"]
+    assert_same_fit(X.astype(np.float64), ours, theirs)
+    np.testing.assert_array_equal(ours.predict(frame), theirs.predict(frame))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_everything_after_fit(dtype: Any) -> None:
+    X, new = blobs(1000, 6, 7, dtype), blobs(333, 6, 7, dtype, seed=1)
+    ours, theirs = both(X, n_clusters=7, init=X[:7], n_init=1)
+    assert_same_labels(new, theirs.cluster_centers_, ours.predict(new), theirs.predict(new))
+    rtol = 1e-4 if dtype == np.float32 else 1e-9
+    np.testing.assert_allclose(ours.transform(new), theirs.transform(new), rtol=rtol, atol=rtol)
+    assert ours.transform(new).dtype == theirs.transform(new).dtype
+    weights = np.linspace(0, 2, len(new))
+    np.testing.assert_allclose(ours.score(new), theirs.score(new), rtol=1e-5)
+    np.testing.assert_allclose(ours.score(new, sample_weight=weights), theirs.score(new, sample_weight=weights), rtol=1e-5)
+    np.testing.assert_array_equal(KMeans(7, init=X[:7], n_init=1).fit_predict(X), ours.labels_)
+    np.testing.assert_allclose(KMeans(7, init=X[:7], n_init=1).fit_transform(X), ours.transform(X), rtol=rtol)
+    other = np.float64 if dtype == np.float32 else np.float32
+    np.testing.assert_array_equal(ours.predict(new.astype(other)) == theirs.predict(new), True)
+    np.testing.assert_array_equal(ours.get_feature_names_out(), [f"kmeans{i}" for i in range(7)])
+
+
+def test_rows_on_the_engines_give_the_same_and_are_not_sent_again(current: xpulab.XPUCluster) -> None:
+    X = blobs(1003, 4, 5)
+    handle = current.scatter(X)
+    np.testing.assert_array_equal(handle.gather(), X)
+    parameters: dict[str, Any] = {"n_clusters": 5, "random_state": 0}
+    from_handle, from_array = KMeans(**parameters).fit(handle), KMeans(**parameters).fit(X)
+    np.testing.assert_array_equal(from_handle.labels_, from_array.labels_)
+    np.testing.assert_array_equal(from_handle.predict(handle), from_array.labels_)
+    np.testing.assert_allclose(from_handle.transform(handle), from_array.transform(X))
+    assert from_handle.score(handle) == pytest.approx(-from_array.inertia_)
+    weights = np.arange(1003.0)
+    weighted = KMeans(5, init=X[:5], n_init=1).fit(handle, sample_weight=weights)
+    assert_same_fit(X, weighted, sklearn.cluster.KMeans(5, init=X[:5], n_init=1).fit(X, sample_weight=weights))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_uneven_and_empty_shards_change_nothing(current: xpulab.XPUCluster, dtype: Any) -> None:
+    X = blobs(600, 3, 4, dtype)
+    theirs = sklearn.cluster.KMeans(4, init=X[:4], n_init=1).fit(X)
+    seeded = sklearn.cluster.KMeans(4, random_state=0).fit(X.astype(np.float64))
+    size = current.size
+    cuts = [[600 if r == full else 0 for r in range(size)] for full in range(size)]
+    cuts.append([1] * (size - 1) + [600 - size + 1])
+    for counts in cuts:
+        handle = current.scatter(X, counts=counts)
+        assert handle.counts == tuple(counts)
+        assert_same_fit(X, KMeans(4, init=X[:4], n_init=1).fit(handle), theirs)
+        if dtype == np.float64:
+            assert_same_fit(X, KMeans(4, random_state=0).fit(handle), seeded)
+
+
+def test_fewer_rows_than_engines() -> None:
+    X = np.array([[1.0, 2.0], [8.0, 9.0]])
+    for k in (1, 2):
+        assert_same_fit(X[:k], *both(X[:k], n_clusters=k, random_state=0))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(data=st.data())
+def test_any_shape_weight_and_cut(current: xpulab.XPUCluster, data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 400), "rows")
+    d = data.draw(st.sampled_from([1, 2, 3, 8]), "columns")
+    k = data.draw(st.integers(1, min(n, 12)), "clusters")
+    seed = data.draw(st.integers(0, 2**32 - 1), "seed")
+    random = np.random.RandomState(seed)
+    X = random.normal(size=(n, d)) * 10.0 ** data.draw(st.integers(-3, 3), "scale") + data.draw(st.sampled_from([0, 5]))
+    cuts = np.sort(random.randint(0, n + 1, current.size - 1))
+    counts = np.diff([0, *cuts, n]).tolist()
+    weights = random.uniform(0.1, 2, n) if data.draw(st.booleans(), "weighted") else None
+    parameters: dict[str, Any] = {"n_clusters": k, "random_state": seed, "init": data.draw(st.sampled_from(["k-means++", "random"]))}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        theirs = sklearn.cluster.KMeans(n_init=1, **parameters).fit(X, sample_weight=weights)
+        ours = KMeans(n_init=1, **parameters).fit(current.scatter(X, counts=counts), sample_weight=weights)
+    assert_same_fit(X, ours, theirs)
+
+
+def test_the_input_is_never_changed() -> None:
+    X = blobs(200, 2, 3)
+    before = X.copy()
+    X.flags.writeable = False
+    KMeans(3, random_state=0, copy_x=False).fit(X)
+    np.testing.assert_array_equal(X, before)
+
+
+def test_elkan_is_the_same_result() -> None:
+    X = blobs(500, 3, 4)
+    assert_same_fit(X, *both(X, n_clusters=4, random_state=0, algorithm="elkan"))
+
+
+def test_verbose_says_what_scikit_learn_says() -> None:
+    X = blobs(300, 2, 3)
+    said = []
+    for kind in (KMeans, sklearn.cluster.KMeans):
+        with redirect_stdout(io.StringIO()) as out:
+            kind(3, random_state=0, verbose=1).fit(X)
+        said.append([line.split(", inertia")[0].split(": center shift")[0] for line in out.getvalue().splitlines()])
+    assert said[0] == said[1]
+
+
+def test_clones_and_pickles() -> None:
+    X = blobs(300, 2, 3)
+    fitted = KMeans(3, random_state=0).fit(X)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(X), fitted.labels_)
+    assert again.report_.to_dict() == fitted.report_.to_dict()
+    assert clone(fitted).get_params() == fitted.get_params()
+
+
+def test_the_report_says_what_ran_where(current: xpulab.XPUCluster) -> None:
+    X = blobs(5000, 8, 10, np.float32)
+    fitted = KMeans(10, init=X[:10], n_init=1).fit(X)
+    report = fitted.report_
+    assert (report.status, report.n_samples, report.n_features, report.dtype) == ("finished", 5000, 8, "float32")
+    assert [engine.rank for engine in report.engines] == list(range(current.size))
+    assert sum(engine.rows for engine in report.engines) == 5000
+    assert len(report.iterations) == fitted.n_iter_
+    inertias = [iteration.inertia for iteration in report.iterations]
+    assert inertias == sorted(inertias, reverse=True)
+    np.testing.assert_allclose(inertias[-1], fitted.inertia_, rtol=1e-3)
+    for engine, fact in zip(report.engines, current.facts, strict=True):
+        assert engine.pid == fact["pid"]
+        assert 0 < engine.seconds["kernel"] < engine.total < report.seconds
+        assert engine.seconds["transfer"] > 0
+    assert current.last_report is report
+
+
+def test_a_dead_handle_frees_its_rows(current: xpulab.XPUCluster) -> None:
+    def held() -> int:
+        return sum(engine.device_bytes for engine in current.status().engines)
+
+    gc.collect()
+    handle = current.scatter(blobs(10_000, 10, 3))
+    assert held() >= handle.nbytes
+    del handle
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while held() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert held() == 0
+
+
+def test_rows_from_a_file(current: xpulab.XPUCluster, tmp_path: Any) -> None:
+    X = blobs(901, 3, 4, np.float32)
+    np.save(tmp_path / "x.npy", X)
+    handle = current.load_npy(tmp_path / "x.npy")
+    np.testing.assert_array_equal(handle.gather(), X)
+    X[700, 1] = np.nan
+    np.save(tmp_path / "x.npy", X)
+    with pytest.raises(ValueError, match="first such row is row 700"):
+        current.load_npy(tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.arange(5))
+    with pytest.raises(ValueError, match=r"shape \(5,\).*expected rows"):
+        current.load_npy(tmp_path / "x.npy")
+
+
+GOOD = blobs(60, 3, 3)
+
+
+def bad_arrays() -> dict[str, Any]:
+    nan, inf = GOOD.copy(), GOOD.copy()
+    nan[59, 2], inf[0, 0] = np.nan, np.inf
+    from scipy.sparse import csr_matrix
+
+    return {
+        "nan": (nan, ValueError, "NaN"),
+        "inf": (inf, ValueError, "infinity"),
+        "1-D": (GOOD[:, 0], ValueError, "Expected 2D array, got 1D"),
+        "3-D": (GOOD[None], ValueError, "dim 3"),
+        "empty": (GOOD[:0], ValueError, "0 sample"),
+        "no columns": (GOOD[:, :0], ValueError, "0 feature"),
+        "object": (np.array([["a", object()]] * 5, dtype=object), (ValueError, TypeError), "float"),
+        "strings": (np.array([["a", "b"]] * 5), ValueError, "could not convert|dtype"),
+        "sparse": (csr_matrix(GOOD), TypeError, "[Ss]parse"),
+        "complex": (GOOD * 1j, ValueError, "Complex"),
+        "none": (None, (ValueError, TypeError), "."),
+    }
+
+
+@pytest.mark.parametrize("kind", bad_arrays())
+def test_bad_rows_are_refused_before_anything_is_sent(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, error, words = bad_arrays()[kind]
+    fitted = KMeans(3, random_state=0).fit(GOOD)
+    with monkeypatch.context() as patch:
+        patch.setattr(xpulab.XPUCluster, "_exchange", _never)
+        for call in (KMeans(3).fit, fitted.predict, fitted.transform, fitted.score):
+            with pytest.raises(error, match=words):
+                call(X)
+    np.testing.assert_array_equal(KMeans(3, random_state=0).fit(GOOD).labels_, fitted.labels_)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"n_clusters": 0}, "'n_clusters' parameter of KMeans must be an int in the range"),
+        ({"n_clusters": "three"}, "'n_clusters' parameter of KMeans must be an int"),
+        ({"n_clusters": 61}, "n_samples=60 should be >= n_clusters=61"),
+        ({"init": np.zeros((2, 3))}, r"shape of the initial centers \(2, 3\)"),
+        ({"init": np.zeros((3, 2))}, r"shape of the initial centers \(3, 2\)"),
+        ({"init": np.full((3, 3), np.nan)}, "NaN"),
+        ({"init": "kmeans"}, "'init' parameter of KMeans must be"),
+        ({"n_init": 0}, "'n_init' parameter"),
+        ({"max_iter": 0}, "'max_iter' parameter"),
+        ({"tol": -1}, "'tol' parameter"),
+        ({"algorithm": "auto"}, "'algorithm' parameter"),
+        ({"random_state": "x"}, "'random_state' parameter"),
+    ],
+)
+def test_bad_parameters_are_refused_before_anything_is_sent(
+    parameters: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(xpulab.XPUCluster, "_exchange", _never)
+        with pytest.raises((ValueError, TypeError), match=words):
+            KMeans(**{"n_clusters": 3, **parameters}).fit(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        (np.ones(59), "sample_weight.shape"),
+        (np.ones((60, 2)), "must be 1D"),
+        (-np.ones(60), "Negative values in data passed to sample_weight: -1.0 for row 0"),
+        (np.zeros(60), "non-zero number|zero for all rows"),
+        (np.full(60, np.nan), "NaN"),
+        (["a"] * 60, "could not convert|dtype"),
+    ],
+)
+def test_bad_weights_are_refused(weights: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(xpulab.XPUCluster, "_exchange", _never)
+        with pytest.raises(ValueError, match=words):
+            KMeans(3).fit(GOOD, sample_weight=weights)
+
+
+def test_other_columns_and_no_fit_are_refused() -> None:
+    fitted = KMeans(3, random_state=0).fit(pd.DataFrame(GOOD, columns=list("abc")))
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(pd.DataFrame(GOOD[:, :2], columns=list("ab")))
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(pd.DataFrame(GOOD, columns=list("abd")))
+    for method in ("predict", "transform", "score"):
+        with pytest.raises(NotFittedError):
+            getattr(KMeans(3), method)(GOOD)
+
+
+def test_a_function_as_start_needs_the_rows_here(current: xpulab.XPUCluster) -> None:
+    with pytest.raises(TypeError, match="gather"):
+        KMeans(3, init=lambda X, k, random_state: X[:k]).fit(current.scatter(GOOD))
+
+
+def test_without_a_cluster_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [])
+    with pytest.raises(NoClusterError, match="%xpu_cluster start"):
+        KMeans(3).fit(GOOD)
+
+
+def test_rows_of_another_cluster_are_refused(current: xpulab.XPUCluster) -> None:
+    handle = current.scatter(GOOD)
+    with xpulab.XPUCluster(1):
+        with pytest.raises(HandleError, match="another cluster"):
+            KMeans(3).fit(handle)
+        stale = xpulab.current_cluster().scatter(GOOD)
+    with pytest.raises((HandleError, NoClusterError)):
+        stale.gather()
+    np.testing.assert_array_equal(handle.gather(), GOOD)
+
+
+def _never(*_: Any, **__: Any) -> Any:
+    raise AssertionError("something was sent to the engines")

@@ -1,0 +1,302 @@
+"""The life of a cluster: start, stop, restart, what is left, and what a user sees when it fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import xpulab
+from xpulab.deploy.cluster import find_current
+from xpulab.exceptions import (
+    ClusterStartError,
+    DeviceNotFoundError,
+    EngineError,
+    EngineLostError,
+    HandleError,
+    NoClusterError,
+    OversubscribedWarning,
+    PlanError,
+)
+
+pytestmark = pytest.mark.cluster
+
+
+def alive(pids: list[int]) -> list[int]:
+    """Those that still run; a zombie does not."""
+    found = []
+    for pid in pids:
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def wait_until_gone(pids: list[int], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(pids)
+
+
+def pids_of(cluster: xpulab.XPUCluster) -> list[int]:
+    assert cluster._processes is not None
+    return cluster._processes.pids()
+
+
+def test_a_cluster_starts_and_leaves_nothing() -> None:
+    with xpulab.XPUCluster(2) as cluster:
+        pids = pids_of(cluster)
+        folder = cluster._processes.folder  # type: ignore[union-attr]
+        assert len(pids) >= 5  # controller and its monitor, mpiexec and its proxy, two engines
+        assert xpulab.current_cluster() is cluster
+        status = cluster.status()
+        assert (status.state, status.n) == ("running", 2)
+        assert [engine.rank for engine in status.engines] == [0, 1]
+        assert {engine.pid for engine in status.engines} <= set(pids)
+        assert [engine.state for engine in status.engines] == ["idle", "idle"]
+        assert "xpulab cluster: running, 2 engines" in str(status)
+        assert status.engines[0].device in status._repr_html_()
+    assert not alive(pids)
+    assert not folder.exists()
+    assert cluster.status().state == "stopped"
+    cluster.stop()
+
+
+def test_descriptors_do_not_grow_with_starts() -> None:
+    def opened() -> int:
+        with xpulab.XPUCluster(1) as cluster:
+            cluster.run(lambda task: task.comm.rank)
+        return len(os.listdir("/proc/self/fd"))
+
+    first = opened()  # ipyparallel keeps an event loop for each process
+    assert opened() <= first
+
+
+def test_start_twice_is_harmless(pair: xpulab.XPUCluster) -> None:
+    pids = pids_of(pair)
+    assert pair.start() is pair
+    assert pids_of(pair) == pids
+
+
+def test_each_engine_has_its_own_cores(pair: xpulab.XPUCluster) -> None:
+    cores = pair.run(lambda task: (sorted(os.sched_getaffinity(0)), task.device.compute_units))
+    plan = pair.plan()
+    for (used, units), placement in zip(cores, plan.ranks, strict=True):
+        assert tuple(used) == placement.cores
+        assert units == len(placement.cores)
+    if len(os.sched_getaffinity(0)) >= 2:
+        assert not set(cores[0][0]) & set(cores[1][0])
+
+
+def test_more_engines_than_cores_warn() -> None:
+    n = len(os.sched_getaffinity(0)) + 1
+    with pytest.warns(OversubscribedWarning, match="share"):
+        cluster = xpulab.XPUCluster(n, timeout=60).start()
+    with cluster:
+        assert cluster.run(lambda task: task.comm.rank) == list(range(n))
+    with pytest.raises(PlanError, match="share"):
+        xpulab.XPUCluster(n, strict=True).start()
+
+
+def listening(pids: list[int]) -> set[str]:
+    addresses = set()
+    for pid in pids:
+        for connection in psutil.Process(pid).net_connections("inet"):
+            if connection.status == psutil.CONN_LISTEN:
+                addresses.add(connection.laddr.ip)
+    return addresses
+
+
+def test_every_port_is_on_loopback(pair: xpulab.XPUCluster) -> None:
+    assert listening(pids_of(pair)) == {"127.0.0.1"}
+
+
+def test_connection_files_are_private(pair: xpulab.XPUCluster) -> None:
+    folder: Path = pair._processes.folder  # type: ignore[union-attr]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    files = list((folder / "security").iterdir())
+    assert files
+    for file in files:
+        assert file.stat().st_mode & 0o077 == 0
+
+
+def test_logs_hold_no_key(pair: xpulab.XPUCluster) -> None:
+    import json
+
+    folder: Path = pair._processes.folder  # type: ignore[union-attr]
+    key = json.loads((folder / "security" / "ipcontroller-client.json").read_text())["key"]
+    assert len(key) > 10
+    assert "IPEngine" in pair.logs()
+    assert key not in pair.logs(100_000)
+
+
+@pytest.mark.parametrize("n", [0, -1, "two", 1.5, True])
+def test_a_number_of_engines_that_is_none_is_refused(n: Any) -> None:
+    with pytest.raises(PlanError, match=str(n)):
+        xpulab.XPUCluster(n).start()
+    assert find_current() is None or find_current().running  # type: ignore[union-attr]
+
+
+def test_an_unknown_device_is_refused_with_those_there_are() -> None:
+    with pytest.raises(DeviceNotFoundError, match="opencl"):
+        xpulab.XPUCluster(devices="level_zero:7").start()
+
+
+def test_a_start_that_fails_shows_the_engines_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpulab.oneapi.MPIEXEC_ARGUMENTS", ("-no-such-option",))
+    before = set(psutil.Process().children(recursive=True))
+    started = time.monotonic()
+    with pytest.raises(ClusterStartError, match="no-such-option"):
+        xpulab.XPUCluster(1).start()
+    assert time.monotonic() - started < 30
+    wait_until_gone([child.pid for child in set(psutil.Process().children(recursive=True)) - before], 5)
+
+
+def test_an_engine_that_cannot_import_shows_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("raise ImportError('a broken installation')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ClusterStartError, match="a broken installation"):
+        xpulab.XPUCluster(1).start()
+
+
+def test_a_start_that_takes_too_long_is_given_up() -> None:
+    with pytest.raises(ClusterStartError, match="not ready in time"):
+        xpulab.XPUCluster(1, timeout=0.5).start()
+    assert not [
+        c
+        for c in psutil.Process().children(recursive=True)
+        if "xpulab.engine" in " ".join(c.cmdline()) and c.ppid() == 1
+    ]
+
+
+def test_restart_gives_new_engines_and_forgets_the_rows() -> None:
+    with xpulab.XPUCluster(1) as cluster:
+        first = pids_of(cluster)
+        handle = cluster.scatter(np.ones((5, 2)))
+        cluster.restart()
+        assert not alive(first)
+        with pytest.raises(HandleError, match="stopped or restarted"):
+            handle.gather()
+        assert cluster.run(lambda task: task.comm.rank) == [0]
+
+
+def test_a_killed_engine_is_an_error_within_seconds() -> None:
+    cluster = xpulab.XPUCluster(2).start()
+    pids = pids_of(cluster)
+    os.kill(cluster.facts[1]["pid"], signal.SIGKILL)
+    started = time.monotonic()
+    with pytest.raises((EngineLostError, NoClusterError), match=r"%xpu_cluster start"):
+        for _ in range(100):
+            cluster.run(lambda task: task.comm.allgather(1))
+            time.sleep(0.05)
+    assert time.monotonic() - started < 5
+    wait_until_gone(pids, 5)
+    with pytest.raises(NoClusterError, match="not running"):
+        cluster.run(lambda task: 0)
+
+
+def test_a_killed_engine_ends_a_task_that_runs() -> None:
+    cluster = xpulab.XPUCluster(2).start()
+    pid = cluster.facts[0]["pid"]
+    killer = subprocess.Popen(["sh", "-c", f"sleep 1; kill -9 {pid}"])
+    started = time.monotonic()
+    with pytest.raises(EngineLostError, match=f"pid {pid}"):
+        cluster.run(_sleep, 60)
+    assert time.monotonic() - started < 6
+    killer.wait()
+
+
+def _sleep(task: Any, seconds: float) -> None:
+    import time
+
+    time.sleep(seconds)
+
+
+def test_everything_ends_when_the_notebook_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import time, xpulab\nc = xpulab.XPUCluster(2).start()\n"
+        "print(*c._processes.pids(), flush=True)\ntime.sleep(100)"
+    )
+    notebook = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert notebook.stdout is not None
+    pids = [int(word) for word in notebook.stdout.readline().split()]
+    assert len(pids) >= 5
+    notebook.kill()
+    notebook.wait()
+    notebook.stdout.close()
+    wait_until_gone(pids, 15)
+
+
+def test_everything_ends_when_the_notebook_is_left() -> None:
+    code = (
+        "import xpulab\nc = xpulab.XPUCluster(1).start()\nprint(*c._processes.pids(), c._processes.folder, flush=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *pids, folder = done.stdout.split()
+    wait_until_gone([int(pid) for pid in pids], 5)
+    assert not Path(folder).exists()
+
+
+def test_an_interrupt_while_starting_leaves_nothing() -> None:
+    code = "import xpulab\nxpulab.XPUCluster(2).start()"
+    for delay in (0.4, 1.5, 3.0):
+        notebook = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+        time.sleep(delay)
+        pids = [child.pid for child in psutil.Process(notebook.pid).children(recursive=True)]
+        notebook.send_signal(signal.SIGINT)
+        notebook.communicate(timeout=20)
+        wait_until_gone(pids, 5)
+
+
+def test_an_error_on_one_rank_is_one_error_and_the_cluster_goes_on(pair: xpulab.XPUCluster) -> None:
+    def fail(task: Any) -> Any:
+        if task.comm.rank == 1:
+            raise ValueError("rank one only")
+        return task.comm.allgather(task.comm.rank)
+
+    for _ in range(3):
+        with pytest.raises(
+            EngineError, match=r"(?s)1 of 2 engines raised ValueError.*rank 1 on.*rank one only"
+        ) as caught:
+            pair.run(fail)
+        assert str(caught.value).count("rank one only") == 1 + str(caught.value).count('ValueError("rank one only")')
+        assert pair.run(lambda task: task.comm.allgather(task.comm.rank)) == [[0, 1], [0, 1]]
+
+
+def test_the_same_error_on_all_ranks_shows_once(pair: xpulab.XPUCluster) -> None:
+    with pytest.raises(EngineError, match=r"2 of 2 engines raised ZeroDivisionError\nrank 0, 1 on") as caught:
+        pair.run(lambda task: 1 / 0)
+    assert str(caught.value).count("Traceback") == 1
+
+
+def test_tasks_from_threads_never_interleave(pair: xpulab.XPUCluster) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def check(task: Any, number: int) -> Any:
+        return task.comm.allgather(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda number: pair.run(check, number), range(100)))
+    assert results == [[[number, number]] * 2 for number in range(100)]
+
+
+def test_the_controller_does_not_grow_with_the_data(pair: xpulab.XPUCluster) -> None:
+    controller = psutil.Process(pair._processes._watched["controller"][0])  # type: ignore[union-attr]
+    X = np.zeros((1 << 20, 16), np.float32)  # 64 MiB
+    pair.scatter(X[:1000]).gather()
+    before = controller.memory_info().rss
+    for _ in range(3):
+        np.testing.assert_array_equal(pair.scatter(X).gather()[-1], X[-1])
+    assert controller.memory_info().rss - before < 8 << 20
