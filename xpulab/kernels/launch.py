@@ -28,9 +28,14 @@ from numba_dpex.core.types import DpctlSyclQueue, USMNdArray
 from numba_dpex.core.types.kernel_api.index_space_ids import NdItemType
 
 from xpulab.exceptions import DeviceError, KernelBuildError, KernelLaunchError
+from xpulab.kernels import cache
 from xpulab.kernels.device import Device
 
-__all__ = ["Specialisation", "fma", "launch", "specialise"]
+__all__ = ["Specialisation", "fma", "index", "launch", "specialise"]
+
+#: Wraps every array index in a kernel: ``data[index(i)]``. Numba lets a signed index count from the end; the test for it
+#: hides from the device's compiler that neighbouring work-items read neighbouring numbers, and costs a factor of ten.
+index = np.uint64
 
 _MAX_ITEMS = 2**31 - 1  # more are not launched
 _CTYPES = {
@@ -136,9 +141,26 @@ def _kind(argument: Any) -> Any:
 
 def _build(device: Device, function: Callable[..., None], arguments: tuple[Any, ...]) -> Specialisation:
     name = function.__name__
+    kinds = tuple(_numba_type(device, name, argument) for argument in arguments)
+    key = cache.key_of(function, tuple(_kind(argument) for argument in arguments))
+    found = cache.load(key)
+    if found is None:
+        found = _compile(function, kinds)
+        cache.store(key, *found)
+    entry, spirv = found
+    try:
+        program = create_program_from_spirv(device.queue, spirv)
+    except SyclProgramCompilationError as error:
+        raise KernelBuildError(f"{name}: the compiler of {device.name} refused the kernel: {error}") from error
+    return Specialisation(name, spirv, program.get_sycl_kernel(entry))
+
+
+def _compile(function: Callable[..., None], kinds: tuple[Any, ...]) -> tuple[str, bytes]:
+    """The kernel's name in its SPIR-V, and that."""
+    name = function.__name__
     if any(step.opname == "RAISE_VARARGS" for step in dis.get_instructions(function)):
         raise KernelBuildError(f"{name}: raise and assert only end a work-item, unseen; write an error code instead")
-    signature = types.void(NdItemType(1), *(_numba_type(device, name, argument) for argument in arguments))
+    signature = types.void(NdItemType(1), *kinds)
     # Without the first line numba-dpex finds no range(), without the second no index functions, unless its own
     # call_kernel ran before.
     cpu_target.target_context.refresh()
@@ -149,11 +171,7 @@ def _build(device: Device, function: Callable[..., None], arguments: tuple[Any, 
         module = dispatcher.overloads[signature.args].kernel_device_ir_module
     except NumbaError as error:
         raise KernelBuildError(f"{name} does not compile: {error}") from error
-    try:
-        program = create_program_from_spirv(device.queue, module.kernel_bitcode)
-    except SyclProgramCompilationError as error:
-        raise KernelBuildError(f"{name}: the compiler of {device.name} refused the kernel: {error}") from error
-    return Specialisation(name, module.kernel_bitcode, program.get_sycl_kernel(module.kernel_name))
+    return module.kernel_name, module.kernel_bitcode
 
 
 def _numba_type(device: Device, name: str, argument: Any) -> Any:

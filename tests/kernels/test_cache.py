@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xpulab.kernels import cache, launch
+from xpulab.kernels.device import Device
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XPULAB_CACHE", str(tmp_path))
+    return tmp_path / "kernels"
+
+
+def times(factor: int) -> Any:
+    def scale(item, a):  # type: ignore[no-untyped-def]
+        i = item.get_global_id(0)
+        a[i] = a[i] * np.float32(factor)
+
+    return scale
+
+
+def run(factor: int) -> float:
+    """Compile and run a kernel in a process that has none yet, as far as launch.py knows."""
+    device = Device()
+    array = device.array(np.ones(4, np.float32))
+    launch.launch(device, times(factor), 1, 4, array)
+    return float(device.fetch(array)[3])
+
+
+def test_a_kernel_is_compiled_once(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(3) == 3
+    assert len(list(own_folder.iterdir())) == 1
+    assert own_folder.stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(launch, "_compile", None)
+    assert run(3) == 3
+    with pytest.raises(TypeError):
+        run(4)  # another closure is other code
+
+
+def test_other_types_and_sources_are_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = cache.key_of(times(3), (np.float32,))
+    assert key == cache.key_of(times(3), (np.float32,))
+    assert key != cache.key_of(times(3), (np.float64,))
+    assert key != cache.key_of(times(4), (np.float32,))
+    monkeypatch.setattr(cache, "_sources", lambda: "edited")
+    assert key != cache.key_of(times(3), (np.float32,))
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", b"a\nb\nc", None])
+def test_a_damaged_file_is_compiled_anew(own_folder: Path, damage: bytes | None) -> None:
+    run(5)
+    (file,) = own_folder.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if damage is None else damage)
+    assert run(5) == 5
+    assert cache.load(file.name) is not None
+
+
+def test_a_folder_that_cannot_be_written_is_let_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XPULAB_CACHE", str(tmp_path / "file"))
+    assert run(6) == 6
