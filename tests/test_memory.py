@@ -49,6 +49,30 @@ def test_nothing_is_left_in_shared_memory_or_descriptors() -> None:
     assert len(os.listdir("/proc/self/fd")) == len(before[0])
 
 
+def test_an_array_holds_no_descriptor() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    arrays = []
+    for _ in range(20):
+        with SharedBlock.create(8) as block:
+            arrays.append(block.array((1,), np.int64))
+    del block
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert sum(int(array[0]) for array in arrays) == 0
+
+
+def test_memory_is_given_back_with_the_last_array() -> None:
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("memfd:xpulab-given-back")
+
+    block = SharedBlock.create(1 << 16, "xpulab-given-back")
+    array = block.array((4,), np.float64)[1:]
+    block.close()
+    del block
+    assert mapped() == 1
+    del array
+    assert mapped() == 0
+
+
 def test_a_block_too_large_says_how_much_there_is() -> None:
     with pytest.raises(MemoryError, match="bytes are free"):
         SharedBlock.create(1 << 62)

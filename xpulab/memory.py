@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import weakref
 from types import TracebackType
 from typing import Any
 
@@ -23,8 +25,8 @@ class SharedBlock:
     def __init__(self, descriptor: int, nbytes: int, *, writable: bool) -> None:
         self._descriptor = -1  # not ours to close until it is mapped
         self.nbytes = nbytes
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._map = mmap.mmap(descriptor, max(nbytes, 1), access=access)
+        self._writable = writable
+        self._map = _map(descriptor, max(nbytes, 1), writable)
         self._descriptor = descriptor
 
     @classmethod
@@ -41,7 +43,7 @@ class SharedBlock:
         try:
             os.ftruncate(descriptor, max(nbytes, 1))
             return cls(descriptor, nbytes, writable=True)
-        except (OSError, ValueError) as error:
+        except (OSError, OverflowError) as error:
             os.close(descriptor)
             raise MemoryError(f"no shared block of {nbytes:,} bytes: {error}; {available:,} bytes are free") from error
 
@@ -58,7 +60,9 @@ class SharedBlock:
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> np.ndarray[Any, Any]:
         """The memory from `offset` (in bytes) as an array; it keeps the memory alive after `close`."""
-        return np.frombuffer(self._map, dtype, int(np.prod(shape)), offset).reshape(shape)
+        array = np.frombuffer(self._map, dtype, int(np.prod(shape)), offset).reshape(shape)
+        array.flags.writeable = self._writable
+        return array
 
     def close(self) -> None:
         """Drop the descriptor; the memory goes with the last array over it."""
@@ -76,3 +80,27 @@ class SharedBlock:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _map(descriptor: int, length: int, writable: bool) -> ctypes.Array[ctypes.c_char]:
+    """Map a file; it is unmapped when the last array over the buffer is gone.
+
+    Not Python's mmap: it keeps a descriptor of its own open, one for each array of results that a user holds.
+    """
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    address = _libc.mmap(None, length, protection, mmap.MAP_SHARED, descriptor, 0)
+    if address == _FAILED:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    buffer = (ctypes.c_char * length).from_address(address)
+    weakref.finalize(buffer, _libc.munmap, address, length).atexit = False
+    return buffer
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+]  # fmt: skip
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value

@@ -39,7 +39,9 @@ def both(X: Any, sample_weight: Any = None, **parameters: Any) -> tuple[KMeans, 
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("n", "d", "k"), [(1000, 2, 3), (5003, 14, 20), (2000, 1, 5), (777, 70, 9), (10, 3, 10), (300, 3, 1)])
+@pytest.mark.parametrize(
+    ("n", "d", "k"), [(1000, 2, 3), (5003, 14, 20), (2000, 1, 5), (777, 70, 9), (10, 3, 10), (300, 3, 1)]
+)
 def test_same_start_gives_the_same_fit(n: int, d: int, k: int, dtype: Any) -> None:
     X = blobs(n, d, k, dtype)
     start = X[np.random.RandomState(1).permutation(n)[:k]]
@@ -133,7 +135,9 @@ def test_everything_after_fit(dtype: Any) -> None:
     assert ours.transform(new).dtype == theirs.transform(new).dtype
     weights = np.linspace(0, 2, len(new))
     np.testing.assert_allclose(ours.score(new), theirs.score(new), rtol=1e-5)
-    np.testing.assert_allclose(ours.score(new, sample_weight=weights), theirs.score(new, sample_weight=weights), rtol=1e-5)
+    np.testing.assert_allclose(
+        ours.score(new, sample_weight=weights), theirs.score(new, sample_weight=weights), rtol=1e-5
+    )
     np.testing.assert_array_equal(KMeans(7, init=X[:7], n_init=1).fit_predict(X), ours.labels_)
     np.testing.assert_allclose(KMeans(7, init=X[:7], n_init=1).fit_transform(X), ours.transform(X), rtol=rtol)
     other = np.float64 if dtype == np.float32 else np.float32
@@ -190,7 +194,11 @@ def test_any_shape_weight_and_cut(current: xpulab.XPUCluster, data: st.DataObjec
     cuts = np.sort(random.randint(0, n + 1, current.size - 1))
     counts = np.diff([0, *cuts, n]).tolist()
     weights = random.uniform(0.1, 2, n) if data.draw(st.booleans(), "weighted") else None
-    parameters: dict[str, Any] = {"n_clusters": k, "random_state": seed, "init": data.draw(st.sampled_from(["k-means++", "random"]))}
+    parameters: dict[str, Any] = {
+        "n_clusters": k,
+        "random_state": seed,
+        "init": data.draw(st.sampled_from(["k-means++", "random"])),
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         theirs = sklearn.cluster.KMeans(n_init=1, **parameters).fit(X, sample_weight=weights)

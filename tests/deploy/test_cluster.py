@@ -300,3 +300,17 @@ def test_the_controller_does_not_grow_with_the_data(pair: xpulab.XPUCluster) -> 
     for _ in range(3):
         np.testing.assert_array_equal(pair.scatter(X).gather()[-1], X[-1])
     assert controller.memory_info().rss - before < 8 << 20
+
+
+def test_an_engine_that_fails_late_ends_the_start_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "dpctl").mkdir()
+    (tmp_path / "dpctl" / "__init__.py").write_text("raise ImportError('broken after MPI_Init')")
+    # The probe is given a healthy answer, as if the environment had been broken since.
+    found = xpulab.XPUCluster().plan()
+    monkeypatch.setattr(xpulab.XPUCluster, "_make_plan", lambda *_: found)
+    monkeypatch.setattr("xpulab.deploy.cluster.probe", lambda: None)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    started = time.monotonic()
+    with pytest.raises(ClusterStartError, match="broken after MPI_Init"):
+        xpulab.XPUCluster(1).start()
+    assert time.monotonic() - started < 15

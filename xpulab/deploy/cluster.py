@@ -40,6 +40,7 @@ _POLL = 0.05  # seconds between two looks at the board while a task runs
 _SILENT = 5.0  # seconds without a heartbeat after which the status says so
 _INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
 
+_pickling = threading.Lock()  # the modules to pickle by value are a setting of the whole process
 _clusters: list[XPUCluster] = []  # running ones, the latest last
 
 
@@ -452,11 +453,12 @@ def _by_value(function: Callable[..., Any]) -> bytes:
     ours = module is not None and home is not None and not home.startswith((sys.prefix, sys.base_prefix))
     if not ours:
         return cloudpickle.dumps(function)
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        return cloudpickle.dumps(function)
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
+    with _pickling:
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            return cloudpickle.dumps(function)
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _teller(handle: progress.ProgressHandle[progress.TaskReport]) -> Callable[[str], None]:

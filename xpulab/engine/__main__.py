@@ -6,10 +6,13 @@ then does the ipyparallel engine start, with `run` as the one name that the note
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import sys
+import traceback
+from typing import Any
 
 from xpulab import oneapi, owner
 
@@ -24,7 +27,17 @@ def main() -> None:
 
     from mpi4py import MPI
 
-    placement = options["ranks"][MPI.COMM_WORLD.rank]
+    try:
+        _serve(options, MPI.COMM_WORLD.rank)
+    except BaseException:
+        # A rank that only ended would leave the others waiting for it, and the notebook for them all.
+        traceback.print_exc()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)
+
+
+def _serve(options: dict[str, Any], rank: int) -> None:
+    placement = options["ranks"][rank]
     _close_launcher_port()
     os.environ.update(placement["environment"])
     if placement["cores"]:
@@ -57,7 +70,8 @@ def _close_launcher_port() -> None:
         with held:
             inet = held.family in (socket.AF_INET, socket.AF_INET6)
             if inet and held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and held.getsockname()[0] in _ANY:
-                held.shutdown(socket.SHUT_RDWR)
+                with contextlib.suppress(OSError):  # another rank was first
+                    held.shutdown(socket.SHUT_RDWR)
 
 
 main()

@@ -1,0 +1,81 @@
+"""Stop means stop: SIGINT in the notebook's process ends the call on all ranks, and the cluster goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import assert_same_fit
+from sklearn.cluster import KMeans as Reference
+
+import xpulab
+from xpulab.cluster import KMeans
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """Press Ctrl-C in `seconds`; the block must raise KeyboardInterrupt within two more."""
+    pressed: list[float] = []
+
+    def press() -> None:
+        pressed.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(seconds, press)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        timer.join()
+    assert time.monotonic() - pressed[0] < 2
+
+
+def test_an_interrupted_fit_keeps_its_last_centres_and_the_next_is_right(current: xpulab.XPUCluster) -> None:
+    X = np.random.RandomState(0).normal(size=(50_000, 14))
+    descriptors = len(os.listdir("/proc/self/fd"))
+    estimator = KMeans(30, init=X[:30], n_init=1, max_iter=1_000_000, tol=0)
+    estimator.set_params(max_iter=3).fit(X)  # compiles
+    estimator.set_params(max_iter=1_000_000)
+    # Rows that never settle: the clusters of noise take far more than the time of this test.
+    with interrupted_after(0.5):
+        estimator.fit(X)
+        pytest.fail("converged before the interrupt")
+    assert estimator.report_.status == "interrupted"
+    assert estimator.cluster_centers_.shape == (30, 14)
+    assert np.isfinite(estimator.cluster_centers_).all()
+    assert estimator.n_iter_ == len(estimator.report_.iterations) > 0
+    same = KMeans(30, init=X[:30], n_init=1, max_iter=estimator.n_iter_, tol=0).fit(X)
+    np.testing.assert_allclose(estimator.cluster_centers_, same.cluster_centers_, rtol=1e-9)
+    small = X[:500]
+    assert_same_fit(small, KMeans(5, init=X[:5], n_init=1).fit(small), Reference(5, init=X[:5], n_init=1).fit(small))
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert all(engine.state == "idle" for engine in current.status().engines)
+
+
+def test_an_interrupted_start_of_kmeans_leaves_the_cluster_usable() -> None:
+    X = np.random.RandomState(0).normal(size=(60_000, 14))
+    KMeans(3, random_state=0, max_iter=1).fit(X)
+    with interrupted_after(0.6):
+        KMeans(2000, random_state=0, max_iter=1).fit(X)
+    assert KMeans(3, random_state=0).fit(X[:100]).labels_.shape == (100,)
+
+
+def test_a_function_of_the_users_is_interrupted_too(current: xpulab.XPUCluster) -> None:
+    def sleep(task: Any) -> None:
+        import time
+
+        time.sleep(60)
+
+    with interrupted_after(0.5):
+        current.run(sleep)
+    assert current.run(lambda task: task.comm.rank) == list(range(current.size))
