@@ -83,6 +83,18 @@ def test_empty_clusters_are_relocated() -> None:
     assert_same_fit(X, *both(X, weights, n_clusters=10, init=start, n_init=1))
 
 
+def test_a_cluster_that_empties_late_leaves_no_trace_of_its_weights() -> None:
+    # The third centre loses its rows one after the other, and is moved when the last has left.
+    random = np.random.RandomState(0)
+    X = np.concatenate([random.normal(0, 1, (300, 1)), random.normal(4, 1, (300, 1)), [[1.9], [2.05], [2.2]]])
+    weights = random.uniform(0.1, 1, len(X)) / 3
+    start = np.array([[-0.5], [5.5], [2.0], [2.1]])
+    assert_same_fit(X, *both(X, weights, n_clusters=4, init=start, n_init=1, tol=0))
+    start = np.array([[0.0], [4.0], [2.05]])
+    weights[-3:] = 0  # its rows count for nothing
+    assert_same_fit(X, *both(X, weights, n_clusters=3, init=start, n_init=1, tol=0))
+
+
 def test_more_clusters_than_distinct_rows_warns_as_scikit_learn() -> None:
     X = np.repeat(blobs(3, 2, 3), 20, axis=0)
     with pytest.warns(ConvergenceWarning, match=r"distinct clusters \(3\) found smaller than n_clusters \(5\)"):

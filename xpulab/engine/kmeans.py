@@ -139,6 +139,7 @@ def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: floa
     iteration = -1
     for iteration in range(max_iter):
         local = lloyd.lloyd_step(rows, shift, centers, labels)
+        _clear_absent(problem, labels, *local[:2])
         # One reduction an iteration carries everything: sums, weights, changes, and the request to stop.
         total = comm.allreduce(np.concatenate([*map(np.ravel, local), [problem.task.cancelled()]]))
         sums, weights = total[: k * d].reshape(k, d), total[k * d : -2]
@@ -164,6 +165,18 @@ def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: floa
         lloyd.assign(rows, shift, centers, labels)
     final = float(comm.allreduce(np.array([lloyd.inertia(rows, shift, centers, labels)]))[0])
     return Outcome(centers, labels, final, iteration + 1, messages)
+
+
+def _clear_absent(problem: Problem, labels: Any, sums: np.ndarray, weights: np.ndarray) -> None:
+    """Exact zeros for clusters in which this rank has no row of positive weight.
+
+    The kernel takes rows out of the sums as they leave; with weights that are not whole numbers a rounding error stays,
+    and an empty cluster would not look empty.
+    """
+    if problem.weights is not None:
+        host = lloyd.labels_to_host(labels, problem.rows.n_samples)
+        absent = np.bincount(host, problem.weights > 0, minlength=len(weights)) == 0
+        sums[absent] = weights[absent] = 0
 
 
 def _total_squares(problem: Problem) -> float:
