@@ -10,7 +10,10 @@ import pytest
 
 def test_a_process_ends_with_its_owner() -> None:
     owner = subprocess.Popen(["sleep", "60"])
-    code = "import sys, time; from xpulab import owner; owner.end_with(int(sys.argv[1])); print('up', flush=True); time.sleep(60)"
+    code = (
+        "import sys, time; from xpulab import owner; owner.end_with(int(sys.argv[1]));"
+        "print('up', flush=True); time.sleep(60)"
+    )
     served = subprocess.Popen([sys.executable, "-c", code, str(owner.pid)], stdout=subprocess.PIPE)
     assert served.stdout is not None
     served.stdout.readline()

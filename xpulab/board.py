@@ -18,7 +18,7 @@ from xpulab.memory import SharedBlock
 
 __all__ = ["PHASES", "Board", "new_task_number"]
 
-#: What the seconds of a task are split into; `wait` is for the other ranks, `communicate` what the reduction itself takes.
+#: What the seconds of a task are split into; `wait` is for the other ranks, `communicate` what reductions then take.
 PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
 
 _CANCELLED = 64  # stop requests that can stand at once; a task looks only for its own number

@@ -47,8 +47,8 @@ def bounds_of(n_samples: int, size: int, counts: list[int] | None = None) -> lis
         return [n_samples * rank // size for rank in range(size + 1)]
     if len(counts) != size or min(counts) < 0 or sum(counts) != n_samples:
         raise ValueError(
-            f"counts={list(counts)} cannot cut {n_samples} rows for {size} engines: expected {size} numbers of at least 0 "
-            f"that add up to {n_samples}"
+            f"counts={list(counts)} cannot cut {n_samples} rows for {size} engines: expected {size} numbers of at "
+            f"least 0 that add up to {n_samples}"
         )
     return [0, *(int(bound) for bound in np.cumsum(counts))]
 

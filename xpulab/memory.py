@@ -60,7 +60,7 @@ class SharedBlock:
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> np.ndarray[Any, Any]:
         """The memory from `offset` (in bytes) as an array; it keeps the memory alive after `close`."""
-        array = np.frombuffer(self._map, dtype, int(np.prod(shape)), offset).reshape(shape)
+        array = np.frombuffer(memoryview(self._map), dtype, int(np.prod(shape)), offset).reshape(shape)
         array.flags.writeable = self._writable
         return array
 

@@ -198,9 +198,7 @@ def test_a_killed_engine_is_an_error_within_seconds() -> None:
     os.kill(cluster.facts[1]["pid"], signal.SIGKILL)
     started = time.monotonic()
     with pytest.raises((EngineLostError, NoClusterError), match=r"%xpu_cluster start"):
-        for _ in range(100):
-            cluster.run(lambda task: task.comm.allgather(1))
-            time.sleep(0.05)
+        _run_until_lost(cluster)
     assert time.monotonic() - started < 5
     wait_until_gone(pids, 5)
     with pytest.raises(NoClusterError, match="not running"):
@@ -216,6 +214,12 @@ def test_a_killed_engine_ends_a_task_that_runs() -> None:
         cluster.run(_sleep, 60)
     assert time.monotonic() - started < 6
     killer.wait()
+
+
+def _run_until_lost(cluster: xpulab.XPUCluster) -> None:
+    for _ in range(100):
+        cluster.run(lambda task: task.comm.allgather(1))
+        time.sleep(0.05)
 
 
 def _sleep(task: Any, seconds: float) -> None:

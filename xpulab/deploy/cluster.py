@@ -532,6 +532,6 @@ def _uninterrupted() -> Any:
 
 @atexit.register
 def _stop_all() -> None:
-    for cluster in list(_clusters):
+    for cluster in _clusters.copy():
         if cluster._owner == os.getpid():  # a forked child must not stop its parent's
             cluster.stop()

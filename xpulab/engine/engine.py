@@ -118,8 +118,8 @@ class Engine:
         Returns
         -------
         dict
-            ``status`` ("ok", "interrupted", "error" or "peer failed"), ``result``, ``engine`` (rank, host, pid, device),
-            ``seconds`` by phase, and for errors ``error`` (type, message, traceback).
+            ``status`` ("ok", "interrupted", "error" or "peer failed"), ``result``, ``engine`` (rank, host, pid,
+            device), ``seconds`` by phase, ``total`` seconds, and for errors ``error`` (type, message, traceback).
         """
         current = Task(self, name, number)
         answer: dict[str, Any] = {"status": "ok", "result": {}, "error": None}
@@ -151,7 +151,7 @@ class Engine:
         return answer
 
     def _fresh_communicator(self) -> None:
-        """A new communicator after a failure: on the old one, ranks may have left a barrier that others never entered."""
+        """A new communicator after a failure: on the old one, ranks left a barrier that others never entered."""
         self._generation += 1
         self._abandoned.append(self._comm)  # its pending barrier must not be freed
         self._comm = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group, self._generation)

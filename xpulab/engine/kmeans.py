@@ -138,10 +138,10 @@ def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: floa
     strict = False
     iteration = -1
     for iteration in range(max_iter):
-        local = lloyd.lloyd_step(rows, shift, centers, labels)
-        _clear_absent(problem, labels, *local[:2])
+        sums, weights, moves = lloyd.lloyd_step(rows, shift, centers, labels)
+        _clear_absent(problem, labels, sums, weights)
         # One reduction an iteration carries everything: sums, weights, changes, and the request to stop.
-        total = comm.allreduce(np.concatenate([*map(np.ravel, local), [problem.task.cancelled()]]))
+        total = comm.allreduce(np.concatenate([sums.ravel(), weights, [moves, problem.task.cancelled()]]))
         sums, weights = total[: k * d].reshape(k, d), total[k * d : -2]
         changed, cancelled = total[-2:]
         inertia = _inertia_of_sums(squares, sums, weights, centers)
@@ -280,7 +280,7 @@ def _random_start(problem: Problem, n_clusters: int, random: np.random.RandomSta
 
 
 def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomState) -> np.ndarray:
-    """Greedy k-means++ [2]_: each centre is the best of a few rows drawn by their squared distance to the centres so far.
+    """Greedy k-means++ [2]_: each centre is the best of a few rows, drawn by squared distance to the centres so far.
 
     A rank keeps its rows' distances; the draws are searched in the ranks' partial sums, so that no rank holds all rows.
     """

@@ -28,8 +28,8 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
     task : Task
         Its `transfer` grows by the seconds that this takes, what the device computes aside.
     source : dict
-        ``bounds`` (rank r has the rows from bounds[r] to bounds[r + 1]) and one of: ``path`` with ``shape``, ``dtype`` and
-        ``offset`` of a shared block; ``npy``, the path of a file in NumPy's format; ``handle``, rows that are here.
+        ``bounds`` (rank r has the rows from bounds[r] to bounds[r + 1]) and one of: ``path`` with ``shape``, ``dtype``
+        and ``offset`` of a shared block; ``npy``, the path of a file in NumPy's format; ``handle``, rows that are here.
     sample_weight : numpy.ndarray or None
         As `weights_of` gives them.
     """
