@@ -2,26 +2,13 @@
 
 import numpy as np
 import pytest
+from spirv import FLOAT64, capabilities
 
 from xpulab.kernels.device import Device
 from xpulab.kernels.distances import transform
 from xpulab.kernels.lloyd import assign, inertia, lloyd_step, new_labels, own_distances
 from xpulab.kernels.plusplus import accept, candidate_potentials, search, start
 from xpulab.kernels.rows import Rows, column_sums, find_nonfinite, take
-
-OP_CAPABILITY, FLOAT64 = 17, 10
-
-
-def capabilities(spirv):
-    """The operands of all OpCapability instructions of a SPIR-V module."""
-    words = np.frombuffer(spirv, np.uint32)
-    found, at = set(), 5  # five words of header
-    while at < len(words):
-        length, operation = int(words[at]) >> 16, int(words[at]) & 0xFFFF
-        if operation == OP_CAPABILITY:
-            found.add(int(words[at + 1]))
-        at += length
-    return found
 
 
 def run_everything(device, d, dtype, weighted):

@@ -74,12 +74,13 @@ def settings(plan: Plan, folder: Path, owner: int) -> Config:
     config.MPIEngineSetLauncher.engine_cmd = [sys.executable, "-m", "xpulab.engine"]
     config.MPIEngineSetLauncher.engine_args = [
         "--IPEngine.enable_nanny=False",  # a process an engine, for signals that the board makes unnecessary
-        "--IPEngine.wait_for_url_file=60",
         "--IPEngine.init_mpi=",
     ]
     config.MPIEngineSetLauncher.environment = {
         **oneapi.MPIEXEC_ENVIRONMENT,
-        "XPULAB_ENGINE": json.dumps({"owner": owner, "ranks": ranks}),
+        "XPULAB_ENGINE": json.dumps(
+            {"owner": owner, "ranks": ranks, "connection": str(folder / "security" / "ipcontroller-engine.json")}
+        ),
     }
     return config
 
@@ -151,7 +152,7 @@ class Processes:
 
     def _connect(self, deadline: float) -> None:
         connection = self.folder / "security" / "ipcontroller-client.json"
-        while not connection.exists():
+        while not connection.exists() or not connection.read_text().endswith("}"):  # it may be half written
             self._still_starting(deadline)
             time.sleep(0.02)
         self.client = ipp.Client(str(connection), timeout=max(1.0, deadline - time.monotonic()))

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import sys
+import time
 import traceback
 from typing import Any
 
@@ -51,10 +52,20 @@ def _serve(options: dict[str, Any], rank: int) -> None:
     engine.ignore_interrupts()
     this = engine.Engine(placement)
     tasks.warm_up(this)
+    _await_file(options["connection"])
     app = IPEngine.instance(user_ns={"xpulab_engine": this, "xpulab_run": this.run}, id=this.rank)
     app.initialize(sys.argv[1:])
     engine.ignore_interrupts()
     app.start()
+
+
+def _await_file(path: str) -> None:
+    """Wait until the controller has written its connection file to the end; the notebook ends those who wait in vain."""
+    while True:
+        with contextlib.suppress(FileNotFoundError, ValueError), open(path) as file:
+            json.load(file)
+            return
+        time.sleep(0.02)
 
 
 def _close_launcher_port() -> None:

@@ -1,0 +1,101 @@
+"""The communicator, on 1, 2, 3 and 4 real ranks. The functions run on the engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from spirv import FLOAT64, capabilities
+
+import xpulab
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_reduction_gives_every_rank_the_same_bits(cluster: xpulab.XPUCluster) -> None:
+    def reduce(task: Any) -> bytes:
+        import numpy as np
+
+        return task.comm.allreduce(np.random.RandomState(task.comm.rank).normal(size=1000)).tobytes()
+
+    results = cluster.run(reduce)
+    expected = sum(np.random.RandomState(rank).normal(size=1000) for rank in range(cluster.size))
+    assert len(set(results)) == 1
+    np.testing.assert_allclose(np.frombuffer(results[0]), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_sums_before_each_rank(cluster: xpulab.XPUCluster) -> None:
+    results = cluster.run(lambda task: task.comm.exclusive_sums(float(task.comm.rank + 1)).tolist())
+    expected = np.concatenate([[0.0], np.cumsum(np.arange(1.0, cluster.size + 1))]).tolist()
+    assert results == [expected] * cluster.size
+
+
+def test_blocks_of_any_length_are_joined_in_order(cluster: xpulab.XPUCluster) -> None:
+    def gather(task: Any) -> Any:
+        import numpy as np
+
+        joined = task.comm.gather_blocks(np.full(task.comm.rank, task.comm.rank, np.float32))
+        return None if joined is None else joined.tolist()
+
+    first, *others = cluster.run(gather)
+    assert first == [rank for rank in range(cluster.size) for _ in range(rank)]
+    assert others == [None] * (cluster.size - 1)
+
+
+def test_arrays_of_all_ranks(cluster: xpulab.XPUCluster) -> None:
+    def every(task: Any) -> Any:
+        import numpy as np
+
+        return task.comm.allgather_arrays(np.array([task.comm.rank, 10.0])).tolist()
+
+    assert cluster.run(every) == [[[float(rank), 10.0] for rank in range(cluster.size)]] * cluster.size
+
+
+def test_waiting_for_a_slow_rank_is_counted_as_wait(pair: xpulab.XPUCluster) -> None:
+    def late(task: Any) -> tuple[float, float]:
+        import time
+
+        if task.comm.rank == 1:
+            time.sleep(0.3)
+        task.comm.allgather(0)
+        return task.comm.wait, task.comm.communicate
+
+    (waited, communicated), (waited_late, _) = pair.run(late)
+    assert 0.25 < waited < 5
+    assert communicated < 0.25
+    assert waited_late < waited
+
+
+def test_a_rank_that_raises_frees_those_in_a_collective(cluster: xpulab.XPUCluster) -> None:
+    def fail(task: Any) -> Any:
+        if task.comm.rank == task.comm.size - 1:
+            raise RuntimeError("the last rank")
+        return task.comm.bcast(None)
+
+    with pytest.raises(xpulab.exceptions.EngineError, match=f"1 of {cluster.size} engines raised RuntimeError"):
+        cluster.run(fail)
+    assert cluster.run(lambda task: task.comm.allgather(task.comm.rank)) == [list(range(cluster.size))] * cluster.size
+
+
+def test_a_float32_fit_uses_no_float64_on_the_device(pair: xpulab.XPUCluster) -> None:
+    from xpulab.cluster import KMeans
+    from xpulab.deploy import cluster as registry
+
+    registry._clusters.remove(pair)
+    registry._clusters.append(pair)
+    X = np.random.RandomState(0).normal(size=(3000, 7)).astype(np.float32)
+
+    def specialisations(task: Any) -> list[tuple[str, bytes]]:
+        return [(kernel.name, kernel.spirv) for kernel in task.device.specialisations.values()]
+
+    pair.restart()
+    fitted = KMeans(11, random_state=0, n_init=2).fit(X, sample_weight=np.linspace(0, 1, 3000))
+    KMeans(4, init=np.vstack([X[:2], X[:2] + 1e6]), n_init=1).fit(X)  # with empty clusters
+    fitted.predict(X)
+    fitted.transform(X)
+    fitted.score(X)
+    for kernels in pair.run(specialisations):
+        assert len({name for name, _ in kernels}) >= 6
+        for name, spirv in kernels:
+            assert FLOAT64 not in capabilities(spirv), name
