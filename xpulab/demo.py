@@ -25,8 +25,8 @@ from xpulab.report import FitReport
 
 __all__ = ["Demo", "photograph", "quantise"]
 
-#: How far the inertia may be from scikit-learn's, relatively. In float32, which is for devices that have no float64, a
-#: pixel between two colours may go to either, and after some fifty iterations scikit-learn's own inertia was up to 1.5e-4
+#: How far the inertia may be from the one of scikit-learn, relatively. In float32, for devices that have no float64, a
+#: pixel between two colours may go to either: after some fifty iterations scikit-learn's own inertia was up to 1.5e-4
 #: away from what it finds in float64.
 TOLERANCES = {"float64": 1e-5, "float32": 1e-3}
 _SEED = 0
