@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,6 +62,31 @@ def test_an_interrupted_fit_keeps_its_last_centres_and_the_next_is_right(current
     assert_same_fit(small, KMeans(5, init=X[:5], n_init=1).fit(small), Reference(5, init=X[:5], n_init=1).fit(small))
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert all(engine.state == "idle" for engine in current.status().engines)
+
+
+def shared_blocks(current: xpulab.XPUCluster) -> int:
+    """Mappings of rows or results in this process and in the engines; the board has another name."""
+    maps = [Path(f"/proc/{pid}/maps") for pid in [os.getpid(), *(fact["pid"] for fact in current.facts)]]
+    return sum(line.endswith("memfd:xpulab (deleted)") for path in maps for line in path.read_text().splitlines())
+
+
+def test_shared_memory_is_gone_after_a_fit_however_it_ends(
+    current: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = np.random.RandomState(0).normal(size=(30_000, 14))
+    gc.collect()
+    assert shared_blocks(current) == 0
+    fitted = KMeans(8, init=X[:8], n_init=1, max_iter=5).fit(X, sample_weight=np.ones(len(X)))
+    assert shared_blocks(current) == 1  # labels_, where they were received
+    del fitted
+    with interrupted_after(0.4):
+        KMeans(30, init=X[:30], n_init=1, max_iter=1_000_000, tol=0).fit(X)
+    with monkeypatch.context() as patch:
+        patch.setattr("xpulab.cluster._kmeans.bounds_of", lambda n, size: "nonsense")
+        with pytest.raises(xpulab.exceptions.EngineError):
+            KMeans(8, init=X[:8], n_init=1).fit(X)
+    gc.collect()
+    assert shared_blocks(current) == 0
 
 
 def test_an_interrupted_start_of_kmeans_leaves_the_cluster_usable() -> None:
