@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
 
 @contextmanager
 def interrupted_after(seconds: float) -> Iterator[None]:
-    """Press Ctrl-C in `seconds`; the block must raise KeyboardInterrupt within two more."""
+    """Press Ctrl-C in `seconds`; the block must raise KeyboardInterrupt soon after."""
     pressed: list[float] = []
 
     def press() -> None:
@@ -39,7 +39,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
             yield
     finally:
         timer.join()
-    assert time.monotonic() - pressed[0] < 2
+    assert time.monotonic() - pressed[0] < 5  # 0.1 s where each engine has a core; a compilation may finish first
 
 
 def test_an_interrupted_fit_keeps_its_last_centres_and_the_next_is_right(current: xpulab.XPUCluster) -> None:
