@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy.spatial.distance import cdist
 
 from xpulab.kernels.lloyd import assign, inertia, labels_to_host, lloyd_step, new_labels, own_distances
 from xpulab.kernels.rows import Rows
@@ -12,8 +13,7 @@ TOLERANCE = {np.float32: 1e-5, np.float64: 1e-10}
 # Every d and every k of the list below appears with small and with large companions.
 CASES = [
     (257, 1, 1), (10007, 1, 8), (5, 2, 3), (10007, 2, 8), (10007, 3, 127), (1, 14, 1), (257, 14, 8), (10007, 14, 127),
-    (10007, 14, 1000), (10007, 64, 8), (10007, 64, 127), (257, 64, 2), (5, 130, 2), (10007, 130, 3), (257, 300, 127),
-    (1030, 300, 1000),
+    (10007, 14, 1000), (10007, 64, 127), (257, 64, 2), (5, 130, 2), (10007, 130, 3), (1030, 300, 127), (257, 600, 8),
 ]  # fmt: skip
 
 
@@ -27,9 +27,7 @@ def problem(n, d, k, dtype, seed=0):
 
 
 def squared_distances(X, shift, centers):
-    centred = (X - shift).astype(np.float64)
-    blocks = [((part[:, None] - centers.astype(np.float64)) ** 2).sum(axis=2) for part in np.array_split(centred, 50)]
-    return np.concatenate(blocks)
+    return cdist((X - shift).astype(np.float64), centers.astype(np.float64), "sqeuclidean")
 
 
 def assert_nearest(labels, distances, dtype):
@@ -49,8 +47,9 @@ def sums_of(X, shift, labels, weights, k):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("n", "d", "k"), CASES)
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("n", "d", "k", "weighted"), [(*case, False) for case in CASES] + [(*case, True) for case in CASES[::4]]
+)
 def test_lloyd_step_against_numpy(device, n, d, k, dtype, weighted):
     X, shift, centers, weights = problem(n, d, k, dtype)
     rows = Rows.upload(device, X, weights if weighted else None)
@@ -161,7 +160,7 @@ def test_assign_gives_the_labels_of_a_step_and_may_come_between_steps(device, dt
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("n", "d", "k"), CASES)
+@pytest.mark.parametrize(("n", "d", "k"), CASES[::3])
 def test_inertia_and_own_distances(device, n, d, k, dtype):
     X, shift, centers, weights = problem(n, d, k, dtype)
     state = new_labels(device, n)
@@ -173,6 +172,15 @@ def test_inertia_and_own_distances(device, n, d, k, dtype):
     np.testing.assert_allclose(own_distances(weighted, shift, centers, state), own.sum(axis=1), rtol=50 * tolerance)
     assert inertia(plain, shift, centers, state) == pytest.approx(own.sum(), rel=tolerance)
     assert inertia(weighted, shift, centers, state) == pytest.approx(weights @ own.sum(axis=1), rel=tolerance)
+
+
+def test_distances_to_centres_that_no_label_was_chosen_from(device):
+    rows, state = Rows.upload(device, np.zeros((5, 2), np.float32)), new_labels(device, 5)
+    with pytest.raises(ValueError, match="call assign or lloyd_step with them first"):
+        inertia(rows, None, np.zeros((3, 2), np.float32), state)
+    assign(rows, None, np.zeros((3, 2), np.float32), state)
+    with pytest.raises(ValueError, match="2 centres were given for labels of 3"):
+        own_distances(rows, None, np.zeros((2, 2), np.float32), state)
 
 
 def test_a_far_offset_is_no_loss_when_it_is_the_shift(device):

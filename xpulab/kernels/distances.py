@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.launch import fma, launch
+from xpulab.kernels.launch import fma, index, launch
 from xpulab.kernels.rows import BLOCK, Rows
 
 __all__ = ["transform"]
@@ -23,11 +23,11 @@ def _distance_kernel(d: int) -> Any:
         block = first_block + item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         for j in range(k):
-            total = centers[0] - centers[0]
+            total = centers[index(0)] - centers[index(0)]
             for f in range(d):
-                t = data[(block * d + f) * BLOCK + lane] - centers[j * d + f]
+                t = data[index((block * d + f) * BLOCK + lane)] - centers[index(j * d + f)]
                 total = fma(t, t, total)
-            out[item.get_global_id(0) * k + j] = math.sqrt(total)
+            out[index(item.get_global_id(0) * k + j)] = math.sqrt(total)
 
     return distance
 

@@ -33,8 +33,8 @@ from xpulab.kernels.device import Device
 
 __all__ = ["Specialisation", "fma", "index", "launch", "specialise"]
 
-#: Wraps every array index in a kernel: ``data[index(i)]``. Numba lets a signed index count from the end; the test for it
-#: hides from the device's compiler that neighbouring work-items read neighbouring numbers, and costs a factor of ten.
+#: Wraps each array index in a kernel: ``data[index(i)]``. Numba lets a signed index count from the end; the test for
+#: that hides from the device's compiler that neighbours read neighbouring numbers, and costs up to a factor of ten.
 index = np.uint64
 
 _MAX_ITEMS = 2**31 - 1  # more are not launched

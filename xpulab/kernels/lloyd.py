@@ -17,16 +17,17 @@ import numpy.typing as npt
 from numba_dpex.kernel_api import PrivateArray
 
 from xpulab.kernels.device import Device
-from xpulab.kernels.launch import fma, launch
+from xpulab.kernels.launch import fma, index, launch
 from xpulab.kernels.rows import BLOCK, SPAN, Rows
 
 __all__ = ["Labels", "assign", "inertia", "labels_to_host", "lloyd_step", "new_labels", "own_distances"]
 
-_ROWS = 2  # of a work-item: a centre's number, once loaded, serves both
-_CENTERS = 8  # whose distances are computed together
+_ROWS = 4  # of a work-item: a centre's number, once loaded, serves them all
+_CENTERS = 4  # whose distances are computed together: 4 x 4 scores stay in registers
 _ITEMS = BLOCK // _ROWS
 _SCORES = _CENTERS * _ROWS
-_TILED_FEATURES = 64  # a centred copy of more features in private memory would not stay in a core's first cache
+_BLOCKS = 4  # of a work-group, so that starting it costs little
+_TILED_FEATURES = 512  # more would not leave room in a core's cache for the centred copy in private memory
 _LANES = 16  # features of a work-group that moves rows between the sums
 _MAX_COUNT = 2**22  # rows of a partial sum; float32 counts exactly to 2**24
 _MAX_PARTIAL_BYTES = 64 << 20
@@ -41,11 +42,14 @@ class Labels:
     device : Device
     current : dpctl.tensor.usm_ndarray of int32
         One label per row, -1 at first; padded to whole blocks.
+    n_clusters : int
+        Number of the centres that the labels were chosen from, 0 at first.
     """
 
     device: Device
     current: dpt.usm_ndarray
     _previous: dpt.usm_ndarray
+    n_clusters: int = 0
     _sums: npt.NDArray[np.float64] | None = None  # (k, n_features + 1), the last column is the weights
     _sums_of: Any = None  # (rows, shift, k) of _sums
     _scratch: dict[str, dpt.usm_ndarray] = field(default_factory=dict)
@@ -150,40 +154,45 @@ def _nearest_kernel(d: int, dtype: np.dtype[Any]) -> Any:
     tiled = d <= _TILED_FEATURES
     tile_size = d * _ROWS if tiled else 1
 
-    def nearest(item, data, parameters, n_groups, labels):  # type: ignore[no-untyped-def]
+    def nearest(item, data, n_blocks, parameters, n_groups, labels):  # type: ignore[no-untyped-def]
         # parameters: shift (d), squared norms (n_groups * _CENTERS), then -2 * centres (n_groups, d, _CENTERS)
-        block = item.get_group().get_group_id(0)
+        start = item.get_group().get_group_id(0) * _BLOCKS
         lane = item.get_local_id(0)
-        first = block * (d * BLOCK) + lane
         centers = d + n_groups * _CENTERS
         tile = PrivateArray(tile_size, number)
         least = PrivateArray(_ROWS, number)
         label = PrivateArray(_ROWS, np.int32)
         score = PrivateArray(_SCORES, number)
-        for r in range(_ROWS):
-            least[r] = infinity
-            label[r] = 0
-        if tiled:
-            for f in range(d):
-                for r in range(_ROWS):
-                    tile[f * _ROWS + r] = data[first + f * BLOCK + r * _ITEMS] - parameters[f]
-        for group in range(n_groups):
-            for j in range(_CENTERS):
-                for r in range(_ROWS):
-                    score[j * _ROWS + r] = parameters[d + group * _CENTERS + j]
-            for f in range(d):
-                for j in range(_CENTERS):
-                    c = parameters[centers + (group * d + f) * _CENTERS + j]
+        for block in range(start, min(start + _BLOCKS, n_blocks)):
+            first = block * (d * BLOCK) + lane
+            for r in range(_ROWS):
+                least[r] = infinity
+                label[r] = 0
+            if tiled:
+                for f in range(d):
                     for r in range(_ROWS):
-                        x = tile[f * _ROWS + r] if tiled else data[first + f * BLOCK + r * _ITEMS] - parameters[f]
-                        score[j * _ROWS + r] = fma(x, c, score[j * _ROWS + r])
-            for j in range(_CENTERS):
-                for r in range(_ROWS):
-                    if score[j * _ROWS + r] < least[r]:
-                        least[r] = score[j * _ROWS + r]
-                        label[r] = np.int32(group * _CENTERS + j)
-        for r in range(_ROWS):
-            labels[block * BLOCK + lane + r * _ITEMS] = label[r]
+                        tile[f * _ROWS + r] = data[index(first + f * BLOCK + r * _ITEMS)] - parameters[index(f)]
+            for group in range(n_groups):
+                for j in range(_CENTERS):
+                    for r in range(_ROWS):
+                        score[j * _ROWS + r] = parameters[index(d + group * _CENTERS + j)]
+                for f in range(d):
+                    for j in range(_CENTERS):
+                        c = parameters[index(centers + (group * d + f) * _CENTERS + j)]
+                        for r in range(_ROWS):
+                            x = (
+                                tile[f * _ROWS + r]
+                                if tiled
+                                else data[index(first + f * BLOCK + r * _ITEMS)] - parameters[index(f)]
+                            )
+                            score[j * _ROWS + r] = fma(x, c, score[j * _ROWS + r])
+                for j in range(_CENTERS):
+                    for r in range(_ROWS):
+                        if score[j * _ROWS + r] < least[r]:
+                            least[r] = score[j * _ROWS + r]
+                            label[r] = np.int32(group * _CENTERS + j)
+            for r in range(_ROWS):
+                labels[index(block * BLOCK + lane + r * _ITEMS)] = label[r]
 
     return nearest
 
@@ -207,9 +216,10 @@ def _nearest(rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[An
     parameters = labels.scratch("parameters", host.size, rows.dtype)
     rows.device.store(host, parameters)
     labels._previous, labels.current = labels.current, labels._previous
+    labels.n_clusters = k
     launch(
-        rows.device, _nearest_kernel(d, rows.dtype), rows.n_blocks, _ITEMS,
-        rows.data, parameters, np.int64(n_groups), labels.current,
+        rows.device, _nearest_kernel(d, rows.dtype), -(-rows.n_blocks // _BLOCKS), _ITEMS,
+        rows.data, np.int64(rows.n_blocks), parameters, np.int64(n_groups), labels.current,
     )  # fmt: skip
     return parameters
 
@@ -221,51 +231,50 @@ def _nearest(rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[An
 def _moves_kernel(d: int, dtype: np.dtype[Any], weighted: bool) -> Any:
     number = dtype.type
     n_tiles = -(-(d + 1) // _LANES)
+    width = n_tiles * _LANES
+    last_feature = d - 1
     zero = number(0)
     one = number(1)
 
     def moves(item, data, weights, n, per_worker, shift, previous, labels, fresh, k, sums):  # type: ignore[no-untyped-def]
-        # sums: per worker (k, d + 1, 2), sum and rounding error; then per worker the number of changes
-        group = item.get_group().get_group_id(0)
-        worker = group // n_tiles
-        f = group % n_tiles * _LANES + item.get_local_id(0)
-        n_workers = item.get_group().get_group_range(0) // n_tiles
-        if f <= d:
-            base = (worker * k * (d + 1) + f) * 2
-            step = 2 * (d + 1)
-            for j in range(k):
-                sums[base + j * step] = zero
-                sums[base + j * step + 1] = zero
-            changed = np.int32(0)
-            first = worker * per_worker
-            last = min(first + per_worker, n)
-            for row in range(first, last):
-                new = labels[row]
-                old = previous[row]
-                if new != old:
-                    changed += np.int32(1)
-                if fresh != 0:
-                    old = np.int32(-1)
-                if new != old:
-                    x = one
-                    if f < d:
-                        x = data[(row // BLOCK * d + f) * BLOCK + row % BLOCK] - shift[f]
+        # sums: per worker (k, 2, width), the sums and what they had to round off; then the changes of each worker.
+        # All but the lane is the same for the work-group, and no lane is left out: else the CPU would mask each step.
+        worker = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        base = worker * (2 * width) * k + lane
+        for j in range(2 * n_tiles * k):
+            sums[index(base + j * _LANES)] = zero
+        changed = np.int32(0)
+        for row in range(worker * per_worker, min((worker + 1) * per_worker, n)):
+            new = labels[index(row)]
+            old = previous[index(row)]
+            if new != old:
+                changed += np.int32(1)
+            if fresh != 0:
+                old = np.int32(-1)
+            if new != old:
+                for tile in range(n_tiles):
+                    f = tile * _LANES + lane
+                    column = min(f, last_feature)
+                    keep = one if f < d else zero
+                    x = data[index((row // BLOCK * d + column) * BLOCK + row % BLOCK)] - shift[index(column)]
+                    x = fma(x, keep, one - keep)
                     if weighted:
-                        x *= weights[row]
+                        x *= weights[index(row)]
                     for side in range(2):
                         center = new if side == 0 else old
                         if center >= 0:
                             y = x if side == 0 else -x
-                            at = base + center * step
+                            at = base + center * (2 * width) + tile * _LANES
                             # Knuth's exact addition: `error` is what `after` had to round off.
-                            before = sums[at]
+                            before = sums[index(at)]
                             after = before + y
                             part = after - before
                             error = (before - (after - part)) + (y - part)
-                            sums[at] = after
-                            sums[at + 1] += error
-            if f == d:
-                sums[n_workers * k * (d + 1) * 2 + worker] = number(changed)
+                            sums[index(at)] = after
+                            sums[index(at + width)] += error
+        if lane == 0:
+            sums[index(item.get_group().get_group_range(0) * (2 * width) * k + worker)] = number(changed)
 
     return moves
 
@@ -275,28 +284,26 @@ def _moves(
 ) -> tuple[npt.NDArray[np.float64], int]:
     """What the changed labels add to the sums and weights (k, d + 1), and how many they are."""
     d = rows.n_features
-    n_tiles = -(-(d + 1) // _LANES)
-    workers = _count_workers(rows, k, n_tiles)
+    width = -(-(d + 1) // _LANES) * _LANES
+    workers = _count_workers(rows, 2 * k * width * rows.dtype.itemsize)
     per_worker = -(-rows.n_samples // (workers * BLOCK)) * BLOCK
-    size = workers * k * (d + 1) * 2
+    size = workers * k * 2 * width
     sums = labels.scratch("sums", size + workers, rows.dtype)
     weights = parameters if rows.sample_weight is None else rows.sample_weight
     launch(
-        rows.device, _moves_kernel(d, rows.dtype, rows.sample_weight is not None), workers * n_tiles, _LANES,
+        rows.device, _moves_kernel(d, rows.dtype, rows.sample_weight is not None), workers, _LANES,
         rows.data, weights, np.int64(rows.n_samples), np.int64(per_worker), parameters,
         labels._previous, labels.current, np.int64(fresh), np.int64(k), sums,
     )  # fmt: skip
     host = rows.device.fetch(sums, stop=size + workers)
-    pairs = host[:size].reshape(workers, k, d + 1, 2).sum(axis=0, dtype=np.float64)
-    return pairs[..., 0] + pairs[..., 1], int(host[size:].sum(dtype=np.float64))
+    added = host[:size].reshape(workers, k, 2, width).sum(axis=(0, 2), dtype=np.float64)
+    return added[:, : d + 1], int(host[size:].sum(dtype=np.float64))
 
 
-def _count_workers(rows: Rows, k: int, n_tiles: int) -> int:
+def _count_workers(rows: Rows, bytes_each: int) -> int:
     """How many partial sums of all centres are made: enough for the device, few enough to add and to store."""
-    wanted = -(-4 * rows.device.compute_units // n_tiles)
-    bytes_each = k * (rows.n_features + 1) * 2 * rows.dtype.itemsize
     most = max(1, min(rows.n_spans, _MAX_PARTIAL_BYTES // bytes_each))
-    return max(min(wanted, most), -(-rows.n_samples // _MAX_COUNT))
+    return max(min(4 * rows.device.compute_units, most), -(-rows.n_samples // _MAX_COUNT))
 
 
 def _sums_to_start_from(rows: Rows, shift: npt.NDArray[Any] | None, k: int, labels: Labels) -> bool:
@@ -318,24 +325,24 @@ def _own_kernel(d: int, weighted: bool, total: bool) -> Any:
     def own(item, data, weights, n, parameters, labels, out):  # type: ignore[no-untyped-def]
         span = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
-        zero = parameters[0] - parameters[0]
+        zero = parameters[index(0)] - parameters[index(0)]
         added = zero
-        for b in range(blocks_of_span):
-            row = span * SPAN + b * BLOCK + lane
-            if row < n:
-                center = d + labels[row] * d
-                distance = zero
-                for f in range(d):
-                    t = (data[(row // BLOCK * d + f) * BLOCK + lane] - parameters[f]) - parameters[center + f]
-                    distance = fma(t, t, distance)
-                if total:
-                    if weighted:
-                        distance *= weights[row]
-                    added += distance
-                else:
-                    out[row] = distance
+        for block in range(span * blocks_of_span, min((span + 1) * blocks_of_span, (n + (BLOCK - 1)) // BLOCK)):
+            row = block * BLOCK + lane
+            center = d + labels[index(row)] * d
+            distance = zero
+            for f in range(d):
+                x = data[index((block * d + f) * BLOCK + lane)] - parameters[index(f)]
+                x -= parameters[index(center + f)]
+                distance = fma(x, x, distance)
+            if total:
+                if weighted:
+                    distance *= weights[index(row)]
+                added += distance if row < n else zero
+            else:
+                out[index(row)] = distance
         if total:
-            out[item.get_global_id(0)] = added
+            out[index(item.get_global_id(0))] = added
 
     return own
 
@@ -348,6 +355,11 @@ def _launch_own(
     out: dpt.usm_ndarray,
     total: bool,
 ) -> None:
+    if not 0 < labels.n_clusters <= len(centers):
+        raise ValueError(
+            f"{len(centers)} centres were given for labels of {labels.n_clusters}; "
+            "call assign or lloyd_step with them first"
+        )
     host = np.concatenate([rows.shift_or_zero(shift), np.ascontiguousarray(centers, rows.dtype).ravel()])
     parameters = labels.scratch("parameters", host.size, rows.dtype)
     rows.device.store(host, parameters)

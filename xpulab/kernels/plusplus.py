@@ -13,12 +13,16 @@ from typing import Any
 import dpctl.tensor as dpt
 import numpy as np
 import numpy.typing as npt
-from numba_dpex.kernel_api import PrivateArray
+from numba_dpex.kernel_api import PrivateArray, group_barrier
 
-from xpulab.kernels.launch import fma, launch
+from xpulab.kernels.launch import fma, index, launch
 from xpulab.kernels.rows import BLOCK, SPAN, Rows
 
 __all__ = ["Seeding", "accept", "candidate_potentials", "search", "start"]
+
+#: Fewer candidates than these are filled up with repetitions, so that one compiled kernel serves them all: the pass is
+#: bound by memory up to about here. scikit-learn tries 6 for 55 to 148 clusters.
+_TRIALS = 6
 
 
 @dataclass(eq=False)
@@ -63,7 +67,11 @@ def start(rows: Rows, shift: npt.NDArray[Any] | None, center: npt.NDArray[Any]) 
         Local sum of ``w * ||x - shift - center||**2``.
     """
     center = np.ascontiguousarray(center, rows.dtype)
-    closest = rows.device.array(np.full(rows.n_blocks * BLOCK, np.inf, rows.dtype))
+    infinite = np.zeros(
+        rows.n_blocks * BLOCK, rows.dtype
+    )  # zero, and so of no account, where the last block has no rows
+    infinite[: rows.n_samples] = np.inf
+    closest = rows.device.array(infinite)
     none = np.zeros((1, rows.n_spans))
     state = Seeding(rows, rows.shift_or_zero(shift), closest, center, none[0], center[None], none)
     potential = float(candidate_potentials(state, center[None])[0])
@@ -79,17 +87,19 @@ def candidate_potentials(state: Seeding, candidates: npt.NDArray[Any]) -> npt.ND
     if rows.n_samples == 0:
         state._tried_sums = np.zeros((t, 0))
         return np.zeros(t)
-    parameters = rows.device.array(np.concatenate([state.shift, state.last, state._tried.ravel()]))
+    compiled = max(t, _TRIALS)
+    filled = state._tried[np.minimum(np.arange(compiled), t - 1)]
+    parameters = rows.device.array(np.concatenate([state.shift, state.last, filled.ravel()]))
     weighted = rows.sample_weight is not None
-    partial = rows.device.empty(rows.n_spans * BLOCK * t, rows.dtype)
+    partial = rows.device.empty(rows.n_spans * BLOCK * compiled, rows.dtype)
+    sums = rows.device.empty(rows.n_spans * compiled, rows.dtype)
     launch(
-        rows.device, _potential_kernel(rows.n_features, t, weighted, rows.dtype), rows.n_spans, BLOCK,
-        rows.data, rows.sample_weight if weighted else parameters, np.int64(rows.n_samples), parameters,
-        state.closest, partial,
+        rows.device, _potential_kernel(rows.n_features, compiled, weighted, rows.dtype), rows.n_spans, BLOCK,
+        rows.data, rows.sample_weight if weighted else parameters, np.int64(rows.n_blocks), parameters,
+        state.closest, partial, sums,
     )  # fmt: skip
-    sums = rows.device.fetch(partial).reshape(rows.n_spans, t, BLOCK).sum(axis=2, dtype=np.float64)
-    state._tried_sums = sums.T
-    return sums.sum(axis=0)
+    state._tried_sums = rows.device.fetch(sums).reshape(rows.n_spans, compiled).T[:t].astype(np.float64)
+    return state._tried_sums.sum(axis=1)
 
 
 def accept(state: Seeding, j: int) -> None:
@@ -143,7 +153,7 @@ def _potential_kernel(d: int, t: int, weighted: bool, dtype: np.dtype[Any]) -> A
     centers_tried = t + 1
     zero = number(0)
 
-    def potential(item, data, weights, n, parameters, closest, partial):  # type: ignore[no-untyped-def]
+    def potential(item, data, weights, n_blocks, parameters, closest, partial, sums):  # type: ignore[no-untyped-def]
         # parameters: shift, the last accepted centre, then the t candidates
         span = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
@@ -151,24 +161,29 @@ def _potential_kernel(d: int, t: int, weighted: bool, dtype: np.dtype[Any]) -> A
         total = PrivateArray(t, number)
         for j in range(t):
             total[j] = zero
-        for b in range(blocks_of_span):
-            row = span * SPAN + b * BLOCK + lane
-            if row < n:
+        for block in range(span * blocks_of_span, min((span + 1) * blocks_of_span, n_blocks)):
+            for j in range(centers_tried):
+                distance[j] = zero
+            for f in range(d):
+                x = data[index((block * d + f) * BLOCK + lane)] - parameters[index(f)]
                 for j in range(centers_tried):
-                    distance[j] = zero
-                for f in range(d):
-                    x = data[(row // BLOCK * d + f) * BLOCK + lane] - parameters[f]
-                    for j in range(centers_tried):
-                        y = x - parameters[(j + 1) * d + f]
-                        distance[j] = fma(y, y, distance[j])
-                least = min(closest[row], distance[0])
-                closest[row] = least
-                for j in range(t):
-                    reached = min(least, distance[j + 1])
-                    if weighted:
-                        reached *= weights[row]
-                    total[j] += reached
+                    y = x - parameters[index((j + 1) * d + f)]
+                    distance[j] = fma(y, y, distance[j])
+            row = block * BLOCK + lane
+            least = min(closest[index(row)], distance[0])
+            closest[index(row)] = least
+            for j in range(t):
+                reached = min(least, distance[j + 1])
+                if weighted:
+                    reached *= weights[index(row)]
+                total[j] += reached
         for j in range(t):
-            partial[(span * t + j) * BLOCK + lane] = total[j]
+            partial[index((span * t + j) * BLOCK + lane)] = total[j]
+        group_barrier(item.get_group())
+        for j in range(lane, t, BLOCK):
+            added = zero
+            for i in range(BLOCK):
+                added += partial[index((span * t + j) * BLOCK + i)]
+            sums[index(span * t + j)] = added
 
     return potential

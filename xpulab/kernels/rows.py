@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.kernels.device import Device
-from xpulab.kernels.launch import launch
+from xpulab.kernels.launch import index, launch
 
 __all__ = ["BLOCK", "SPAN", "Rows", "column_sums", "find_nonfinite", "take", "weighted"]
 
@@ -110,20 +110,20 @@ def weighted(rows: Rows, sample_weight: npt.NDArray[Any]) -> Rows:
 
 
 @cache
-def _transpose_kernel(n_features: int) -> Any:
+def _transpose_kernel(n_features: int, by_feature: bool) -> Any:
     row_of_block = BLOCK * n_features
 
-    def transpose(item, stage, n, row_step, feature_step, data, offset):  # type: ignore[no-untyped-def]
+    def transpose(item, stage, n, data, offset):  # type: ignore[no-untyped-def]
         block = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         row = block * BLOCK + lane
         to = offset + block * row_of_block + lane
         if row < n:
             for f in range(n_features):
-                data[to + f * BLOCK] = stage[row * row_step + f * feature_step]
+                data[index(to + f * BLOCK)] = stage[index(f * n + row if by_feature else row * n_features + f)]
         else:
             for f in range(n_features):
-                data[to + f * BLOCK] = 0
+                data[index(to + f * BLOCK)] = 0
 
     return transpose
 
@@ -137,23 +137,22 @@ def _fill_blocks(device: Device, block: npt.NDArray[Any], data: dpt.usm_ndarray)
         part = block[start : start + step]
         n = len(part)
         device.store(np.ascontiguousarray(part.T if by_feature else part), stage)
-        steps = (1, n) if by_feature else (n_features, 1)
         launch(
-            device, _transpose_kernel(n_features), -(-n // BLOCK), BLOCK,
-            stage, np.int64(n), np.int64(steps[0]), np.int64(steps[1]), data, np.int64(start * n_features),
+            device, _transpose_kernel(n_features, by_feature), -(-n // BLOCK), BLOCK,
+            stage, np.int64(n), data, np.int64(start * n_features),
         )  # fmt: skip
     device.wait()
 
 
 @cache
 def _take_kernel(n_features: int) -> Any:
-    def take_rows(item, data, index, n, shift, out):  # type: ignore[no-untyped-def]
+    def take_rows(item, data, chosen, n, shift, out):  # type: ignore[no-untyped-def]
         i = item.get_global_id(0)
         if i < n:
-            row = index[i]
+            row = chosen[index(i)]
             at = row // BLOCK * (BLOCK * n_features) + row % BLOCK
             for f in range(n_features):
-                out[i * n_features + f] = data[at + f * BLOCK] - shift[f]
+                out[index(i * n_features + f)] = data[index(at + f * BLOCK)] - shift[index(f)]
 
     return take_rows
 
@@ -201,17 +200,17 @@ def _column_kernel(n_features: int, squared: bool) -> Any:
         span = item.get_group().get_group_id(0) // n_features
         f = item.get_group().get_group_id(0) % n_features
         lane = item.get_local_id(0)
-        middle = shift[f]
+        middle = shift[index(f)]
         total = middle - middle
         for b in range(blocks_of_span):
             block = span * blocks_of_span + b
             if block * BLOCK + lane < n:
-                x = data[(block * n_features + f) * BLOCK + lane] - middle
+                x = data[index((block * n_features + f) * BLOCK + lane)] - middle
                 if squared:
                     total += x * x
                 else:
                     total += x
-        partial[item.get_global_id(0)] = total
+        partial[index(item.get_global_id(0))] = total
 
     return column
 
@@ -247,8 +246,8 @@ def _finite_kernel(n_features: int) -> Any:
         lane = item.get_local_id(0)
         total = zero
         for f in range(n_features):
-            total += data[(block * n_features + f) * BLOCK + lane] * zero  # 0 * inf is NaN
-        bad[block * BLOCK + lane] = 0 if total == zero else 1
+            total += data[index((block * n_features + f) * BLOCK + lane)] * zero  # 0 * inf is NaN
+        bad[index(block * BLOCK + lane)] = 0 if total == zero else 1
 
     return finite
 
