@@ -23,6 +23,7 @@ __all__ = ["Seeding", "accept", "candidate_potentials", "search", "start"]
 #: Fewer candidates than these are filled up with repetitions, so that one compiled kernel serves them all: the pass is
 #: bound by memory up to about here. scikit-learn tries 6 for 55 to 148 clusters.
 _TRIALS = 6
+_ITEMS = 16  # of a work-group: with a block's 64, each quarter of a span would be a pass over it of its own
 
 
 @dataclass(eq=False)
@@ -91,10 +92,10 @@ def candidate_potentials(state: Seeding, candidates: npt.NDArray[Any]) -> npt.ND
     filled = state._tried[np.minimum(np.arange(compiled), t - 1)]
     parameters = rows.device.array(np.concatenate([state.shift, state.last, filled.ravel()]))
     weighted = rows.sample_weight is not None
-    partial = rows.device.empty(rows.n_spans * BLOCK * compiled, rows.dtype)
+    partial = rows.device.empty(rows.n_spans * _ITEMS * compiled, rows.dtype)
     sums = rows.device.empty(rows.n_spans * compiled, rows.dtype)
     launch(
-        rows.device, _potential_kernel(rows.n_features, compiled, weighted, rows.dtype), rows.n_spans, BLOCK,
+        rows.device, _potential_kernel(rows.n_features, compiled, weighted, rows.dtype), rows.n_spans, _ITEMS,
         rows.data, rows.sample_weight if weighted else parameters, np.int64(rows.n_blocks), parameters,
         state.closest, partial, sums,
     )  # fmt: skip
@@ -162,28 +163,29 @@ def _potential_kernel(d: int, t: int, weighted: bool, dtype: np.dtype[Any]) -> A
         for j in range(t):
             total[j] = zero
         for block in range(span * blocks_of_span, min((span + 1) * blocks_of_span, n_blocks)):
-            for j in range(centers_tried):
-                distance[j] = zero
-            for f in range(d):
-                x = data[index((block * d + f) * BLOCK + lane)] - parameters[index(f)]
+            for part in range(lane, BLOCK, _ITEMS):
                 for j in range(centers_tried):
-                    y = x - parameters[index((j + 1) * d + f)]
-                    distance[j] = fma(y, y, distance[j])
-            row = block * BLOCK + lane
-            least = min(closest[index(row)], distance[0])
-            closest[index(row)] = least
-            for j in range(t):
-                reached = min(least, distance[j + 1])
-                if weighted:
-                    reached *= weights[index(row)]
-                total[j] += reached
+                    distance[j] = zero
+                for f in range(d):
+                    x = data[index((block * d + f) * BLOCK + part)] - parameters[index(f)]
+                    for j in range(centers_tried):
+                        y = x - parameters[index((j + 1) * d + f)]
+                        distance[j] = fma(y, y, distance[j])
+                row = block * BLOCK + part
+                least = min(closest[index(row)], distance[0])
+                closest[index(row)] = least
+                for j in range(t):
+                    reached = min(least, distance[j + 1])
+                    if weighted:
+                        reached *= weights[index(row)]
+                    total[j] += reached
         for j in range(t):
-            partial[index((span * t + j) * BLOCK + lane)] = total[j]
+            partial[index((span * t + j) * _ITEMS + lane)] = total[j]
         group_barrier(item.get_group())
-        for j in range(lane, t, BLOCK):
+        for j in range(lane, t, _ITEMS):
             added = zero
-            for i in range(BLOCK):
-                added += partial[index((span * t + j) * BLOCK + i)]
+            for i in range(_ITEMS):
+                added += partial[index((span * t + j) * _ITEMS + i)]
             sums[index(span * t + j)] = added
 
     return potential
