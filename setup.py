@@ -1,0 +1,46 @@
+"""Says which Pythons work; all the rest is in pyproject.toml.
+
+pip reads `requires-python` too, but what it then says ("a different Python: 3.12.1 not in '<3.12,>=3.10'") helps nobody.
+It runs this file first, with whichever Python was asked for: no newer syntax here than 3.6 has.
+"""
+
+import sys
+
+FIRST, LAST = (3, 10), (3, 11)
+
+MESSAGE = """
+xpulab needs CPython 3.10 or 3.11, and this is {found}.
+
+numba-dpex, which compiles its kernels, was built for no later Python, and scikit-learn for no earlier one. What to do:
+
+  Debian 12         its own python3 is 3.11:   /usr/bin/python3 -m venv --clear .venv
+  anywhere, uv      uv venv --seed --clear --python 3.11 .venv
+  anywhere, pyenv   pyenv install 3.11 && PYENV_VERSION=3.11 python -m venv --clear .venv
+
+and then, in this folder:   .venv/bin/pip install .
+"""
+
+
+def complaint(implementation: str, version: "tuple[int, ...]") -> str:
+    """What to tell the owner of a Python that does not do; "" for one that does.
+
+    Parameters
+    ----------
+    implementation : str
+        `sys.implementation.name`.
+    version : tuple of int
+        `sys.version_info[:3]`.
+    """
+    if implementation == "cpython" and FIRST <= version[:2] <= LAST:
+        return ""
+    return MESSAGE.format(found=implementation.replace("cp", "CP") + " " + ".".join(str(n) for n in version))
+
+
+if __name__ == "__main__":
+    message = complaint(sys.implementation.name, sys.version_info[:3])
+    if message:
+        sys.exit(message)
+
+    from setuptools import setup
+
+    setup()

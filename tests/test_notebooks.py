@@ -1,0 +1,48 @@
+"""What a reader of a notebook finds without a kernel. That the outputs are right is for nbval, which runs the notebooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.name)
+def cells(request: pytest.FixtureRequest) -> list[Any]:
+    """The code cells of a notebook."""
+    notebook = nbformat.read(request.param, as_version=4)
+    nbformat.validate(notebook)
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_there_are_notebooks() -> None:
+    assert NOTEBOOKS
+
+
+def test_cells_were_run_in_order_in_a_fresh_kernel(cells: list[Any]) -> None:
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+
+
+def test_outputs_hold_no_error_and_nothing_on_standard_error(cells: list[Any]) -> None:
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert outputs
+    assert [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"] == []
+
+
+def test_every_view_reads_without_a_kernel(cells: list[Any]) -> None:
+    bundles = [output.data for cell in cells for output in cell.outputs if "data" in output]
+    views = [bundle["text/html"] for bundle in bundles if "text/html" in bundle]
+    assert any("KMeans.fit: finished" in view for view in views)
+    assert [view for view in views if "<script" in view or "running for" in view] == []
+    assert [bundle for bundle in bundles if "application/vnd.jupyter.widget-view+json" in bundle] == []
+    assert all(bundle["text/plain"].strip() for bundle in bundles)
+
+
+def test_no_folder_of_the_machine_that_ran_it_is_shown(cells: list[Any]) -> None:
+    text = str([cell.outputs for cell in cells])
+    assert str(Path.home()) + "/" not in text
+    assert "/tmp/" not in text

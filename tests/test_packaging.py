@@ -1,0 +1,95 @@
+"""What a user meets before the first import: the message for other Pythons, the pins, and what README.md promises."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+import xpulab.cluster
+from xpulab import cli, doctor, magics
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
+SETUP = runpy.run_path(str(ROOT / "setup.py"))
+
+
+def commands() -> list[str]:
+    """The README's commands that do their own set-up."""
+    return re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
+
+
+def table(header: str) -> list[list[str]]:
+    """The cells of the README's table whose first header is this."""
+    rows = README.partition(f"| {header} |")[2].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def subcommands(parser: Any) -> set[str]:
+    return set(next(action for action in parser._actions if action.dest == "command").choices)
+
+
+@pytest.mark.parametrize("version", [(3, 10, 0), (3, 10, 13), (3, 11, 7)])
+def test_a_python_that_does_gets_no_complaint(version: tuple[int, ...]) -> None:
+    assert SETUP["complaint"]("cpython", version) == ""
+
+
+@pytest.mark.parametrize(
+    ("implementation", "version", "named"),
+    [
+        ("cpython", (3, 12, 1), "CPython 3.12.1"),
+        ("cpython", (3, 9, 18), "CPython 3.9.18"),
+        ("cpython", (4, 0, 0), "CPython 4.0.0"),
+        ("pypy", (3, 10, 14), "pypy 3.10.14"),
+    ],
+)
+def test_another_python_is_told_what_to_do(implementation: str, version: tuple[int, ...], named: str) -> None:
+    message = SETUP["complaint"](implementation, version)
+    assert f"xpulab needs CPython 3.10 or 3.11, and this is {named}." in message
+    assert "-m venv --clear .venv" in message
+    assert ".venv/bin/pip install ." in message
+
+
+def test_setup_pip_doctor_and_classifiers_name_the_same_pythons() -> None:
+    required = SpecifierSet(re.search(r'^requires-python = "(.*)"', PYPROJECT, re.MULTILINE)[1])  # type: ignore[index]
+    candidates = [(major, minor) for major in (2, 3, 4) for minor in range(30)]
+    by_pip = [(a, b) for a, b in candidates if required.contains(f"{a}.{b}.5")]
+    by_setup = [version for version in candidates if not SETUP["complaint"]("cpython", version)]
+    classified = re.findall(r'"Programming Language :: Python :: (\d)\.(\d+)"', PYPROJECT)
+    assert by_pip == by_setup == list(doctor._PYTHONS) == [(int(a), int(b)) for a, b in classified]
+
+
+def test_every_dependency_has_its_reason() -> None:
+    listed = PYPROJECT.partition("\ndependencies = [")[2].partition("\n]")[0]
+    lines = [line for line in listed.splitlines() if line.strip().startswith('"')]
+    assert len(lines) > 15
+    assert [line for line in lines if not re.search(r'",\s+# \w', line)] == []
+
+
+def test_the_readme_has_two_commands_that_do_all_of_their_set_up() -> None:
+    demo, tests = commands()
+    assert demo.endswith(" && .venv/bin/xpulab demo")
+    assert tests.endswith(" && .venv/bin/pytest")
+    for command in (demo, tests):
+        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
+
+
+def test_every_file_that_the_documents_link_to_is_there() -> None:
+    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / document).read_text())
+        assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_readme_lists_the_estimators_there_are() -> None:
+    assert [row[0] for row in table("estimator")] == [f"`xpulab.cluster.{name}`" for name in xpulab.cluster.__all__]
+
+
+def test_the_readme_lists_the_subcommands_there_are() -> None:
+    rows = [(name.strip("`"), magic, command) for name, magic, command, _ in table("subcommand")]
+    assert {name for name, magic, _ in rows if magic} == subcommands(magics.XPUMagics(None).parser())
+    assert {name for name, _, command in rows if command} == subcommands(cli._parser())
