@@ -1,7 +1,7 @@
 """Says which Pythons work; all the rest is in pyproject.toml.
 
-pip reads `requires-python` too, but what it then says ("a different Python: 3.12.1 not in '<3.12,>=3.10'") helps nobody.
-It runs this file first, with whichever Python was asked for: no newer syntax here than 3.6 has.
+pip reads `requires-python` too, but what it says then ("a different Python: 3.12.1 not in '<3.12,>=3.10'") helps
+nobody. It runs this file first, with whichever Python was asked for: no newer syntax here than 3.6 has.
 """
 
 import sys

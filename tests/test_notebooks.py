@@ -1,4 +1,4 @@
-"""What a reader of a notebook finds without a kernel. That the outputs are right is for nbval, which runs the notebooks."""
+"""What a reader of a notebook finds without a kernel. Whether the outputs are right, nbval finds out."""
 
 from __future__ import annotations
 
