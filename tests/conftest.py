@@ -64,7 +64,7 @@ def _started(n: int) -> Iterator[xpulab.XPUCluster]:
 
 
 @pytest.fixture
-def current(cluster: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
+def current(cluster: xpulab.XPUCluster) -> xpulab.XPUCluster:
     """The parametrised cluster, made the active one: other tests may have started theirs since."""
     from xpulab.deploy import cluster as registry
 

@@ -6,13 +6,12 @@ import contextlib
 import platform
 import time
 from collections.abc import Iterator
+from importlib import metadata
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-import sklearn
 
-import xpulab
 from xpulab import progress
 from xpulab.board import PHASES
 from xpulab.deploy.cluster import Answer, XPUCluster
@@ -33,13 +32,15 @@ class Call:
     X : array-like or ShardedArray
         Only its shape and dtype are read.
     cluster : XPUCluster
+    n_init : int
+        Runs from different starts.
 
     Attributes
     ----------
     report : FitReport
     """
 
-    def __init__(self, estimator: Any, method: str, X: Any, cluster: XPUCluster) -> None:
+    def __init__(self, estimator: Any, method: str, X: Any, cluster: XPUCluster, n_init: int = 1) -> None:
         self.cluster = cluster
         self.report = FitReport(
             estimator=type(estimator).__name__,
@@ -48,12 +49,9 @@ class Call:
             n_samples=X.shape[0],
             n_features=X.shape[1],
             dtype=str(X.dtype),
-            versions={
-                "xpulab": xpulab.__version__,
-                "scikit-learn": sklearn.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
+            n_init=n_init,
+            versions=_versions(cluster),
+            notes=list(cluster.plan().warnings),
             engines=[
                 EngineReport(
                     rank=fact["rank"],
@@ -70,6 +68,7 @@ class Call:
     def __enter__(self) -> Call:
         self.cluster.last_report = self.report
         self._handle = progress.open(self.report)
+        self._seen = time.perf_counter()
         return self
 
     def __exit__(
@@ -113,11 +112,15 @@ class Call:
                 number=int(first["iteration"]),
                 inertia=float(first["inertia"]),
                 center_shift=float(first["center_shift"]),
-                seconds=0.0,
                 init=int(first["run"]),
             )
             seen = self.report.iterations
-            if not seen or (now.init, now.number) > (seen[-1].init, seen[-1].number):
+            before = (seen[-1].init, seen[-1].number) if seen else (now.init, 0)
+            if (now.init, now.number) > before:
+                # Some pass between two looks: each took its share of the time.
+                passed = now.number - before[1] if now.init == before[0] else now.number
+                now.seconds = (time.perf_counter() - self._seen) / passed
+                self._seen = time.perf_counter()
                 seen.append(now)
         self._handle.update()
 
@@ -135,3 +138,15 @@ class Call:
                 Iteration(iteration, inertia, shift, float(seconds), run)
                 for (run, iteration, inertia, shift, _), seconds in zip(history, times, strict=True)
             ]
+
+
+def _versions(cluster: XPUCluster) -> dict[str, str]:
+    """Packages on both sides, and the drivers of the devices."""
+    packages = ("xpulab", "scikit-learn", "numpy", "numba-dpex", "dpctl", "mpi4py", "ipyparallel")
+    drivers = {f"driver of {fact['device']['name']}": fact["device"]["driver"] for fact in cluster.facts}
+    return {
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in packages},
+        **drivers,
+        "mpi": cluster.facts[0]["mpi"],
+    }

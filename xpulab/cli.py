@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 if all is well, 1 if the answer is no (not ready, results that disagree), 2 for wrong words or an error of
         xpulab, 130 after Ctrl-C.
     """
-    warnings.showwarning = _show_warning
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         arguments = _parser().parse_args(argv)
         return int(arguments.call(arguments))
@@ -50,8 +50,8 @@ def _parser() -> Parser:
     demo = parser.command(commands, "demo", _demo, "a photograph in a few colours, held against scikit-learn")
     add_placement(demo, 4, None, False)
     demo.add_argument("--clusters", type=_positive, default=64, metavar="K", help="colours")
-    demo.add_argument("--rows", type=_positive, default=None, metavar="M", help="pixels to fit on; all of them if not given")
-    demo.add_argument("--out", type=Path, default=Path("xpulab-demo.html"), metavar="FILE", help="where the report goes")
+    demo.add_argument("--rows", type=_positive, default=None, metavar="M", help="pixels to fit on; all by default")
+    demo.add_argument("--out", type=_file, default=Path("xpulab-demo.html"), metavar="FILE", help="file for the report")
     plan = parser.command(commands, "plan", _plan, "show which engine would go on which device; starts nothing")
     add_placement(plan, None, None, False)
     parser.command(commands, "devices", _devices, "list the devices of this machine")
@@ -63,6 +63,13 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise ArgumentTypeError(f"received {text!r}, expected a whole number, 1 or more")
     return int(text)
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not path.resolve().parent.is_dir():
+        raise ArgumentTypeError(f"received {text!r}, expected a file in a folder that exists")
+    return path
 
 
 def _demo(arguments: Any) -> int:

@@ -27,7 +27,13 @@ __all__ = [
 
 
 class XpulabError(Exception):
-    """Base class of all errors of xpulab."""
+    """Base class of all errors of xpulab.
+
+    IPython shows the message alone: it says what to type next, and holds the engines' tracebacks where they matter.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
 
 
 class UsageError(XpulabError, ValueError):

@@ -29,7 +29,7 @@ class XPUMagics(Magics):
     strict = Bool(False, help="Whether sharing cores or a device is an error.").tag(config=True)
     timeout = Float(30.0, help="Seconds that the engines have to start.").tag(config=True)
 
-    @line_magic(_NAME)
+    @line_magic(_NAME)  # type: ignore[arg-type]
     def xpu_cluster(self, line: str) -> Any:
         """Start, look at and stop the engines; ``%xpu_cluster -h`` lists the subcommands."""
         try:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 
@@ -10,25 +12,25 @@ def assert_same_labels(X: np.ndarray, centers: np.ndarray, ours: np.ndarray, the
     rows = X[differ].astype(np.float64)
     a = ((rows - centers[ours[differ]]) ** 2).sum(axis=1)
     b = ((rows - centers[theirs[differ]]) ** 2).sum(axis=1)
-    eps = np.finfo(X.dtype).eps
+    eps = float(np.finfo(X.dtype).eps)
     scale = float((X.astype(np.float64) ** 2).sum(axis=1).max())
-    np.testing.assert_allclose(a, b, rtol=0, atol=100 * eps * scale)
+    np.testing.assert_allclose(a, b, rtol=0, atol=float(100 * eps * scale))
 
 
-def assert_same_fit(X: np.ndarray, ours: object, theirs: object) -> None:
+def assert_same_fit(X: np.ndarray, ours: Any, theirs: Any) -> None:
     """What the issue promises: labels, centres, inertia and iterations as scikit-learn's."""
     rtol = 1e-5 if X.dtype == np.float32 else 1e-10
-    assert ours.n_iter_ == theirs.n_iter_  # type: ignore[attr-defined]
-    assert_same_labels(X, theirs.cluster_centers_, ours.labels_, theirs.labels_)  # type: ignore[attr-defined]
-    scale = float(np.abs(theirs.cluster_centers_).max())  # type: ignore[attr-defined]
+    assert ours.n_iter_ == theirs.n_iter_
+    assert_same_labels(X, theirs.cluster_centers_, ours.labels_, theirs.labels_)
+    scale = float(np.abs(theirs.cluster_centers_).max())
     np.testing.assert_allclose(
-        ours.cluster_centers_,  # type: ignore[attr-defined]
-        theirs.cluster_centers_,  # type: ignore[attr-defined]
+        ours.cluster_centers_,
+        theirs.cluster_centers_,
         rtol=rtol,
         atol=rtol * scale,
     )
     # Where every row is a centre, the inertia is the square of a rounding error.
-    zero = len(X) * (np.finfo(X.dtype).eps * float(np.abs(X).max())) ** 2
-    np.testing.assert_allclose(ours.inertia_, theirs.inertia_, rtol=rtol, atol=zero)  # type: ignore[attr-defined]
-    assert ours.labels_.dtype == theirs.labels_.dtype  # type: ignore[attr-defined]
-    assert ours.cluster_centers_.dtype == theirs.cluster_centers_.dtype  # type: ignore[attr-defined]
+    zero: float = len(X) * (float(np.finfo(X.dtype).eps) * float(np.abs(X).max())) ** 2
+    np.testing.assert_allclose(ours.inertia_, theirs.inertia_, rtol=rtol, atol=zero)
+    assert ours.labels_.dtype == theirs.labels_.dtype
+    assert ours.cluster_centers_.dtype == theirs.cluster_centers_.dtype

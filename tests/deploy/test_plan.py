@@ -13,6 +13,7 @@ import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -140,7 +141,7 @@ def test_device_of_a_backend_that_numba_dpex_cannot_drive_is_idle() -> None:
     [({"kind": "accelerator"}, "engines run on GPUs and CPUs"), ({"usm": False}, "it has no unified shared memory")],
 )
 def test_device_that_cannot_compute_here_is_an_error_when_it_is_the_only_one(
-    change: dict[str, object], reason: str
+    change: dict[str, Any], reason: str
 ) -> None:
     workstation = machine("cpu_only")
     with pytest.raises(DeviceNotFoundError, match=reason):

@@ -17,7 +17,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def times(factor: int) -> Any:
-    def scale(item, a):  # type: ignore[no-untyped-def]
+    def scale(item, a):
         i = item.get_global_id(0)
         a[i] = a[i] * np.float32(factor)
 

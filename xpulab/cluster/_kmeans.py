@@ -109,7 +109,7 @@ class KMeans(sklearn.cluster.KMeans):
         if callable(self.init):
             init = self._called_init(X, random, n_init)
 
-        call = Call(self, "fit", X, cluster)
+        call = Call(self, "fit", X, cluster, n_init)
         try:
             with call, Outgoing() as outgoing:
                 target, labels = outgoing.receive((X.shape[0],), np.int32)

@@ -60,7 +60,7 @@ def _serve(options: dict[str, Any], rank: int) -> None:
 
 
 def _await_file(path: str) -> None:
-    """Wait until the controller has written its connection file to the end; the notebook ends those who wait in vain."""
+    """Wait until the controller has written all of its connection file; the notebook ends those who wait in vain."""
     while True:
         with contextlib.suppress(FileNotFoundError, ValueError), open(path) as file:
             json.load(file)

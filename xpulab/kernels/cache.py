@@ -32,7 +32,9 @@ def folder() -> Path:
 def key_of(function: Callable[..., None], kinds: tuple[Any, ...]) -> str:
     """A name for the code of a kernel for arguments of these kinds."""
     closure = [str(cell.cell_contents) for cell in function.__closure__ or ()]
-    what = [_sources(), function.__qualname__, closure, [str(kind) for kind in kinds]]
+    code = function.__code__  # its own, for a kernel that is not of this package
+    body = [code.co_code.hex(), repr(code.co_consts), code.co_names]
+    what = [_sources(), function.__qualname__, body, closure, [str(kind) for kind in kinds]]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 

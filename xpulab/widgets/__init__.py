@@ -6,20 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from xpulab import progress
-from xpulab.widgets.cluster_view import ClusterView, status_html, status_text
 from xpulab.widgets.fit_view import NotebookView, NotebookViews, TextView
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 __all__ = [
-    "ClusterView",
     "NotebookView",
     "NotebookViews",
     "TextView",
     "install",
-    "status_html",
-    "status_text",
     "uninstall",
 ]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from reports import EVIL, Document
 
-from xpulab.widgets import ClusterView, status_html, status_text
+from xpulab.deploy.status_view import status_html, status_text
 
 
 def status(**changes: Any) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def status(**changes: Any) -> dict[str, Any]:
 
 def test_text_shows_the_cluster_each_engine_and_the_warnings() -> None:
     headline, _, first, second, warning = status_text(status()).splitlines()
-    assert headline == "Cluster xpu-3f2a: running, 2 engines, ready after 6.25 s"
+    assert headline == "xpulab cluster xpu-3f2a: running, 2 engines, ready after 6.25 s"
     assert first.split("  ")[-1] == "250 ms ago"
     for text in ("● idle", "Arc A770", "level_zero:0", "1.0 MiB of 16.0 GiB", "0-2, 8", "256 MiB of 64.0 GiB", "991"):
         assert text in first
@@ -49,7 +48,15 @@ def test_text_shows_the_cluster_each_engine_and_the_warnings() -> None:
 
 def test_html_holds_the_same() -> None:
     document = Document(status_html(status()))
-    for text in ("Cluster xpu-3f2a", "2 engines", "● idle", "✕ silent", "Arc A770", "14 s ago", "⚠ engines 0 and 1"):
+    for text in (
+        "xpulab cluster xpu-3f2a",
+        "2 engines",
+        "● idle",
+        "✕ silent",
+        "Arc A770",
+        "14 s ago",
+        "⚠ engines 0 and 1",
+    ):
         assert text in document.text
     assert [a["scope"] for a in document.attributes("th")] == ["col"] * 10 + ["row"] * 2
 
@@ -63,7 +70,7 @@ def test_columns_that_no_engine_fills_are_left_out() -> None:
 
 def test_a_stopped_cluster_has_no_table() -> None:
     stopped = {"state": "stopped", "n": 0, "seconds_to_start": None, "engines": [], "warnings": []}
-    assert status_text(stopped) == "Cluster: stopped, 0 engines"
+    assert status_text(stopped) == "xpulab cluster: stopped, 0 engines"
     assert "<table" not in status_html(stopped)
 
 
@@ -74,12 +81,3 @@ def test_everything_is_escaped() -> None:
     assert "<script" not in html
     assert Document(html).text.count("<script>") == 7
     assert "\x1b" not in status_text(wicked) + html
-
-
-def test_the_view_shows_the_status_of_the_moment() -> None:
-    current = status()
-    view = ClusterView(SimpleNamespace(to_dict=lambda: current))
-    assert "running" in view._repr_mimebundle_()["text/html"]
-    current = status(state="lost")
-    assert str(view) == view._repr_mimebundle_()["text/plain"] == status_text(current)
-    assert "lost" in view._repr_html_()

@@ -3,37 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from xpulab.rendering import Displayed, Html, block, escape, format_seconds, format_size, plain, table_html, table_text
+from xpulab.rendering import Html, block, escape, format_seconds, format_size, plain, table_html, table_text
 
-__all__ = ["ClusterView", "status_html", "status_text"]
-
-
-class Status(Protocol):
-    """What a cluster says of itself."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values; see `status_html` for the keys."""
-
-
-class ClusterView(Displayed):
-    """Shows a cluster's status wherever it is displayed, as it is at that moment.
-
-    Parameters
-    ----------
-    status : object with ``to_dict()``
-        A cluster's status, or anything else that gives the dict of `status_html`.
-    """
-
-    def __init__(self, status: Status) -> None:
-        self.status = status
-
-    def __str__(self) -> str:
-        return status_text(self.status.to_dict())
-
-    def _repr_html_(self) -> str:
-        return status_html(self.status.to_dict())
+__all__ = ["status_html", "status_text"]
 
 
 def status_html(status: Mapping[str, Any]) -> Html:
@@ -65,7 +39,7 @@ def status_text(status: Mapping[str, Any]) -> str:
 
 
 def _name(status: Mapping[str, Any]) -> str:
-    return f"Cluster {status['id']}" if status.get("id") else "Cluster"
+    return f"xpulab cluster {status['id']}" if status.get("id") else "xpulab cluster"
 
 
 def _summary(status: Mapping[str, Any]) -> str:
