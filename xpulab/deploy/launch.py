@@ -85,6 +85,13 @@ def settings(plan: Plan, folder: Path, owner: int) -> Config:
     return config
 
 
+# ipyparallel logs all that a process said when it ends with a status other than 0, as engines that are stopped do;
+# what a user should see of it, `Processes.logs` has.
+_SILENT = logging.getLogger("xpulab.deploy.launch")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+
+
 class Processes:
     """The processes of one cluster.
 
@@ -104,14 +111,13 @@ class Processes:
     def __init__(self, plan: Plan, owner: int) -> None:
         self.plan = plan
         self.folder = Path(tempfile.mkdtemp(prefix="xpulab-", dir=_runtime_folder()))
-        log = logging.getLogger("xpulab.deploy")
         self._cluster = ipp.Cluster(
             n=len(plan.ranks),
             engines="mpi",
             config=settings(plan, self.folder, owner),
             profile_dir=str(self.folder),
             load_profile=False,
-            log=log,
+            log=_SILENT,
             cluster_id="",
             cluster_file="",  # who attaches finds the connection files; nothing else needs to know of this cluster
             shutdown_atexit=False,
