@@ -1,0 +1,71 @@
+"""The story in a terminal IPython, through a pseudo-terminal: text views, Ctrl-C, and nothing left at the end."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import psutil
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[pexpect.spawn]:
+    environment = {"IPYTHONDIR": str(tmp_path), "TERM": "xterm", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    options = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor", "--no-confirm-exit"]
+    child = pexpect.spawn(
+        sys.executable,
+        options,
+        env=environment,
+        timeout=60,
+        encoding="utf-8",
+        dimensions=(50, 160),  # type: ignore[arg-type]
+    )
+    child.expect(r"In \[1\]: ")
+    yield child
+    child.close(force=True)
+
+
+def typed(terminal: pexpect.spawn, line: str) -> str:
+    """Type a line; what was shown until the next prompt."""
+    terminal.sendline(line)
+    terminal.expect(r"In \[\d+\]: ")
+    return _ESCAPES.sub("", terminal.before or "")
+
+
+def test_the_story_with_a_stop_in_the_middle(terminal: pexpect.spawn) -> None:
+    typed(terminal, "import numpy as np; from sklearn.cluster import KMeans as Reference")
+    typed(terminal, "%load_ext xpulab")
+    assert "Plan: 2 engines" in typed(terminal, "%xpu_cluster plan -n 2")
+    assert "running, 2 engines" in typed(terminal, "%xpu_cluster start -n 2")
+    processes = psutil.Process(terminal.pid).children(recursive=True)
+    assert len(processes) >= 5
+    typed(terminal, "from xpulab.cluster import KMeans; X = np.random.RandomState(0).normal(size=(100_000, 14))")
+    shown = typed(terminal, "km = KMeans(20, init=X[:20], n_init=1, max_iter=20).fit(X)")
+    assert "KMeans.fit: finished" in shown
+    assert "communicate" in shown
+
+    terminal.sendline("km = KMeans(50, init=X[:50], n_init=1, max_iter=10**6, tol=0).fit(X)")
+    time.sleep(1.5)
+    terminal.sendintr()
+    terminal.expect(r"In \[\d+\]: ")
+    shown = _ESCAPES.sub("", terminal.before or "")
+    assert "KMeans.fit: interrupted" in shown
+    assert "KeyboardInterrupt" in shown
+
+    typed(terminal, "a = KMeans(5, random_state=0).fit(X[:999]); b = Reference(5, random_state=0).fit(X[:999])")
+    assert "True" in typed(terminal, "bool((a.labels_ == b.labels_).all())")
+    assert "● idle" in typed(terminal, "%xpu_cluster status")
+    assert "did you mean status" in typed(terminal, "%xpu_cluster statsu")
+    terminal.sendline("exit")
+    terminal.expect(pexpect.EOF)
+    _, left = psutil.wait_procs(processes, timeout=10)
+    assert not left
