@@ -27,7 +27,7 @@ def terminal(tmp_path: Path) -> Iterator[pexpect.spawn]:
         env=environment,
         timeout=60,
         encoding="utf-8",
-        dimensions=(50, 160),  # type: ignore[arg-type]
+        dimensions=(50, 160),
     )
     child.expect(r"In \[1\]: ")
     yield child
