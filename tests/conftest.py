@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ import psutil
 import pytest
 
 import xpulab
+
+# A shell starts what runs in its background with SIGINT ignored, and Python then never raises KeyboardInterrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _left() -> set[str]:
