@@ -243,6 +243,15 @@ def test_everything_ends_when_the_notebook_is_killed(tmp_path: Path) -> None:
     wait_until_gone(pids, 15)
 
 
+def test_everything_ends_when_the_controller_is_killed() -> None:
+    cluster = xpulab.XPUCluster(1).start()
+    pids = pids_of(cluster)
+    os.kill(cluster._processes._watched["controller"][0], signal.SIGKILL)  # type: ignore[union-attr]
+    with pytest.raises((EngineLostError, NoClusterError), match="%xpu_cluster start"):
+        _run_until_lost(cluster)
+    wait_until_gone(pids, 10)
+
+
 def test_everything_ends_when_the_notebook_is_left() -> None:
     code = (
         "import xpulab\nc = xpulab.XPUCluster(1).start()\nprint(*c._processes.pids(), c._processes.folder, flush=True)"

@@ -12,6 +12,8 @@ def main() -> None:
     pid = int(os.environ.get("XPULAB_OWNER", "0"))
     if pid:
         owner.end_with(pid)
+    # The controller forks its heart monitor, which would outlive it: threads, the one above too, do not pass a fork.
+    os.register_at_fork(after_in_child=lambda: owner.end_with(os.getppid()))
 
     from ipyparallel.controller.app import main as controller
 
