@@ -217,6 +217,10 @@ class Processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(alive, timeout=_STOP_GRACE)
+        for launcher in (self._cluster.controller, self._cluster.engine_set):
+            started = getattr(launcher, "_popen_process", None)
+            if started is not None:
+                started.poll()  # reaped above, which the object must learn, or it warns when it is collected
         for _, descriptor in self._watched.values():
             os.close(descriptor)
         self._watched.clear()
