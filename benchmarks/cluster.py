@@ -1,6 +1,6 @@
 """What a cluster costs: start, stop, transfer of rows, a round trip. Each figure beside what bounds it, in one run.
 
-    python benchmarks/cluster.py -n 2 --mebibytes 1024 --repeats 5
+python benchmarks/cluster.py -n 2 --mebibytes 1024 --repeats 5
 """
 
 from __future__ import annotations
