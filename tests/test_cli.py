@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
+import psutil
 import pytest
 
-from xpulab import cli, demo
+import xpulab
+from xpulab import cli, widgets
 
 
 def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -29,37 +33,38 @@ def test_the_demo_agrees_with_scikit_learn_and_writes_its_report(tmp_path: Path)
     assert "the same in 8 colours" in page
 
 
-def test_the_demo_says_so_when_the_results_disagree() -> None:
-    from xpulab.report import FitReport
+@pytest.mark.cluster
+def test_results_that_disagree_end_with_1(
+    pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    monkeypatch.setattr("xpulab.XPUCluster", lambda *_, **__: contextlib.nullcontext(pair), raising=False)
+    monkeypatch.setattr("xpulab.demo.TOLERANCES", {"float64": -1.0})
+    page = tmp_path / "page.html"
+    assert cli.main(["demo", "--clusters", "4", "--rows", "999", "--out", str(page)]) == 1
+    widgets.uninstall()
+    assert "The results DISAGREE" in capsys.readouterr().out
+    assert "DISAGREE" in page.read_text()
 
-    image = np.zeros((2, 2, 3))
-    report = FitReport("KMeans", "fit", {}, 4, 3, "float64")
-    found = demo.Demo(report, image, image, 2, (1.0, 1.0 + 1e-4), (1.0, 1.0), (3, 3), 1.0)
-    assert not found.agrees
-    assert "DISAGREE" in str(found)
 
-
-def test_disagreement_is_the_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Nothing:
-        def __enter__(self) -> Nothing:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-        plan = status = str
-
-    class Found:
-        agrees = False
-
-        def write(self, path: Path) -> None:
-            path.write_text("")
-
-    monkeypatch.setattr("xpulab.XPUCluster", lambda *_, **__: Nothing(), raising=False)
-    monkeypatch.setattr(demo, "quantise", lambda *_: Found())
-    monkeypatch.setattr("xpulab.widgets.install", lambda: None)
-    assert cli.main(["demo", "--out", str(tmp_path / "x.html")]) == 1
-    Found.agrees = True
-    assert cli.main(["demo", "--out", str(tmp_path / "x.html")]) == 0
+@pytest.mark.cluster
+def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "xpulab", "demo", "-n", "1", "--rows", "3000000"]
+    demo = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
+    )
+    assert demo.stdout is not None
+    while "running, 1 engine" not in demo.stdout.readline():
+        assert demo.poll() is None
+    processes = psutil.Process(demo.pid).children(recursive=True)
+    assert len(processes) >= 3
+    os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to all that stand in its foreground
+    _, said = demo.communicate(timeout=30)
+    assert demo.returncode == 130
+    assert said.endswith("interrupted\n")
+    assert "Traceback" not in said
+    assert not psutil.wait_procs(processes, timeout=5)[1]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -71,15 +76,35 @@ def test_disagreement_is_the_exit_status(tmp_path: Path, monkeypatch: pytest.Mon
         (("demo", "--rows", "-5"), "received '-5', expected a whole number"),
         (("demo", "-n", "two"), "received 'two', expected a whole number"),
         (("demo", "--out", "no/such/folder/x.html"), "expected a file in a folder that exists"),
+        (("demo", "--out", "."), "expected a file in a folder that exists"),
+        (("demo", "--rows", "10", "--clusters", "11"), "received 11, expected at most 10"),
         (("plan", "--devices", "warp"), "DeviceNotFoundError"),
+        (("plan", "-n", "99", "--strict"), "PlanError"),
     ],
 )
-def test_wrong_words_end_with_2_before_anything_starts(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
-    done = run(*words, folder=tmp_path)
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+def test_wrong_words_end_with_2_before_anything_starts(
+    words: tuple[str, ...],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("xpulab.deploy.cluster.Processes", None)
+    assert cli.main(words) == 2
+    said = capsys.readouterr()
+    assert says in said.err
+    assert not said.out
     assert not list(tmp_path.iterdir())
+
+
+def test_without_pillow_the_demo_says_what_to_type(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setattr("xpulab.deploy.cluster.Processes", None)
+    assert cli.main(["demo"]) == 2
+    assert "pip install pillow" in capsys.readouterr().err
 
 
 def test_help_and_version_end_with_0(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,15 +63,33 @@ def test_every_subcommand_has_help(shell: Any, line: str, capsys: pytest.Capture
     assert all(name in said for name in (SUBCOMMANDS if line == "-h" else [line.split()[0]]))
 
 
-def test_a_question_mark_is_help(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    shell.run_cell("%xpu_cluster start?").raise_error()
-    assert "usage: %xpu_cluster start" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("line", "usage"),
+    [
+        ("%xpu_cluster start?", "usage: %xpu_cluster start [-h] [-n N]"),
+        ("%xpu_cluster start -n 2 ?", "usage: %xpu_cluster start [-h] [-n N]"),
+        ("xpu_cluster plan?", "usage: %xpu_cluster plan"),
+        ("%xpu_cluster?", "usage: %xpu_cluster [-h] SUBCOMMAND"),
+        ("1\n%xpu_cluster ??", "usage: %xpu_cluster [-h] SUBCOMMAND"),
+    ],
+)
+def test_a_question_mark_is_help(shell: Any, capsys: pytest.CaptureFixture[str], line: str, usage: str) -> None:
+    shell.run_cell(line).raise_error()
+    assert usage in capsys.readouterr().out
+
+
+def test_comments_and_variables_in_a_line(shell: Any) -> None:
+    shell.run_cell("two = 2\nplan = %xpu_cluster plan -n $two    # not -n 3").raise_error()
+    assert len(shell.user_ns["plan"].ranks) == 2
+    assert len(magic(shell, "plan -n 1    # isn't it?").ranks) == 1
 
 
 @pytest.mark.parametrize(
     ("line", "error", "words"),
     [
         ("", UsageError, "required"),
+        ("plan 'two", UsageError, "No closing quotation in: plan 'two"),
+        ("logs --lines 0", UsageError, "received '0', expected a whole number"),
         ("strat", UsageError, "did you mean start"),
         ("nonsense", UsageError, "none of start, plan, stop"),
         ("start --devcies gpu", UsageError, "did you mean --devices"),
@@ -105,12 +126,28 @@ def completions(shell: Any, line: str) -> set[str]:
         return {found.text for found in shell.Completer.completions(line, len(line))}
 
 
-def test_words_are_completed(shell: Any) -> None:
-    assert set(SUBCOMMANDS) <= completions(shell, "%xpu_cluster ")
-    assert completions(shell, "%xpu_cluster st") == {"start", "status", "stop"}
-    assert {"-n", "--devices", "--strict"} <= completions(shell, "%xpu_cluster start ")
-    assert "--devices" in completions(shell, "%xpu_cluster start --d")
-    assert "--lines" in completions(shell, "%xpu_cluster logs --l")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("%xpu_cluster ", {*SUBCOMMANDS, "-h", "--help"}),
+        ("%xpu_cluster st", {"start", "status", "stop"}),
+        ("xpu_cluster st", {"start", "status", "stop"}),
+        ("c = %xpu_cluster st", {"start", "status", "stop"}),
+        ("x = 1\nc = %xpu_cluster start --d", {"--devices"}),
+        ("%xpu_cluster start ", {"-h", "--help", "-n", "--devices", "--strict", "--timeout"}),
+        ("%xpu_cluster start -n 2 --s", {"--strict"}),
+        ("%xpu_cluster start --devices ", {"gpu", "cpu"}),
+        ("%xpu_cluster logs --l", {"--lines"}),
+    ],
+)
+def test_words_are_completed_and_nothing_else_is_offered(shell: Any, line: str, words: set[str]) -> None:
+    assert completions(shell, line) == words
+
+
+def test_the_names_of_python_are_completed_as_ever(shell: Any) -> None:
+    shell.user_ns["xpu_cluster_of_mine"] = 1
+    assert "xpu_cluster_of_mine" in completions(shell, "print(xpu_cluster_o")
+    assert "%xpu_cluster" in completions(shell, "%xpu_c")
 
 
 def test_defaults_are_configurable(shell: Any) -> None:
@@ -128,7 +165,7 @@ def test_the_story_of_a_cluster(shell: Any, capsys: pytest.CaptureFixture[str]) 
     assert magic(shell, "start") is cluster
     assert magic(shell, "start -n 2") is cluster
     assert "running already" in capsys.readouterr().out
-    with pytest.raises(ClusterError, match=r"2 engines is running, and 3 were.*stop.*start -n 3"):
+    with pytest.raises(ClusterError, match=r"2 engines is running .* -n 3 was asked for.* stop, .* start -n 3"):
         magic(shell, "start -n 3")
     assert magic(shell, "last") is None
     shell.run_cell(
@@ -136,13 +173,29 @@ def test_the_story_of_a_cluster(shell: Any, capsys: pytest.CaptureFixture[str]) 
         "km = KMeans(3, random_state=0).fit(np.random.RandomState(0).normal(size=(99, 2)))"
     ).raise_error()
     assert magic(shell, "last") is shell.user_ns["km"].report_
-    magic(shell, "logs --lines 3")
-    assert "ipengine" in capsys.readouterr().out
+    logs = magic(shell, "logs --lines 3")
+    assert "ipengine" in logs
+    assert shell.display_formatter.format(logs)[0]["text/plain"] == logs
     first = cluster.facts[0]["pid"]
     assert magic(shell, "restart") is cluster
     assert cluster.facts[0]["pid"] != first
     assert magic(shell, "stop").state == "stopped"
     assert not registry._clusters
+
+
+@pytest.mark.cluster
+def test_a_lost_cluster_is_said_to_be_lost_and_started_anew(shell: Any) -> None:
+    lost = magic(shell, "start -n 1")
+    os.kill(lost.facts[0]["pid"], signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while magic(shell, "status").state == "running" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "lost, 1 engine" in str(magic(shell, "status"))
+    cluster = magic(shell, "start -n 1")
+    assert cluster.status().state == "running"
+    assert (lost.running, registry._clusters) == (False, [cluster])
+    with pytest.raises(ClusterError, match="1 engine is running on all devices, and --devices cpu was asked for"):
+        magic(shell, "start --devices cpu")
 
 
 @pytest.mark.cluster
@@ -152,7 +205,7 @@ def test_unloading_leaves_nothing_behind(shell: Any) -> None:
             "xpu_cluster" in shell.magics_manager.magics["line"],
             len(shell.input_transformers_cleanup),
             len(progress._factories),
-            sum("xpu" in pattern.pattern for pattern in shell.strdispatchers["complete_command"].regexs),
+            len(shell.Completer.custom_matchers),
             sum(type(item).__name__ == "XPUMagics" for item in shell.configurables),
             sorted(t.name for t in threading.enumerate() if t.name.startswith("xpulab")),
         )

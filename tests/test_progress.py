@@ -178,7 +178,11 @@ def test_a_view_that_raises_is_dropped_and_the_others_go_on(broken: str, view: R
 
 @pytest.mark.parametrize(
     ("error", "status", "message"),
-    [(KeyboardInterrupt(), "interrupted", ""), (ValueError("bad rows"), "failed", "ValueError: bad rows")],
+    [
+        (KeyboardInterrupt(), "interrupted", ""),
+        (ValueError("bad rows"), "failed", "ValueError: bad rows"),
+        (ValueError("bad rows\n  of many words"), "failed", "ValueError: bad rows"),  # the error itself shows them
+    ],
 )
 def test_an_exception_marks_the_report_and_passes(
     view: Recorder, error: BaseException, status: str, message: str
@@ -224,6 +228,7 @@ def test_handles_in_several_threads_do_not_mix() -> None:
 def test_a_task_says_where_it_stands_and_how_it_ended() -> None:
     task = TaskReport("start 4 engines", total=4, done=1, message="waiting for engine 2 of 4")
     assert str(task).startswith("start 4 engines  1/4  waiting for engine 2 of 4  ")
+    assert "/" not in TaskReport("one step").line()
     task.finish("failed", "mpiexec said:\n  no such file")
     task.seconds = 2.5
     assert str(task) == "start 4 engines: failed after 2.5 s\n  mpiexec said:\n  no such file"

@@ -6,6 +6,7 @@ import pytest
 
 from xpulab.rendering import (
     Html,
+    Text,
     block,
     escape,
     format_count,
@@ -97,6 +98,12 @@ def test_html_table_says_what_each_header_belongs_to() -> None:
     assert '<th scope="col">engine</th><th scope="col" class="xpu-r">rows</th>' in html
     assert '<th scope="row">0</th><td class="xpu-r">&lt;i&gt;</td>' in html
     assert "<caption>Engines &amp; rows</caption>" in html
+
+
+def test_a_text_is_shown_as_it_stands() -> None:
+    from IPython.lib.pretty import pretty
+
+    assert pretty(Text("two\nlines")) == "two\nlines"
 
 
 def test_a_block_is_named_for_screen_readers_and_fetches_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from argparse import ArgumentTypeError
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import xpulab
-from xpulab.commands import Help, Parser, add_placement
+from xpulab.commands import Help, Parser, add_placement, count
 from xpulab.exceptions import UsageError, XpulabError, XpulabWarning
 
 __all__ = ["main"]
@@ -25,22 +26,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 if all is well, 1 if the answer is no (not ready, results that disagree), 2 for wrong words or an error of
         xpulab, 130 after Ctrl-C.
     """
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
-    try:
-        arguments = _parser().parse_args(argv)
-        return int(arguments.call(arguments))
-    except Help as text:
-        print(text)
-        return 0
-    except UsageError as error:
-        print(error, file=sys.stderr)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning  # type: ignore[assignment]
+        try:
+            arguments = _parser().parse_args(argv)
+            return int(arguments.call(arguments))
+        except Help as text:
+            print(text)
+            return 0
+        except UsageError as error:
+            print(error, file=sys.stderr)
+        except XpulabError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return 130
         return 2
-    except XpulabError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
 
 
 def _parser() -> Parser:
@@ -49,8 +50,8 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="SUBCOMMAND", required=True, parser_class=Parser)
     demo = parser.command(commands, "demo", _demo, "a photograph in a few colours, held against scikit-learn")
     add_placement(demo, 4, None, False)
-    demo.add_argument("--clusters", type=_positive, default=64, metavar="K", help="colours")
-    demo.add_argument("--rows", type=_positive, default=None, metavar="M", help="pixels to fit on; all by default")
+    demo.add_argument("--clusters", type=count, default=64, metavar="K", help="colours")
+    demo.add_argument("--rows", type=count, default=None, metavar="M", help="pixels to fit on; all by default")
     demo.add_argument("--out", type=_file, default=Path("xpulab-demo.html"), metavar="FILE", help="file for the report")
     plan = parser.command(commands, "plan", _plan, "show which engine would go on which device; starts nothing")
     add_placement(plan, None, None, False)
@@ -59,30 +60,32 @@ def _parser() -> Parser:
     return parser
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise ArgumentTypeError(f"received {text!r}, expected a whole number, 1 or more")
-    return int(text)
-
-
 def _file(text: str) -> Path:
     path = Path(text)
     if path.is_dir() or not path.resolve().parent.is_dir():
         raise ArgumentTypeError(f"received {text!r}, expected a file in a folder that exists")
+    if not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
+        raise ArgumentTypeError(f"received {text!r}, which this user may not write")
     return path
 
 
 def _demo(arguments: Any) -> int:
     from xpulab import widgets
-    from xpulab.demo import quantise
+    from xpulab.demo import photograph, quantise
 
+    image = photograph()
+    pixels = arguments.rows or image[..., 0].size
+    if arguments.clusters > pixels:
+        arguments.parser.error(
+            f"argument --clusters: received {arguments.clusters}, expected at most {pixels}, one a row"
+        )
     widgets.install()
-    cluster = xpulab.XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict)
-    with cluster:
-        print(cluster.plan(), cluster.status(), sep="\n\n")
-        found = quantise(arguments.clusters, arguments.rows)
+    with xpulab.XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict) as cluster:
+        print(cluster.plan(), cluster.status(), sep="\n\n", flush=True)
+        found = quantise(image, arguments.clusters, arguments.rows)
+    print(f"\n{found}")
     found.write(arguments.out)
-    print(f"\n{found}\nThe report with the pictures: {arguments.out.resolve().as_uri()}")
+    print(f"The report with the pictures: {arguments.out.resolve().as_uri()}")
     return 0 if found.agrees else 1
 
 
@@ -109,4 +112,5 @@ def _doctor(arguments: Any) -> int:
 def _show_warning(message: Any, category: type[Warning], *where: Any) -> None:
     """Our warnings as a line; who types a command has no use for the file that raised it."""
     prefix = "warning" if issubclass(category, XpulabWarning) else category.__name__
-    print(f"{prefix}: {message}", file=sys.stderr)
+    erase = "\r\x1b[K" if sys.stderr.isatty() else ""  # a line of progress may stand there
+    print(f"{erase}{prefix}: {message}", file=sys.stderr)

@@ -12,18 +12,28 @@ from typing import Any, NoReturn
 
 from xpulab.exceptions import UsageError
 
-__all__ = ["Help", "Parser", "add_placement", "engine_count"]
+__all__ = ["Help", "Parser", "add_placement", "count"]
+
+#: Values to complete; a selector would take a look at the drivers.
+_VALUES = {"--devices": ("gpu", "cpu")}
 
 
 class Help(Exception):
     """Help was asked for; the message is the text."""
 
 
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Help that names the defaults that say something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, False) else super()._get_help_string(action)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse without exits: mistakes are `UsageError`, with the nearest word known; help is `Help`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", argparse.ArgumentDefaultsHelpFormatter)
+        kwargs.setdefault("formatter_class", _Formatter)
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)
 
@@ -47,6 +57,17 @@ class Parser(argparse.ArgumentParser):
             found += action.option_strings or list(action.choices or ())
         return found
 
+    def follow(self, before: Sequence[str]) -> list[str]:
+        """The words that may come after the words `before`: a completion's."""
+        parser = self
+        for word in before:
+            choices = next((action.choices for action in parser._actions if isinstance(action.choices, dict)), {})
+            parser = choices.get(word, parser)
+        if before and parser is self:
+            return []
+        takes_value = any(before[-1:] == [o] for a in parser._actions if a.nargs != 0 for o in a.option_strings)
+        return list(_VALUES.get(before[-1], ())) if takes_value else parser.words()
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = ", ".join(map(str, action.choices))
@@ -59,20 +80,16 @@ class Parser(argparse.ArgumentParser):
         return parser
 
 
-def engine_count(text: str) -> int:
-    """A number of engines, as typed."""
-    try:
-        n = int(text)
-    except ValueError:
-        n = 0
-    if n < 1:
-        raise argparse.ArgumentTypeError(f"received {text!r}, expected a whole number of engines, 1 or more; e.g. -n 2")
-    return n
+def count(text: str) -> int:
+    """A whole number from 1 on, as typed."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"received {text!r}, expected a whole number, 1 or more")
+    return int(text)
 
 
 def add_placement(parser: Parser, n: int | None, devices: str | None, strict: bool) -> None:
     """The options that say how many engines go where, with their defaults."""
-    parser.add_argument("-n", type=engine_count, default=n, metavar="N", help="engines; one per device if not given")
+    parser.add_argument("-n", type=count, default=n, metavar="N", help="engines; one per device if not given")
     parser.add_argument(
         "--devices", default=devices, metavar="WHICH", help="gpu, cpu, or a SYCL selector such as level_zero:0"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from xpulab import progress
+from xpulab.exceptions import XpulabError
 from xpulab.rendering import (
     Displayed,
     Html,
@@ -33,10 +36,21 @@ _SEED = 0
 
 
 def photograph() -> np.ndarray:
-    """scikit-learn's bundled china.jpg: (427, 640, 3) float64 in [0, 1]."""
+    """scikit-learn's bundled china.jpg: (427, 640, 3) float64 in [0, 1].
+
+    Raises
+    ------
+    XpulabError
+        If there is nothing that reads it.
+    """
     from sklearn.datasets import load_sample_image
 
-    return load_sample_image("china.jpg") / 255
+    try:
+        return load_sample_image("china.jpg") / 255
+    except ImportError:
+        raise XpulabError(
+            f"the photograph cannot be read without Pillow; type: {sys.executable} -m pip install pillow"
+        ) from None
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,15 +135,17 @@ class Demo(Displayed):
         self.report.to_html(path, extra=self.sections())
 
 
-def quantise(n_clusters: int = 64, rows: int | None = None) -> Demo:
-    """Colour quantisation of the photograph on the active cluster, and in scikit-learn from the same start.
+def quantise(image: np.ndarray, n_clusters: int = 64, rows: int | None = None) -> Demo:
+    """Colour quantisation of a picture on the active cluster, and in scikit-learn from the same start.
 
     Parameters
     ----------
+    image : numpy.ndarray of shape (height, width, 3)
+        In [0, 1].
     n_clusters : int
         Colours.
     rows : int, optional
-        Pixels to fit on, spread evenly over the photograph, which is repeated if it has fewer; all of them by default.
+        Pixels to fit on, spread evenly over the picture, which is repeated if it has fewer; all of them by default.
 
     Raises
     ------
@@ -141,14 +157,14 @@ def quantise(n_clusters: int = 64, rows: int | None = None) -> Demo:
     from xpulab.cluster import KMeans
     from xpulab.deploy.cluster import current_cluster
 
-    image = photograph()
     float64 = all(fact["device"]["float64"] for fact in current_cluster().facts)
     pixels = image.reshape(-1, 3).astype(np.float64 if float64 else np.float32)
     X = pixels if rows is None else pixels[np.linspace(0, len(pixels), rows, endpoint=False).astype(np.intp)]
     start = _start(X, n_clusters)
     parameters: dict[str, Any] = {"n_clusters": n_clusters, "init": start, "n_init": 1}
     ours, our_seconds = _timed(KMeans(**parameters), X)
-    theirs, their_seconds = _timed(sklearn.cluster.KMeans(**parameters), X)
+    with progress.open(progress.TaskReport("scikit-learn: the same fit in this process")):
+        theirs, their_seconds = _timed(sklearn.cluster.KMeans(**parameters), X)
     colours = ours.cluster_centers_[ours.predict(pixels)]
     return Demo(
         report=ours.report_,

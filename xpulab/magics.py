@@ -6,18 +6,22 @@ import re
 import shlex
 from typing import Any
 
+from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
 from IPython.core.magic import Magics, line_magic, magics_class
 from traitlets import Bool, Float, Int, Unicode
 
 from xpulab import widgets
-from xpulab.commands import Help, Parser, add_placement
+from xpulab.commands import Help, Parser, add_placement, count
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current
 from xpulab.deploy.status import ClusterStatus
-from xpulab.exceptions import ClusterError
+from xpulab.exceptions import ClusterError, UsageError
+from xpulab.rendering import Text
 
 __all__ = ["XPUMagics", "load", "unload"]
 
 _NAME = "xpu_cluster"
+_LINE = re.compile(rf"^(?:.*=\s*%|\s*%?){_NAME}\s+(.*)$")  # also as c = %xpu_cluster …
+_QUESTION = re.compile(rf"^(\s*%?{_NAME}\b)(\s+\w+)?[^#]*\?\s*$")
 
 
 @magics_class
@@ -33,11 +37,22 @@ class XPUMagics(Magics):
     def xpu_cluster(self, line: str) -> Any:
         """Start, look at and stop the engines; ``%xpu_cluster -h`` lists the subcommands."""
         try:
-            arguments = self.parser().parse_args(shlex.split(line))
+            arguments = self.parser().parse_args(_words(line))
             return arguments.call(arguments)
         except Help as text:
             print(text)
             return None
+
+    @context_matcher(identifier=f"xpulab.{_NAME}")
+    def complete(self, context: CompletionContext) -> dict[str, Any]:
+        """Subcommands after the magic's name, and after them their options; a matcher of IPython's completer."""
+        line = _LINE.match(context.text_until_cursor)
+        if line is None:
+            return {"completions": []}
+        before = line[1].removesuffix(context.token).split()
+        known = [word for word in self.parser().follow(before) if word.startswith(context.token)]
+        # Suppressed are the others' guesses: Python's names and keywords mean nothing here.
+        return {"completions": [SimpleCompletion(word) for word in known], "suppress": bool(known)}
 
     def parser(self) -> Parser:
         """The parser of the line, with the defaults as they are now."""
@@ -53,25 +68,38 @@ class XPUMagics(Magics):
         parser.command(commands, "status", lambda _: _status(), "show engines, devices, memory and health")
         parser.command(commands, "devices", lambda _: _devices(), "list the devices of this machine")
         logs = parser.command(commands, "logs", _logs, "show the last words of the controller and the engines")
-        logs.add_argument("--lines", type=int, default=40, metavar="K", help="how many of each")
+        logs.add_argument("--lines", type=count, default=40, metavar="K", help="how many of each")
         parser.command(commands, "last", lambda _: _last(), "show the report of the last fit or predict")
         parser.command(commands, "doctor", lambda _: _doctor(), "check this machine; says what to type where it fails")
         return parser
 
     def _start(self, arguments: Any) -> XPUCluster:
         running = find_current()
-        if running is not None:
-            wanted = arguments.n
-            if wanted is not None and wanted != running.size:
-                raise ClusterError(
-                    f"a cluster of {running.size} engines is running, and {wanted} were asked for; "
-                    f"type: %xpu_cluster stop, and then %xpu_cluster start -n {wanted}"
-                )
-            print(f"a cluster of {running.size} engines is running already; this is the one.")
-            return running
-        return XPUCluster(
-            arguments.n, devices=arguments.devices, strict=arguments.strict, timeout=arguments.timeout
-        ).start()
+        if running is None or running.status().state == "lost":
+            if running is not None:
+                running.stop()
+            return XPUCluster(
+                arguments.n, devices=arguments.devices, strict=arguments.strict, timeout=arguments.timeout
+            ).start()
+        engines = f"{running.size} engine{'s' * (running.size != 1)}"
+        if arguments.n not in (None, running.size) or arguments.devices not in (None, running.device_filter):
+            wanted = " ".join(
+                [f"-n {arguments.n}"] * (arguments.n is not None)
+                + [f"--devices {arguments.devices}"] * (arguments.devices is not None)
+            )
+            raise ClusterError(
+                f"a cluster of {engines} is running on {running.device_filter or 'all devices'}, and {wanted} was "
+                f"asked for; type: %{_NAME} stop, and then %{_NAME} start {wanted}"
+            )
+        print(f"a cluster of {engines} is running already; this is the one.")
+        return running
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError as error:
+        raise UsageError(f"{error} in: {line}") from None
 
 
 def _plan(arguments: Any) -> Any:
@@ -79,8 +107,9 @@ def _plan(arguments: Any) -> Any:
 
 
 def _stop(arguments: Any) -> ClusterStatus:
-    current_cluster().stop()
-    return ClusterStatus("stopped", 0)
+    cluster = current_cluster()
+    cluster.stop()
+    return cluster.status()
 
 
 def _status() -> ClusterStatus:
@@ -94,8 +123,8 @@ def _devices() -> Any:
     return probe()
 
 
-def _logs(arguments: Any) -> None:
-    print(current_cluster().logs(arguments.lines))
+def _logs(arguments: Any) -> Text:
+    return Text(current_cluster().logs(arguments.lines))
 
 
 def _last() -> Any:
@@ -111,39 +140,27 @@ def _doctor() -> Any:
     return doctor()
 
 
-def _complete(shell: Any, event: Any) -> list[str]:
-    """Subcommands after the magic's name, their options after that."""
-    words = event.line[: event.text_until_cursor.rfind(event.symbol) if event.symbol else None].split()[1:]
-    parser = shell.find_line_magic(_NAME).__self__.parser()
-    commands = next(action for action in parser._actions if action.dest == "command").choices
-    if not words:
-        return [*commands, "-h"]
-    return commands[words[0]].words() if words[0] in commands else []
-
-
 def _help_at_end(lines: list[str]) -> list[str]:
     """``%xpu_cluster start?`` means ``%xpu_cluster start -h``: IPython would look for an object called start."""
-    return [re.sub(rf"^(\s*%{_NAME}\s+\w+)\s*\?+\s*$", r"\1 -h\n", line) for line in lines]
+    return [_QUESTION.sub(r"\1\2 -h\n", line) for line in lines]
 
 
 def load(ipython: Any) -> None:
     """Register the magic, its completion and the views."""
-    ipython.register_magics(XPUMagics)
-    ipython.set_hook("complete_command", _complete, re_key=rf"%?{_NAME}")
+    magics = XPUMagics(ipython)
+    ipython.register_magics(magics)
+    ipython.Completer.custom_matchers.append(magics.complete)
     ipython.input_transformers_cleanup.append(_help_at_end)
     widgets.install(ipython)
 
 
 def unload(ipython: Any) -> None:
-    """Undo `load`, and stop the cluster."""
+    """Undo `load`, and stop the clusters."""
     while (cluster := find_current()) is not None:
         cluster.stop()
     widgets.uninstall()
-    if _help_at_end in ipython.input_transformers_cleanup:
-        ipython.input_transformers_cleanup.remove(_help_at_end)
-    hooks = ipython.strdispatchers["complete_command"].regexs
-    for pattern in [pattern for pattern in hooks if _NAME in pattern.pattern]:
-        del hooks[pattern]
-    ipython.magics_manager.magics["line"].pop(_NAME, None)
-    ipython.magics_manager.registry.pop("XPUMagics", None)
-    ipython.configurables[:] = [item for item in ipython.configurables if not isinstance(item, XPUMagics)]
+    magics = ipython.magics_manager.registry.pop("XPUMagics")
+    ipython.magics_manager.magics["line"].pop(_NAME)
+    ipython.Completer.custom_matchers.remove(magics.complete)
+    ipython.input_transformers_cleanup.remove(_help_at_end)
+    ipython.configurables.remove(magics)

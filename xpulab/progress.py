@@ -145,7 +145,8 @@ class ProgressHandle(Generic[R]):
             if isinstance(error, KeyboardInterrupt):
                 self.report.finish("interrupted")
             elif error is not None:
-                self.report.finish("failed", f"{type(error).__name__}: {error}")
+                # The first line: whoever raised it shows all of it, right below.
+                self.report.finish("failed", f"{type(error).__name__}: {error}".partition("\n")[0])
             else:
                 self.report.finish()
         self.close()
@@ -209,7 +210,8 @@ class TaskReport(Timed):
 
     def line(self) -> str:
         """Where it stands, on one line."""
-        parts = [self.title, f"{self.done}/{self.total}", self.message, format_seconds(self.elapsed)]
+        steps = f"{self.done}/{self.total}" if self.total > 1 else ""
+        parts = [self.title, steps, self.message, format_seconds(self.elapsed)]
         return "  ".join(plain(part) for part in parts if part)
 
     def __str__(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 __all__ = [
     "Displayed",
     "Html",
+    "Text",
     "block",
     "escape",
     "format_count",
@@ -53,6 +54,15 @@ class Html(str):
     """Text that is HTML already, and is not escaped again."""
 
     __slots__ = ()
+
+
+class Text(str):
+    """Text that a shell shows as it stands, with its lines, and not as a quoted string."""
+
+    __slots__ = ()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
 
 class Displayed:

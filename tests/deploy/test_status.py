@@ -70,8 +70,13 @@ def test_columns_that_no_engine_fills_are_left_out() -> None:
 
 def test_a_stopped_cluster_has_no_table() -> None:
     stopped = {"state": "stopped", "n": 0, "seconds_to_start": None, "engines": [], "warnings": []}
-    assert status_text(stopped) == "xpulab cluster: stopped, 0 engines"
+    assert status_text(stopped) == "xpulab cluster: stopped; type: %xpu_cluster start"
     assert "<table" not in status_html(stopped)
+
+
+def test_a_lost_cluster_says_what_to_type() -> None:
+    assert "lost, 2 engines, ready after 6.25 s; type: %xpu_cluster restart\n" in status_text(status(state="lost"))
+    assert "%xpu_cluster restart" in Document(status_html(status(state="lost"))).text
 
 
 def test_everything_is_escaped() -> None:

@@ -42,14 +42,19 @@ def _name(status: Mapping[str, Any]) -> str:
     return f"xpulab cluster {status['id']}" if status.get("id") else "xpulab cluster"
 
 
+#: What to type where nothing can be computed.
+_CURES = {"stopped": "%xpu_cluster start", "lost": "%xpu_cluster restart"}
+
+
 def _summary(status: Mapping[str, Any]) -> str:
-    n, start = status.get("n"), status.get("seconds_to_start")
+    state, n, start = status.get("state") or "unknown", status.get("n"), status.get("seconds_to_start")
     parts = [
-        str(status.get("state") or "unknown"),
-        f"{n} engine{'' if n == 1 else 's'}" if n is not None else "",
+        str(state),
+        f"{n} engine{'' if n == 1 else 's'}" if n else "",
         f"ready after {format_seconds(start)}" if start is not None else "",
     ]
-    return ", ".join(part for part in parts if part)
+    cure = f"; type: {_CURES[state]}" if state in _CURES else ""
+    return ", ".join(part for part in parts if part) + cure
 
 
 #: Header, alignment, the engine's keys that the column needs, and how it shows an engine.

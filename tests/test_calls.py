@@ -1,0 +1,139 @@
+"""A call's report: followed on the board while it runs, and complete at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpulab
+from xpulab import progress
+from xpulab.board import Board
+from xpulab.calls import Call
+from xpulab.cluster import KMeans
+from xpulab.deploy.cluster import Answer
+from xpulab.report import FitReport
+
+
+class Recorded:
+    """Stands for a cluster of two engines: `call` plays what they write on the board, and returns their answers."""
+
+    plan = staticmethod(lambda: type("Plan", (), {"warnings": ("2 engines share the core 0",)}))
+
+    def __init__(self, script: Any) -> None:
+        device = {"name": "Arc", "driver": "1.3"}
+        self.facts = [
+            {"rank": r, "host": "node", "pid": 7 + r, "device": device, "cores": [r], "mpi": "MPI 4"} for r in (0, 1)
+        ]
+        self.board = Board.create(2)
+        self.board.ranks["task"] = 0
+        self.last_report: Any = None
+        self.script = script
+
+    def call(self, name: str, payload: dict[str, Any], watch: Any) -> Answer:
+        for fields in self.script:
+            time.sleep(fields.pop("after", 0))
+            for field, value in fields.items():
+                self.board.ranks[field] = value
+            watch(self.board.ranks)
+        history = [(1, number, 100.0 / number, 0.5, 0.25 * number) for number in range(1, 11)]
+        replies = [
+            {
+                "status": "ok",
+                "result": {"rows": 50, **({"history": history} if rank == 0 else {})},
+                "engine": {},
+                "seconds": dict.fromkeys(("transfer", "compile", "kernel", "communicate", "wait"), 0.5),
+                "total": 3.0,
+            }
+            for rank in (0, 1)
+        ]
+        return Answer(replies)
+
+
+def followed(script: list[dict[str, Any]]) -> tuple[FitReport, list[dict[str, Any]]]:
+    """The report at the end, and as it was after each look at the board."""
+    stages: list[dict[str, Any]] = []
+    call = Call(KMeans(3), "fit", np.zeros((100, 2), np.float32), Recorded(script), n_init=2)  # type: ignore[arg-type]
+    with call:
+        call._handle.update = lambda report=None: stages.append(call.report.to_dict())  # type: ignore[method-assign]
+        call.send("KMeans.fit")
+    return call.report, stages
+
+
+FIT = {"name": b"KMeans.fit", "task": 5, "run": 1, "inertia": 9.0, "center_shift": 0.1, "rows": 50, "total": 2.0}
+
+
+def test_what_an_earlier_task_left_on_the_board_is_not_shown() -> None:
+    before = {**FIT, "task": 0, "iteration": 50, "seconds": [[1.0] * 5] * 2}
+    other = {**FIT, "task": 4, "name": b"release", "iteration": 50}
+    _, stages = followed([before, other, {**FIT, "iteration": 1}, {"iteration": 3}])
+    assert [[i["number"] for i in stage["iterations"]] for stage in stages] == [[], [], [1], [1, 3]]
+    assert [stage["engines"][0]["total"] for stage in stages] == [0.0, 0.0, 2.0, 2.0]
+
+
+def test_iterations_seen_share_the_time_since_the_last_look() -> None:
+    _, stages = followed([{**FIT, "iteration": 0}, {"after": 0.4, "iteration": 4}, {"after": 0.2, "iteration": 5}])
+    four, five = stages[-1]["iterations"]
+    assert 0.1 <= four["seconds"] < 0.2
+    assert 0.2 <= five["seconds"] < 0.4
+    report = FitReport.from_dict(stages[-1])
+    assert report.remaining is not None
+    assert report.remaining >= (600 - 5) * 0.15
+
+
+def test_a_second_run_begins_at_one_again() -> None:
+    _, stages = followed([{**FIT, "iteration": 9}, {"run": 2, "iteration": 1}, {"run": 2, "iteration": 1}])
+    assert [(i["init"], i["number"]) for i in stages[-1]["iterations"]] == [(1, 9), (2, 1)]
+
+
+def test_the_report_ends_with_what_the_engines_answered() -> None:
+    report, _ = followed([{**FIT, "iteration": 7}])
+    assert [iteration.number for iteration in report.iterations] == list(range(1, 11))
+    assert [iteration.seconds for iteration in report.iterations] == pytest.approx([0.25] * 10)
+    assert [(e.rows, e.total, e.seconds["kernel"]) for e in report.engines] == [(50, 3.0, 0.5)] * 2
+    assert (report.status, report.n_init, report.notes) == ("finished", 2, ["2 engines share the core 0"])
+    for package in ("python", "xpulab", "scikit-learn", "numpy", "numba-dpex", "dpctl", "dpnp", "mpi4py"):
+        assert report.versions[package][0].isdigit()
+    assert report.versions["driver of Arc"] == "1.3"
+
+
+@pytest.fixture
+def stages() -> Iterator[list[dict[str, Any]]]:
+    """What a view saw of each report."""
+    seen: list[dict[str, Any]] = []
+
+    class View:
+        def update(self, report: Any) -> None:
+            seen.append(report.to_dict())
+
+        def close(self, report: Any) -> None: ...
+
+    unsubscribe = progress.subscribe(lambda report: View())
+    yield seen
+    unsubscribe()
+
+
+@pytest.mark.cluster
+def test_a_real_fit_is_shown_while_it_runs(
+    pair: xpulab.XPUCluster, stages: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    X = np.random.RandomState(0).normal(size=(50_000, 14)).astype(np.float32)
+    for _ in range(2):  # the second one's board holds the first one's end
+        stages.clear()
+        km = KMeans(100, init=X[:100], n_init=1, max_iter=60, tol=0).fit(X)
+        running = [stage for stage in stages if stage["iterations"]]
+        assert running, "shown too late"
+        assert all(stage["status"] == "running" for stage in running)
+        numbers = [stage["iterations"][-1]["number"] for stage in running]
+        assert numbers == sorted(numbers)
+        assert numbers[0] < 60
+        last = running[-1]
+        assert np.isfinite(last["iterations"][-1]["inertia"])
+        assert all(engine["seconds"]["kernel"] > 0 for engine in last["engines"])
+        assert [engine["rows"] for engine in last["engines"]] == [25_000, 25_000]
+        assert 0 < last["iterations"][-1]["seconds"] < km.report_.seconds
+        assert km.report_ is pair.last_report

@@ -1,0 +1,77 @@
+"""The words that the magic and the command line share: what is accepted, what is suggested, what help says."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+
+import pytest
+
+from xpulab.commands import Help, Parser, add_placement, count
+from xpulab.exceptions import UsageError
+
+
+@pytest.fixture
+def parser() -> Parser:
+    parser = Parser(prog="lab", description="A laboratory.")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+    add_placement(parser.command(commands, "start", lambda _: "started", "start it"), 2, None, False)
+    parser.command(commands, "stop", lambda _: "stopped", "stop it")
+    return parser
+
+
+def test_a_line_ends_in_its_call(parser: Parser) -> None:
+    arguments = parser.parse_args(["start", "--devices", "gpu", "--strict"])
+    assert (arguments.n, arguments.devices, arguments.strict) == (2, "gpu", True)
+    assert arguments.call(arguments) == "started"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("sotp", "'sotp' is none of start, stop; did you mean stop?\nusage: lab [-h]"),
+        ("xyz", "'xyz' is none of start, stop\nusage: lab [-h]"),
+        ("start --devcies gpu", "unknown: --devcies gpu; did you mean --devices?\nusage: lab start [-h]"),
+        ("stop now", "unknown: now\nusage: lab stop [-h]"),
+        ("start --dev gpu", "unknown: --dev gpu"),
+        ("start -n", "argument -n: expected one argument\nusage: lab start"),
+        ("start -n -2", "argument -n: received '-2', expected a whole number, 1 or more\nusage: lab start"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_would_be_right(parser: Parser, line: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parser.parse_args(line.split())
+    assert message in str(caught.value)
+    assert str(caught.value).endswith(" -h")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "", "1e3", "²"])
+def test_a_count_is_a_whole_number_from_one_on(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"received '{text}', expected a whole number"):
+        count(text)
+    assert count("12") == 12
+
+
+def test_help_is_a_text_that_names_the_defaults_that_there_are(parser: Parser) -> None:
+    with pytest.raises(Help) as asked:
+        parser.parse_args(["start", "-h"])
+    words = " ".join(str(asked.value).split())
+    assert "start it" in words
+    assert "one per device if not given (default: 2)" in words
+    assert "None" not in words
+    assert "False" not in words
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ("", ["-h", "--help", "start", "stop"]),
+        ("stop", ["-h", "--help"]),
+        ("start", ["-h", "--help", "-n", "--devices", "--strict"]),
+        ("start --strict", ["-h", "--help", "-n", "--devices", "--strict"]),
+        ("start --strict -n", []),
+        ("start --devices", ["gpu", "cpu"]),
+        ("nothing known", []),
+    ],
+)
+def test_the_words_that_may_follow(parser: Parser, before: str, words: list[str]) -> None:
+    assert parser.follow(before.split()) == words
