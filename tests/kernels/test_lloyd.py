@@ -70,7 +70,7 @@ def test_lloyd_step_against_numpy(device, n, d, k, dtype, weighted):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_many_steps_do_not_drift(device, dtype):
-    X, shift, centers, _ = problem(10007, 14, 20, dtype)
+    X, shift, centers, _ = problem(10007, 14, 127, dtype)
     rows, state = Rows.upload(device, X), new_labels(device, len(X))
     for _ in range(60):
         sums, totals, _ = lloyd_step(rows, shift, centers, state)
@@ -132,7 +132,7 @@ def test_no_rows(device):
     assert (sums.shape, totals.shape, changed) == ((4, 3), (4,), 0)
     assert not sums.any()
     assert not totals.any()
-    assert assign(rows, None, centers, state) == 0
+    assign(rows, None, centers, state)
     assert inertia(rows, None, centers, state) == 0.0
     assert own_distances(rows, None, centers, state).shape == (0,)
     assert labels_to_host(state, 0).shape == (0,)
@@ -147,11 +147,10 @@ def test_assign_gives_the_labels_of_a_step_and_may_come_between_steps(device, dt
     X, shift, centers, _ = problem(5000, 14, 20, dtype)
     rows, stepped, assigned = Rows.upload(device, X), new_labels(device, 5000), new_labels(device, 5000)
     lloyd_step(rows, shift, centers, stepped)
-    assert assign(rows, shift, centers, assigned) == 5000
+    assign(rows, shift, centers, assigned)
     np.testing.assert_array_equal(labels_to_host(assigned, 5000), labels_to_host(stepped, 5000))
     moved = centers[::-1].copy()
-    changed = assign(rows, shift, moved, assigned)
-    assert changed == np.count_nonzero(labels_to_host(assigned, 5000) != labels_to_host(stepped, 5000))
+    assign(rows, shift, moved, assigned)
     sums, totals, changed = lloyd_step(rows, shift, moved, assigned)
     assert changed == 0
     expected, counts = sums_of(X, shift, labels_to_host(assigned, 5000), np.ones(5000), 20)

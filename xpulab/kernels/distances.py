@@ -18,8 +18,8 @@ _STAGE_BYTES = 32 << 20
 
 
 @cache
-def _distance_kernel(d: int) -> Any:
-    def distance(item, data, first_block, centers, k, out):  # type: ignore[no-untyped-def]
+def _distance_kernel() -> Any:
+    def distance(item, data, d, first_block, centers, k, out):  # type: ignore[no-untyped-def]
         block = first_block + item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         for j in range(k):
@@ -58,8 +58,8 @@ def transform(rows: Rows, centers: npt.NDArray[Any], out: npt.NDArray[Any] | Non
     for first in range(0, rows.n_blocks, blocks):
         start, stop = first * BLOCK, min((first + blocks) * BLOCK, rows.n_samples)
         launch(
-            device, _distance_kernel(rows.n_features), -(-(stop - start) // BLOCK), BLOCK,
-            rows.data, np.int64(first), parameters, np.int64(k), stage,
+            device, _distance_kernel(), -(-(stop - start) // BLOCK), BLOCK,
+            rows.data, np.int64(rows.n_features), np.int64(first), parameters, np.int64(k), stage,
         )  # fmt: skip
         out[start:stop] = device.fetch(stage, stop=(stop - start) * k).reshape(-1, k)
     return out

@@ -95,9 +95,9 @@ def candidate_potentials(state: Seeding, candidates: npt.NDArray[Any]) -> npt.ND
     partial = rows.device.empty(rows.n_spans * _ITEMS * compiled, rows.dtype)
     sums = rows.device.empty(rows.n_spans * compiled, rows.dtype)
     launch(
-        rows.device, _potential_kernel(rows.n_features, compiled, weighted, rows.dtype), rows.n_spans, _ITEMS,
-        rows.data, rows.sample_weight if weighted else parameters, np.int64(rows.n_blocks), parameters,
-        state.closest, partial, sums,
+        rows.device, _potential_kernel(compiled, weighted, rows.dtype), rows.n_spans, _ITEMS,
+        rows.data, np.int64(rows.n_features), rows.sample_weight if weighted else parameters, np.int64(rows.n_blocks),
+        parameters, state.closest, partial, sums,
     )  # fmt: skip
     state._tried_sums = rows.device.fetch(sums).reshape(rows.n_spans, compiled).T[:t].astype(np.float64)
     return state._tried_sums.sum(axis=1)
@@ -148,13 +148,13 @@ def _span_contributions(state: Seeding, span: int) -> npt.NDArray[np.float64]:
 
 
 @cache
-def _potential_kernel(d: int, t: int, weighted: bool, dtype: np.dtype[Any]) -> Any:
+def _potential_kernel(t: int, weighted: bool, dtype: np.dtype[Any]) -> Any:
     number = dtype.type
     blocks_of_span = SPAN // BLOCK
     centers_tried = t + 1
     zero = number(0)
 
-    def potential(item, data, weights, n_blocks, parameters, closest, partial, sums):  # type: ignore[no-untyped-def]
+    def potential(item, data, d, weights, n_blocks, parameters, closest, partial, sums):  # type: ignore[no-untyped-def]
         # parameters: shift, the last accepted centre, then the t candidates
         span = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)

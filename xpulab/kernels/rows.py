@@ -110,14 +110,12 @@ def weighted(rows: Rows, sample_weight: npt.NDArray[Any]) -> Rows:
 
 
 @cache
-def _transpose_kernel(n_features: int, by_feature: bool) -> Any:
-    row_of_block = BLOCK * n_features
-
-    def transpose(item, stage, n, data, offset):  # type: ignore[no-untyped-def]
+def _transpose_kernel(by_feature: bool) -> Any:
+    def transpose(item, stage, n, n_features, data, offset):  # type: ignore[no-untyped-def]
         block = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         row = block * BLOCK + lane
-        to = offset + block * row_of_block + lane
+        to = offset + block * (n_features * BLOCK) + lane
         if row < n:
             for f in range(n_features):
                 data[index(to + f * BLOCK)] = stage[index(f * n + row if by_feature else row * n_features + f)]
@@ -138,15 +136,15 @@ def _fill_blocks(device: Device, block: npt.NDArray[Any], data: dpt.usm_ndarray)
         n = len(part)
         device.store(np.ascontiguousarray(part.T if by_feature else part), stage)
         launch(
-            device, _transpose_kernel(n_features, by_feature), -(-n // BLOCK), BLOCK,
-            stage, np.int64(n), data, np.int64(start * n_features),
+            device, _transpose_kernel(by_feature), -(-n // BLOCK), BLOCK,
+            stage, np.int64(n), np.int64(n_features), data, np.int64(start * n_features),
         )  # fmt: skip
     device.wait()
 
 
 @cache
-def _take_kernel(n_features: int) -> Any:
-    def take_rows(item, data, chosen, n, shift, out):  # type: ignore[no-untyped-def]
+def _take_kernel() -> Any:
+    def take_rows(item, data, n_features, chosen, n, shift, out):  # type: ignore[no-untyped-def]
         i = item.get_global_id(0)
         if i < n:
             row = chosen[index(i)]
@@ -186,17 +184,18 @@ def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None
     device = rows.device
     out = device.empty(m * rows.n_features, rows.dtype)
     launch(
-        device, _take_kernel(rows.n_features), -(-m // BLOCK), BLOCK,
-        rows.data, device.array(positions), np.int64(m), device.array(rows.shift_or_zero(shift)), out,
+        device, _take_kernel(), -(-m // BLOCK), BLOCK,
+        rows.data, np.int64(rows.n_features), device.array(positions), np.int64(m),
+        device.array(rows.shift_or_zero(shift)), out,
     )  # fmt: skip
     return device.fetch(out).reshape(m, rows.n_features)
 
 
 @cache
-def _column_kernel(n_features: int, squared: bool) -> Any:
+def _column_kernel(squared: bool) -> Any:
     blocks_of_span = SPAN // BLOCK
 
-    def column(item, data, n, shift, partial):  # type: ignore[no-untyped-def]
+    def column(item, data, n_features, n, shift, partial):  # type: ignore[no-untyped-def]
         span = item.get_group().get_group_id(0) // n_features
         f = item.get_group().get_group_id(0) % n_features
         lane = item.get_local_id(0)
@@ -233,15 +232,15 @@ def column_sums(rows: Rows, shift: npt.NDArray[Any] | None = None, squared: bool
         return np.zeros(d)
     partial = rows.device.empty(rows.n_spans * d * BLOCK, rows.dtype)
     launch(
-        rows.device, _column_kernel(d, squared), rows.n_spans * d, BLOCK,
-        rows.data, np.int64(rows.n_samples), rows.device.array(rows.shift_or_zero(shift)), partial,
+        rows.device, _column_kernel(squared), rows.n_spans * d, BLOCK,
+        rows.data, np.int64(d), np.int64(rows.n_samples), rows.device.array(rows.shift_or_zero(shift)), partial,
     )  # fmt: skip
     return rows.device.fetch(partial).reshape(rows.n_spans, d, BLOCK).sum(axis=(0, 2), dtype=np.float64)
 
 
 @cache
-def _finite_kernel(n_features: int) -> Any:
-    def finite(item, data, zero, bad):  # type: ignore[no-untyped-def]
+def _finite_kernel() -> Any:
+    def finite(item, data, n_features, zero, bad):  # type: ignore[no-untyped-def]
         block = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         total = zero
@@ -258,7 +257,8 @@ def find_nonfinite(rows: Rows) -> int:
         return -1
     bad = rows.device.empty(rows.n_blocks * BLOCK, np.int32)
     launch(
-        rows.device, _finite_kernel(rows.n_features), rows.n_blocks, BLOCK, rows.data, rows.dtype.type(0), bad
+        rows.device, _finite_kernel(), rows.n_blocks, BLOCK,
+        rows.data, np.int64(rows.n_features), rows.dtype.type(0), bad,
     )  # fmt: skip
     flags = rows.device.fetch(bad)
     first = int(flags.argmax())

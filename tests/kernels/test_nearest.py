@@ -1,0 +1,130 @@
+"""Rows that are let be keep the label that looking at them would give."""
+
+import numpy as np
+import pytest
+
+from xpulab.kernels import nearest
+from xpulab.kernels.lloyd import labels_to_host, lloyd_step
+from xpulab.kernels.nearest import Tile, find_nearest, new_labels
+from xpulab.kernels.rows import Rows
+
+TILES = [
+    Tile(),
+    Tile(2, 8),
+    Tile(4, 6),
+    Tile(1, 16, items=64),
+    Tile(2, 4, items=32, span=64),
+    Tile(span=1024, spread=True),
+]
+
+
+def data(n, d, k, dtype=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)).astype(dtype)
+    return X, X[:k] + rng.normal(0, 0.01, (k, d)).astype(dtype)
+
+
+def labels_of_all(device, rows, centers):
+    """By the kernel that looks at every row."""
+    state = new_labels(device, rows.n_samples)
+    find_nearest(rows, None, centers, state, again=False)
+    assert not state.span
+    return labels_to_host(state, rows.n_samples)
+
+
+def looked_at(device, state):
+    """How many rows the last call looked at."""
+    n_spans = -(-state.current.size // state.span)
+    return int(device.fetch(state.counts, stop=n_spans).sum())
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "k", "dtype"),
+    [
+        (10007, 14, 127, np.float32),
+        (10007, 14, 127, np.float64),
+        (63, 14, 60, np.float32),
+        (1030, 600, 127, np.float32),
+    ],
+)
+def test_forty_iterations_of_lloyd(device, n, d, k, dtype):
+    X, centers = data(n, d, k, dtype)
+    rows, state = Rows.upload(device, X), new_labels(device, n)
+    counts = []
+    for _ in range(40):
+        sums, weights, _ = lloyd_step(rows, None, centers, state)
+        np.testing.assert_array_equal(labels_to_host(state, n), labels_of_all(device, rows, centers))
+        counts.append(looked_at(device, state))
+        centers = np.where(weights[:, None] > 0, sums / np.maximum(weights, 1)[:, None], centers).astype(dtype)
+    assert counts[0] == n
+    assert counts[-1] < n / 2
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("again", [False, True])
+def test_every_tile_gives_the_same_labels(device, monkeypatch, tile, again):
+    X, centers = data(5000, 14, 127)
+    rows, state = Rows.upload(device, X), new_labels(device, 5000)
+    expected = labels_of_all(device, rows, centers)
+    monkeypatch.setattr(nearest, "tile_for", lambda *_: tile)
+    for _ in range(3):
+        find_nearest(rows, None, centers, state, again)
+        np.testing.assert_array_equal(labels_to_host(state, 5000), expected)
+        centers, back = centers + np.float32(1e-3), centers
+        find_nearest(rows, None, centers, state, again)
+        centers = back
+
+
+def test_rows_are_let_be_where_the_centres_stand_still(device):
+    X, centers = data(5000, 14, 127)
+    rows, state = Rows.upload(device, X), new_labels(device, 5000)
+    find_nearest(rows, None, centers, state)
+    find_nearest(rows, None, centers, state)
+    assert looked_at(device, state) < 10
+
+
+def test_centres_that_jump_or_change_places(device):
+    X, centers = data(5000, 14, 127)
+    rows, state = Rows.upload(device, X), new_labels(device, 5000)
+    for now in (centers, centers[::-1].copy(), np.roll(centers, 1, axis=0), centers + 5, centers * 0, centers):
+        find_nearest(rows, None, now, state)
+        np.testing.assert_array_equal(labels_to_host(state, 5000), labels_of_all(device, rows, now))
+
+
+def test_other_rows_another_shift_and_another_k_are_looked_at_whole(device):
+    X, centers = data(5000, 14, 127)
+    state = new_labels(device, 5000)
+    for rows in (Rows.upload(device, X), Rows.upload(device, -X)):
+        for shift in (None, X[0]):
+            for now in (centers, centers[:60]):
+                find_nearest(rows, shift, now, state)
+                assert looked_at(device, state) == 5000
+                expected = new_labels(device, 5000)
+                find_nearest(rows, shift, now, expected, again=False)
+                np.testing.assert_array_equal(labels_to_host(state, 5000), labels_to_host(expected, 5000))
+
+
+def test_ties_are_looked_at_and_go_to_the_first(device):
+    X = np.repeat(data(500, 14, 1)[0], 3, axis=0)
+    centers = np.concatenate([X[:90:3], X[:90:3], X[300:600:3]])
+    rows, state = Rows.upload(device, X), new_labels(device, len(X))
+    for _ in range(3):
+        find_nearest(rows, None, centers, state)
+        np.testing.assert_array_equal(labels_to_host(state, len(X)), labels_of_all(device, rows, centers))
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e18])
+def test_rounding_and_overflow_let_no_row_be_that_might_change(device, offset):
+    X, centers = data(5000, 14, 127)
+    rows, state = Rows.upload(device, X + np.float32(offset)), new_labels(device, 5000)
+    for step in range(5):
+        now = centers + np.float32(offset) + np.float32(step * 1e-3)
+        find_nearest(rows, None, now, state)
+        np.testing.assert_array_equal(labels_to_host(state, 5000), labels_of_all(device, rows, now))
+
+
+def test_few_centres_are_compared_with_every_row(device):
+    X, centers = data(5000, 14, 8)
+    state = new_labels(device, 5000)
+    find_nearest(Rows.upload(device, X), None, centers, state)
+    assert not state.span

@@ -1,0 +1,389 @@
+"""The nearest centre of each row, without looking at the rows whose centre cannot have changed.
+
+A row whose second nearest centre is farther than its nearest by more than both have moved since keeps its label: one
+number a row, the slack, is enough to know that [1]_. In each span of rows those that may change are listed, copied side
+by side, and compared with all centres; the others are not read.
+
+References
+----------
+.. [1] G. Hamerly, "Making k-means even faster", SIAM International Conference on Data Mining 2010, 130-140. The two
+   bounds of that paper are one here, their difference.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import dpctl.tensor as dpt
+import numpy as np
+import numpy.typing as npt
+from numba_dpex.kernel_api import PrivateArray, group_barrier
+
+from xpulab.kernels.device import Device
+from xpulab.kernels.launch import fma, index, launch
+from xpulab.kernels.rows import BLOCK, Rows
+
+__all__ = ["Labels", "Tile", "find_nearest", "new_labels"]
+
+_RING = 2 * BLOCK  # rows side by side: those of a block, and what the blocks before left over
+#: Features that a kernel has private memory for: one kernel for many numbers of them, and so few to compile. More
+#: would not leave room in a core's cache.
+_ROOMS = (4, 16, 64, 256, 512)
+_LINE = 64  # bytes that memory moves at a time, or a multiple of it
+_LEAST_CENTERS = 48  # with fewer, copying a row costs about as much as comparing it with all of them
+_LEAST_WORK = 512  # centres times features
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How the work is cut for a device.
+
+    Attributes
+    ----------
+    rows : int
+        Of a work-item: a centre's number, once loaded, serves them all.
+    centers : int
+        Whose distances are computed together: ``rows * centers`` scores stay in registers.
+    items : int
+        Of a work-group; ``rows * items`` divides BLOCK.
+    span : int
+        Rows of a work-group, a power of two and at least BLOCK.
+    spread : bool
+        Whether the items of a group share the copying of rows (a GPU), or each does all of it: where a group is one
+        thread with vector registers (a CPU), those are plain scalar moves, which cost less than vector gathers.
+    """
+
+    rows: int = 4
+    centers: int = 4
+    items: int = 16
+    span: int = 4096
+    spread: bool = False
+
+
+@dataclass(eq=False)
+class Labels:
+    """The centre of each row, on the device, with what is known of it from one iteration to the next.
+
+    Attributes
+    ----------
+    device : Device
+    current : dpctl.tensor.usm_ndarray of int32
+        One label per row, -1 at first; padded to whole blocks.
+    n_clusters : int
+        Number of the centres that the labels were chosen from, 0 at first.
+    listed : dpctl.tensor.usm_ndarray of int32
+        What the last `find_nearest` looked at. With `span` 0: the label that each row had before. Else for each span
+        of so many rows its `counts` first entries, ``row in the span | (label before + 1) << bits of span``.
+    counts : dpctl.tensor.usm_ndarray of int32 or None
+    span : int
+    """
+
+    device: Device
+    current: dpt.usm_ndarray
+    listed: dpt.usm_ndarray
+    n_clusters: int = 0
+    span: int = 0
+    counts: dpt.usm_ndarray | None = None
+    sums: npt.NDArray[np.float64] | None = None  # of lloyd.py
+    sums_of: Any = None
+    _slack: dpt.usm_ndarray | None = None
+    _slack_of: Any = None  # (rows, shift)
+    _centers: npt.NDArray[np.float64] | None = None  # for which _slack holds
+    _moved: npt.NDArray[np.float64] | None = None  # by how much, since, each row's slack has shrunk
+    _scratch: dict[str, dpt.usm_ndarray] = field(default_factory=dict)
+
+    def scratch(self, name: str, size: int, dtype: npt.DTypeLike) -> dpt.usm_ndarray:
+        """A flat device array of at least `size` elements, kept for the next call."""
+        array = self._scratch.get(name)
+        if array is None or array.size < size or array.dtype != dtype:
+            array = self._scratch[name] = self.device.empty(size, dtype)
+        return array
+
+    def forget(self) -> None:
+        """Look at every row the next time."""
+        self._slack_of = None
+
+
+def new_labels(device: Device, n: int) -> Labels:
+    """Labels of n rows, all -1."""
+    unset = np.full(-(-n // BLOCK) * BLOCK, -1, np.int32)
+    return Labels(device, device.array(unset), device.empty(unset.size, np.int32))
+
+
+def find_nearest(
+    rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels, again: bool = True
+) -> dpt.usm_ndarray:
+    """Label each row with its nearest centre; among equally near ones the first.
+
+    Parameters
+    ----------
+    rows : Rows
+        At least one.
+    shift : numpy.ndarray of shape (n_features,) or None
+        Subtracted from each row.
+    centers : numpy.ndarray of shape (n_clusters, n_features)
+        In the shifted frame.
+    labels : Labels
+        Changed in place.
+    again : bool
+        Whether the same rows will be labelled again, for centres that have moved a little.
+
+    Returns
+    -------
+    dpctl.tensor.usm_ndarray
+        Its first n_features numbers are the shift.
+    """
+    k, d = centers.shape
+    tile = tile_for(rows, k)
+    bounded = again and k >= _LEAST_CENTERS and k * d >= _LEAST_WORK
+    moved = _bounds(rows, shift, centers, labels) if bounded else np.zeros(k)
+    n_groups = -(-k // tile.centers)
+    # The centres that fill the last group are infinitely far.
+    norms = np.full(n_groups * tile.centers, np.inf)
+    norms[:k] = np.einsum("ij,ij->i", centers, centers, dtype=np.float64)
+    scaled = np.zeros((n_groups * tile.centers, d), rows.dtype)
+    scaled[:k] = -2 * centers
+    host = np.concatenate(
+        [
+            rows.shift_or_zero(shift),
+            norms.astype(rows.dtype),
+            scaled.reshape(n_groups, tile.centers, d).transpose(0, 2, 1).ravel(),
+            moved.astype(rows.dtype),
+        ]
+    )
+    parameters = labels.scratch("parameters", host.size, rows.dtype)
+    rows.device.store(host, parameters)
+    span = _span(rows, tile, k)
+    n_spans = -(-rows.n_samples // span)
+    labels.n_clusters, labels.span = k, span if bounded else 0
+    integers, numbers = labels.current, parameters
+    if bounded:
+        assert labels._slack is not None
+        labels.counts = labels.scratch("counts", n_spans, np.int32)
+        stage = labels.scratch("stage", n_spans * (d * _RING + BLOCK), rows.dtype)
+        outputs = labels._slack, labels.listed, labels.counts, stage, labels.scratch("found", n_spans * BLOCK, np.int32)
+    else:
+        labels.current, labels.listed = labels.listed, labels.current
+        stage = labels.scratch("stage", n_spans, rows.dtype)
+        outputs = numbers, integers, integers, stage, integers
+    # Scores are off by less than this times (|x|^2 + 2 |c|^2), and so is their difference by twice that.
+    eps = np.finfo(rows.dtype).eps
+    room_for = next((room for room in _ROOMS if d <= room), 0)
+    rounding = 2 * (d + 8) * eps
+    launch(
+        rows.device, _nearest_kernel(room_for, rows.dtype, tile, bounded), n_spans, tile.items,
+        rows.data, np.int64(rows.n_samples), np.int64(d), parameters, np.int64(n_groups), np.int64(span),
+        np.int32(span.bit_length() - 1), rows.dtype.type(rounding), rows.dtype.type(2 * norms[:k].max()),
+        rows.dtype.type(4 * eps * moved.max()), labels.current, *outputs,
+    )  # fmt: skip
+    return parameters
+
+
+TILES: dict[str, Tile] = {}
+
+
+def tile_for(rows: Rows, k: int) -> Tile:
+    return TILES.get("x", Tile())
+
+
+def _span(rows: Rows, tile: Tile, k: int) -> int:
+    """Rows of a work-group: fewer than the tile says where that leaves the device idle, or an entry has no room."""
+    enough = rows.n_samples // (4 * rows.device.compute_units)
+    return max(BLOCK, min(tile.span, 1 << max(0, enough.bit_length() - 1), 1 << (30 - (k + 1).bit_length())))
+
+
+def _bounds(
+    rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels
+) -> npt.NDArray[np.float64]:
+    """By how much the slack of the rows of each centre has shrunk, in all, since the slacks were set anew."""
+    now = centers.astype(np.float64)
+    known = (rows, rows.shift_or_zero(shift).tobytes(), centers.shape)
+    if labels._slack_of != known:
+        labels._slack_of = known
+        labels._slack = labels.device.array(np.full(rows.n_blocks * BLOCK, -np.inf, rows.dtype))
+        labels._moved = np.zeros(len(centers))
+    else:
+        assert labels._centers is not None
+        assert labels._moved is not None
+        steps = np.sqrt(np.square(now - labels._centers).sum(axis=1))
+        others = np.full(len(steps), steps.max())
+        others[steps.argmax()] = np.partition(steps, -2)[-2]
+        labels._moved = labels._moved + (steps + others) * (1 + 1e-9)
+    labels._centers = now
+    assert labels._moved is not None
+    return labels._moved
+
+
+@cache
+def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bool) -> Any:
+    """The kernel for at most `room_for` features, or for any number where that is 0."""
+    number = dtype.type
+    infinity, zero = number(np.inf), number(0)
+    most = number(1 - 1e-4)
+    none = number(-1)
+    one = np.int32(1)
+    block_mask = np.int32(BLOCK - 1)
+    ring_mask = _RING - 1
+    n_rows, n_centers, n_items = tile.rows, tile.centers, tile.items
+    step = n_rows * n_items
+    n_scores = n_rows * n_centers
+    tiled = room_for > 0
+    tile_size = max(1, room_for * n_rows)
+    lines_of_feature = BLOCK * dtype.itemsize // _LINE
+    per_line = _LINE // dtype.itemsize
+    stride, mine = (n_items, 1) if tile.spread else (1, 0)
+    copying = bounded and not tiled  # even whole blocks, because the distances read the copy
+
+    def nearest(  # type: ignore[no-untyped-def]
+        item,
+        data,
+        n,
+        d,
+        parameters,
+        n_groups,
+        span,
+        bits,
+        rounding,
+        largest,
+        margin,
+        labels,
+        slack,
+        listed,
+        counts,
+        stage,
+        found,
+    ):
+        # parameters: shift (d), squared norms (n_groups * n_centers), then -2 * centres (n_groups, d, n_centers), then
+        # for each centre by how much the slack of its rows has shrunk.
+        # stage, of each group: the rows side by side (d, _RING), then the new slacks; found: their labels.
+        group = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        centers = d + n_groups * n_centers
+        moved = centers + n_groups * n_centers * d
+        x = PrivateArray(tile_size, number)
+        least = PrivateArray(n_rows, number)
+        second = PrivateArray(n_rows, number)
+        label = PrivateArray(n_rows, np.int32)
+        score = PrivateArray(n_scores, number)
+        first_row = group * span
+        last_row = min(first_row + span, n)
+        ring = group * (d * _RING + BLOCK)
+        lines = d * lines_of_feature
+        slacks = ring + d * _RING
+        labelled = group * BLOCK
+        touched = zero
+        seen = first_row // BLOCK - 1
+        last_line = (n + (BLOCK - 1)) // BLOCK * lines - 1
+        taken = 0  # rows of the span that are listed
+        done = 0  # of them, those that have been compared
+        for block in range(first_row // BLOCK, (last_row + (BLOCK - 1)) // BLOCK):
+            data_of_block = block * (d * BLOCK)
+            before = taken
+            if bounded:
+                for row in range(block * BLOCK, min(block * BLOCK + BLOCK, n)):
+                    old = labels[index(row)]
+                    listed[index(first_row + taken)] = np.int32(row - first_row) | ((old + one) << bits)
+                    if slack[index(row)] <= parameters[index(moved + max(old, np.int32(0)))]:
+                        taken += 1
+            else:
+                taken += BLOCK
+            whole = done == before and taken == before + BLOCK and not copying
+            if bounded and not whole:
+                for i in range(before + lane * mine, taken, stride):
+                    row_of_block = listed[index(first_row + i)] & block_mask
+                    to = ring + (i & ring_mask)
+                    for f in range(d):
+                        stage[index(to + f * _RING)] = (
+                            data[index(data_of_block + f * BLOCK + row_of_block)] - parameters[index(f)]
+                        )
+                group_barrier(item.get_group())
+            enough = step if (block + 1) * BLOCK < last_row else 1
+            while taken - done >= enough:
+                place = done - before if whole else done & ring_mask
+                for r in range(n_rows):
+                    least[r] = infinity
+                    second[r] = infinity
+                    label[r] = 0
+                if tiled:
+                    if whole:
+                        for f in range(d):
+                            for r in range(n_rows):
+                                at = data_of_block + f * BLOCK + place + r * n_items + lane
+                                x[f * n_rows + r] = data[index(at)] - parameters[index(f)]
+                    else:
+                        for f in range(d):
+                            for r in range(n_rows):
+                                x[f * n_rows + r] = stage[index(ring + f * _RING + place + r * n_items + lane)]
+                # While the distances are computed, a number of each line of memory that comes next is loaded: the
+                # device would otherwise wait for memory and compute in turns.
+                ahead = (block - seen) * lines
+                seen = block
+                next_line = (block + 1) * lines
+                per_group = (ahead + n_groups - 1) // n_groups
+                for c in range(n_groups):
+                    for line in range(next_line, next_line + per_group):
+                        touched += data[index(min(line, last_line) * per_line)]
+                    next_line += per_group
+                    for j in range(n_centers):
+                        for r in range(n_rows):
+                            score[j * n_rows + r] = parameters[index(d + c * n_centers + j)]
+                    for f in range(d):
+                        for j in range(n_centers):
+                            y = parameters[index(centers + (c * d + f) * n_centers + j)]
+                            for r in range(n_rows):
+                                if tiled:
+                                    z = x[f * n_rows + r]
+                                elif bounded:
+                                    z = stage[index(ring + f * _RING + place + r * n_items + lane)]
+                                else:
+                                    at = data_of_block + f * BLOCK + place + r * n_items + lane
+                                    z = data[index(at)] - parameters[index(f)]
+                                score[j * n_rows + r] = fma(z, y, score[j * n_rows + r])
+                    for j in range(n_centers):
+                        for r in range(n_rows):
+                            s = score[j * n_rows + r]
+                            t = least[r]
+                            if s < t:
+                                second[r] = t
+                                least[r] = s
+                                label[r] = np.int32(c * n_centers + j)
+                            elif s < second[r]:
+                                second[r] = s
+                if bounded:
+                    for r in range(n_rows):
+                        xx = zero
+                        for f in range(d):
+                            z = (
+                                x[f * n_rows + r]
+                                if tiled
+                                else stage[index(ring + f * _RING + place + r * n_items + lane)]
+                            )
+                            xx = fma(z, z, xx)
+                        error = rounding * (xx + largest)
+                        near = math.sqrt(max(least[r] + xx, zero) + error)
+                        far = math.sqrt(max(second[r] + xx, zero) + error)
+                        room = (second[r] - least[r] - error) / (near + far) * most - margin
+                        room = infinity if second[r] == infinity else room  # there is no other centre
+                        # Also where it is NaN, after an overflow.
+                        stage[index(slacks + lane + r * n_items)] = room if room > zero else none
+                    for r in range(n_rows):
+                        found[index(labelled + lane + r * n_items)] = label[r]
+                    group_barrier(item.get_group())
+                    for i in range(done + lane * mine, min(done + step, taken), stride):
+                        row = first_row + (listed[index(first_row + i)] & np.int32(span - 1))
+                        new = found[index(labelled + i - done)]
+                        labels[index(row)] = new
+                        slack[index(row)] = stage[index(slacks + i - done)] + parameters[index(moved + new)]
+                    group_barrier(item.get_group())
+                else:
+                    for r in range(n_rows):
+                        labels[index(block * BLOCK + place + r * n_items + lane)] = label[r]
+                done = min(done + step, taken)
+        if bounded:
+            counts[index(group)] = np.int32(taken)
+        stage[index(ring if bounded else group)] = touched  # so that the compiler leaves the loads in
+
+    return nearest
