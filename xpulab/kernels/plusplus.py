@@ -93,13 +93,13 @@ def candidate_potentials(state: Seeding, candidates: npt.NDArray[Any]) -> npt.ND
     parameters = rows.device.array(np.concatenate([state.shift, state.last, filled.ravel()]))
     weighted = rows.sample_weight is not None
     partial = rows.device.empty(rows.n_spans * _ITEMS * compiled, rows.dtype)
-    sums = rows.device.empty(rows.n_spans * compiled, rows.dtype)
+    sums = rows.device.empty(rows.n_spans * (compiled + 1), rows.dtype)
     launch(
         rows.device, _potential_kernel(compiled, weighted, rows.dtype), rows.n_spans, _ITEMS,
         rows.data, np.int64(rows.n_features), rows.sample_weight if weighted else parameters, np.int64(rows.n_blocks),
         parameters, state.closest, partial, sums,
     )  # fmt: skip
-    state._tried_sums = rows.device.fetch(sums).reshape(rows.n_spans, compiled).T[:t].astype(np.float64)
+    state._tried_sums = rows.device.fetch(sums, stop=rows.n_spans * compiled).reshape(rows.n_spans, compiled).T[:t].astype(np.float64)
     return state._tried_sums.sum(axis=1)
 
 
@@ -160,13 +160,17 @@ def _potential_kernel(t: int, weighted: bool, dtype: np.dtype[Any]) -> Any:
         lane = item.get_local_id(0)
         distance = PrivateArray(centers_tried, number)
         total = PrivateArray(t, number)
+        touched = zero
         for j in range(t):
             total[j] = zero
         for block in range(span * blocks_of_span, min((span + 1) * blocks_of_span, n_blocks)):
-            for part in range(lane, BLOCK, _ITEMS):
+            after = min(block + 1, n_blocks - 1) * (d * BLOCK)
+            for quarter in range(BLOCK // _ITEMS):
+                part = quarter * _ITEMS + lane
                 for j in range(centers_tried):
                     distance[j] = zero
                 for f in range(d):
+                    touched += data[index(after + f * BLOCK + quarter * _ITEMS)]
                     x = data[index((block * d + f) * BLOCK + part)] - parameters[index(f)]
                     for j in range(centers_tried):
                         y = x - parameters[index((j + 1) * d + f)]
@@ -181,8 +185,10 @@ def _potential_kernel(t: int, weighted: bool, dtype: np.dtype[Any]) -> Any:
                     total[j] += reached
         for j in range(t):
             partial[index((span * t + j) * _ITEMS + lane)] = total[j]
+        sums[index(item.get_group().get_group_range(0) * t + span)] = touched
         group_barrier(item.get_group())
-        for j in range(lane, t, _ITEMS):
+        # By every item alike: shared out, it would be gathers, which cost a CPU a third of the whole pass.
+        for j in range(t):
             added = zero
             for i in range(_ITEMS):
                 added += partial[index((span * t + j) * _ITEMS + i)]
