@@ -12,6 +12,7 @@ References
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -69,12 +70,24 @@ class Problem:
         self.history: list[tuple[int, int, float, float, float]] = []
         self._started = time.perf_counter()
 
+    @functools.cached_property
+    def squares(self) -> np.ndarray:
+        """Sum over all rows, weights aside, of the squared distance to the mean, by column: (n_features,)."""
+        return self.comm.allreduce(columns.column_sums(self.rows, self.shift, squared=True))
+
+    @functools.cached_property
+    def total_squares(self) -> float:
+        """Weighted sum of the rows' squared norms: the inertia of one centre at the mean."""
+        if self.weights is None:
+            return float(self.squares.sum())
+        labels = lloyd.new_labels(self.task.device, self.rows.n_samples)
+        origin = np.zeros((1, self.rows.n_features), self.rows.dtype)
+        lloyd.assign(self.rows, self.shift, origin, labels, again=False)
+        return float(self.comm.allreduce(np.array([lloyd.inertia(self.rows, self.shift, origin, labels)]))[0])
+
     def tolerance(self, tol: float) -> float:
         """The bound on the centres' squared movement: `tol` times the mean variance of the columns."""
-        if tol == 0:
-            return 0.0
-        squares = self.comm.allreduce(columns.column_sums(self.rows, self.shift, squared=True))
-        return float(tol * np.mean(squares / self.n_samples))
+        return float(tol * np.mean(self.squares / self.n_samples)) if tol else 0.0
 
     def take(self, index: np.ndarray) -> np.ndarray:
         """Rows by their place in the whole data set, centred, on every rank: shape (len(index), n_features)."""
@@ -133,7 +146,6 @@ def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: floa
     rows, shift, comm = problem.rows, problem.shift, problem.comm
     k, d = centers.shape
     labels = lloyd.new_labels(problem.task.device, rows.n_samples)
-    squares = _total_squares(problem)
     messages = []
     strict = False
     iteration = -1
@@ -144,7 +156,7 @@ def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: floa
         total = comm.allreduce(np.concatenate([sums.ravel(), weights, [moves, problem.task.cancelled()]]))
         sums, weights = total[: k * d].reshape(k, d), total[k * d : -2]
         changed, cancelled = total[-2:]
-        inertia = _inertia_of_sums(squares, sums, weights, centers)
+        inertia = _inertia_of_sums(problem.total_squares, sums, weights, centers)
         moved = _new_centers(problem, centers, labels, sums, weights)
         center_shift = float(((moved.astype(np.float64) - centers) ** 2).sum())
         problem.note(run + 1, iteration + 1, inertia, center_shift)
@@ -177,15 +189,6 @@ def _clear_absent(problem: Problem, labels: Any, sums: np.ndarray, weights: np.n
         host = lloyd.labels_to_host(labels, problem.rows.n_samples)
         absent = np.bincount(host, problem.weights > 0, minlength=len(weights)) == 0
         sums[absent] = weights[absent] = 0
-
-
-def _total_squares(problem: Problem) -> float:
-    """Weighted sum of the rows' squared norms: the inertia of one centre at the mean."""
-    rows = problem.rows
-    labels = lloyd.new_labels(problem.task.device, rows.n_samples)
-    origin = np.zeros((1, rows.n_features), rows.dtype)
-    lloyd.assign(rows, problem.shift, origin, labels)
-    return float(problem.comm.allreduce(np.array([lloyd.inertia(rows, problem.shift, origin, labels)]))[0])
 
 
 def _inertia_of_sums(squares: float, sums: np.ndarray, weights: np.ndarray, centers: np.ndarray) -> float:

@@ -103,7 +103,7 @@ def _kmeans_predict(
     rows = rows_of(task, source, weights_of(task, weights, source["bounds"]))
     shift = np.zeros(rows.n_features, rows.dtype)
     labels = lloyd.new_labels(task.device, rows.n_samples)
-    lloyd.assign(rows, shift, centers, labels)
+    lloyd.assign(rows, shift, centers, labels, again=False)
     if target is not None:
         write_block(task, target, source["bounds"], lloyd.labels_to_host(labels, rows.n_samples))
         return {"rows": rows.n_samples}

@@ -55,6 +55,8 @@ class Device:
         self.has_float64: bool = device.has_aspect_fp64
         self.compute_units: int = device.max_compute_units
         self.max_group: int = device.max_work_group_size
+        #: On the CPU the device's memory is the host's, and a copy needs no command of the queue.
+        self._usm_type = "shared" if device.is_cpu else "device"
         self.kernel_seconds = 0.0
         self.compile_seconds = 0.0
         self.specialisations: dict[Any, Any] = {}  # filled and read by launch.py
@@ -98,7 +100,7 @@ class Device:
         """
         size = max(size, 1)
         try:
-            return dpt.empty(size, dtype=dtype, usm_type="device", sycl_queue=self.queue)
+            return dpt.empty(size, dtype=dtype, usm_type=self._usm_type, sycl_queue=self.queue)
         except (dpctl.memory.USMAllocationError, MemoryError) as error:
             memory = self.queue.sycl_device.global_mem_size
             raise DeviceError(
@@ -108,7 +110,12 @@ class Device:
 
     def store(self, host: npt.NDArray[Any], array: dpt.usm_ndarray) -> None:
         """Copy a contiguous host array to the start of a device array of the same dtype."""
-        if host.size:
+        if not host.size:
+            return
+        if self._usm_type == "shared":
+            self.wait()
+            np.frombuffer(array.usm_data, host.dtype, host.size)[:] = host.reshape(-1)
+        else:
             self.queue.memcpy(array.usm_data, host.reshape(-1).view(np.uint8), host.nbytes)
 
     def array(self, host: npt.NDArray[Any]) -> dpt.usm_ndarray:
@@ -119,6 +126,9 @@ class Device:
 
     def fetch(self, array: dpt.usm_ndarray, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
         """A host copy of ``array[start:stop]`` of a flat device array, after all that was launched before."""
+        if self._usm_type == "shared":
+            self.wait()
+            return np.frombuffer(array.usm_data, array.dtype)[start:stop].copy()
         part = array[start:stop]
         host = np.empty(part.size, dtype=part.dtype)
         if host.size:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import dis
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,12 +39,15 @@ __all__ = ["Specialisation", "fma", "index", "launch", "specialise"]
 index = np.uint64
 
 _MAX_ITEMS = 2**31 - 1  # more are not launched
-_CTYPES = {
-    np.dtype(np.float32): ctypes.c_float,
-    np.dtype(np.float64): ctypes.c_double,
-    np.dtype(np.int32): ctypes.c_int32,
-    np.dtype(np.int64): ctypes.c_int64,
+_CTYPES: dict[type, Any] = {
+    np.float32: ctypes.c_float,
+    np.float64: ctypes.c_double,
+    np.int32: ctypes.c_int32,
+    np.int64: ctypes.c_int64,
 }
+#: How an array is passed, for as long as it lives: a launch of fifteen arguments would else spend 50 us on that.
+#: By id, because arrays have no hash; the weak reference takes the entry out again.
+_passed: dict[int, tuple[Any, list[Any], weakref.ref[Any]]] = {}
 
 
 @intrinsic(target="spirv")
@@ -94,7 +98,8 @@ def launch(device: Device, function: Callable[..., None], groups: int, size: int
     DeviceError
         If an argument is float64 on a device without it, or of another type than those above.
     """
-    specialisation = specialise(device, function, *arguments)
+    passed = [_pass(argument) for argument in arguments]
+    specialisation = _specialise(device, function, tuple([p[0] for p in passed]), arguments)
     kernel = specialisation.kernel
     most = min(device.max_group, kernel.work_group_size)
     if not (groups > 0 and 0 < size <= most and groups * size <= _MAX_ITEMS):
@@ -102,7 +107,7 @@ def launch(device: Device, function: Callable[..., None], groups: int, size: int
             f"{specialisation.name}: {groups:,} work-groups of {size:,} work-items were asked for; {device.name} takes "
             f"1 to {most:,} in a work-group and {_MAX_ITEMS:,} in all; use more engines, or fewer rows"
         )
-    flat = [value for argument in arguments for value in _flatten(argument)]
+    flat = [value for p in passed for value in p[1]]
     if len(flat) != kernel.num_args:
         raise KernelLaunchError(f"{specialisation.name}: {len(flat)} values for {kernel.num_args} kernel arguments")
     try:
@@ -123,29 +128,51 @@ def specialise(device: Device, function: Callable[..., None], *arguments: Any) -
     KernelBuildError, DeviceError
         See `launch`.
     """
-    key = (function, *(_kind(argument) for argument in arguments))
+    return _specialise(device, function, tuple([_pass(argument)[0] for argument in arguments]), arguments)
+
+
+def _specialise(
+    device: Device, function: Callable[..., None], kinds: tuple[Any, ...], arguments: tuple[Any, ...]
+) -> Specialisation:
+    key = (function, kinds)
     found = device.specialisations.get(key)
     if found is None:
         start = time.perf_counter()
-        found = device.specialisations[key] = _build(device, function, arguments)
+        found = device.specialisations[key] = _build(device, function, kinds, arguments)
         device.compile_seconds += time.perf_counter() - start
     return found
 
 
-def _kind(argument: Any) -> Any:
-    """What the compiled code depends on: an array's dtype, or a scalar's."""
-    if isinstance(argument, dpt.usm_ndarray):
-        return "array", argument.dtype
-    return getattr(argument, "dtype", type(argument))
+def _pass(argument: Any) -> tuple[Any, ...]:
+    """What the compiled code depends on (the type of a scalar, or an array's), and the values that a kernel takes.
+
+    Of an array, numba-dpex's kernels take size, itemsize, data, shape and stride.
+    """
+    if not isinstance(argument, dpt.usm_ndarray):
+        kind = type(argument)
+        number = _CTYPES.get(kind)
+        return kind, [argument if number is None else number(argument.item())]
+    key = id(argument)
+    found = _passed.get(key)
+    if found is None:
+        if argument.ndim != 1 or not argument.flags.c_contiguous:
+            raise KernelLaunchError(f"an array of shape {argument.shape} was given, a flat contiguous one expected")
+        size, itemsize = ctypes.c_int64(argument.size), ctypes.c_int64(argument.itemsize)
+        values = [size, itemsize, argument.usm_data, size, itemsize]
+        gone = weakref.ref(argument, lambda _: _passed.pop(key, None))
+        found = _passed[key] = (f"array of {argument.dtype}", values, gone)
+    return found
 
 
-def _build(device: Device, function: Callable[..., None], arguments: tuple[Any, ...]) -> Specialisation:
+def _build(
+    device: Device, function: Callable[..., None], kinds: tuple[Any, ...], arguments: tuple[Any, ...]
+) -> Specialisation:
     name = function.__name__
-    kinds = tuple(_numba_type(device, name, argument) for argument in arguments)
-    key = cache.key_of(function, tuple(_kind(argument) for argument in arguments))
+    types_ = tuple(_numba_type(device, name, argument) for argument in arguments)
+    key = cache.key_of(function, kinds)
     found = cache.load(key)
     if found is None:
-        found = _compile(function, kinds)
+        found = _compile(function, types_)
         cache.store(key, *found)
     entry, spirv = found
     try:
@@ -183,7 +210,7 @@ def _numba_type(device: Device, name: str, argument: Any) -> Any:
         If it is of a type that kernels do not take, or float64 where there is none.
     """
     dtype = getattr(argument, "dtype", None)
-    if dtype not in _CTYPES:
+    if dtype is None or dtype.type not in _CTYPES:
         raise DeviceError(
             f"{name}: an argument of type {dtype or type(argument).__name__} was given, float32, float64, int32 or "
             "int64 expected; cast floats to float32, and wrap a Python number as np.float32(...) or np.int64(...)"
@@ -193,13 +220,3 @@ def _numba_type(device: Device, name: str, argument: Any) -> Any:
     if not isinstance(argument, dpt.usm_ndarray):
         return from_dtype(dtype)
     return USMNdArray(1, layout="C", dtype=from_dtype(dtype), queue=DpctlSyclQueue(device.queue))
-
-
-def _flatten(argument: Any) -> list[Any]:
-    """A kernel argument as numba-dpex's kernels take it: of an array size, itemsize, data, shape and stride."""
-    if not isinstance(argument, dpt.usm_ndarray):
-        return [_CTYPES[argument.dtype](argument.item())]
-    if argument.ndim != 1 or not argument.flags.c_contiguous:
-        raise KernelLaunchError(f"an array of shape {argument.shape} was given, a flat contiguous one expected")
-    size, itemsize = ctypes.c_int64(argument.size), ctypes.c_int64(argument.itemsize)
-    return [size, itemsize, argument.usm_data, size, itemsize]

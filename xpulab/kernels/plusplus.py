@@ -99,7 +99,9 @@ def candidate_potentials(state: Seeding, candidates: npt.NDArray[Any]) -> npt.ND
         rows.data, np.int64(rows.n_features), rows.sample_weight if weighted else parameters, np.int64(rows.n_blocks),
         parameters, state.closest, partial, sums,
     )  # fmt: skip
-    state._tried_sums = rows.device.fetch(sums, stop=rows.n_spans * compiled).reshape(rows.n_spans, compiled).T[:t].astype(np.float64)
+    state._tried_sums = (
+        rows.device.fetch(sums, stop=rows.n_spans * compiled).reshape(rows.n_spans, compiled).T[:t].astype(np.float64)
+    )
     return state._tried_sums.sum(axis=1)
 
 

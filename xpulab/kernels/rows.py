@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import dpctl.tensor as dpt
@@ -75,7 +75,7 @@ class Rows:
         rows = cls(device, data, n_samples, n_features, None)
         return rows if sample_weight is None else weighted(rows, sample_weight)
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """float32 or float64."""
         return self.data.dtype
