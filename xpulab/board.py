@@ -16,11 +16,13 @@ import numpy as np
 
 from xpulab.memory import SharedBlock
 
-__all__ = ["PHASES", "Board", "new_task_number"]
+__all__ = ["PHASES", "RUNS", "Board", "new_task_number"]
 
 #: What the seconds of a task are split into; `wait` is for the other ranks, `communicate` what reductions then take.
 PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
 
+#: Runs whose lengths stand on the board: the latest ones, each at its number modulo this.
+RUNS = 64
 _CANCELLED = 64  # stop requests that can stand at once; a task looks only for its own number
 
 _RANK = np.dtype(
@@ -34,7 +36,7 @@ _RANK = np.dtype(
         ("device_bytes", "i8"),  # held for handles and fits
         ("run", "i8"),  # of n_init, from 1 on
         ("iteration", "i8"),  # of the run, from 1 on
-        ("max_iter", "i8"),
+        ("lengths", "i8", (RUNS,)),  # iterations of the latest runs
         ("inertia", "f8"),
         ("center_shift", "f8"),
         ("seconds", "f8", (len(PHASES),)),

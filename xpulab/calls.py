@@ -6,7 +6,7 @@ import contextlib
 import functools
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from types import TracebackType
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from xpulab import progress
-from xpulab.board import PHASES
+from xpulab.board import PHASES, RUNS
 from xpulab.deploy.cluster import Answer, XPUCluster
 from xpulab.rendering import format_seconds
 from xpulab.report import EngineReport, FitReport, Iteration
@@ -35,14 +35,26 @@ class Call:
     cluster : XPUCluster
     n_init : int
         Runs from different starts.
+    reached : callable, optional
+        Called with run and iteration, both from 1, when they are seen to have ended.
 
     Attributes
     ----------
     report : FitReport
     """
 
-    def __init__(self, estimator: Any, method: str, X: Any, cluster: XPUCluster, n_init: int = 1) -> None:
+    def __init__(
+        self,
+        estimator: Any,
+        method: str,
+        X: Any,
+        cluster: XPUCluster,
+        n_init: int = 1,
+        reached: Callable[[int, int], None] = lambda run, iteration: None,
+    ) -> None:
         self.cluster = cluster
+        self._reached = reached
+        self._told_run = 0
         self.report = FitReport(
             estimator=type(estimator).__name__,
             method=method,
@@ -128,6 +140,17 @@ class Call:
             now.seconds = (time.perf_counter() - self._seen) / passed
             self._seen = time.perf_counter()
             seen.append(now)
+        self._tell(record)
+
+    def _tell(self, record: Any) -> None:
+        """Every iteration that has ended since the last look, also those of runs that have come and gone."""
+        run = int(record["run"])  # first: what the lengths of this run and of those before say from now on is true
+        lengths = record["lengths"]
+        if run - self._told_run >= RUNS:
+            return  # some are lost: the answer will have them
+        for each in range(max(1, self._told_run), run + 1):
+            self._reached(each, int(lengths[(each - 1) % RUNS]))
+        self._told_run = run
 
     def _fill(self, answer: Answer) -> None:
         """What the ranks said at the end, into the report."""

@@ -10,16 +10,18 @@ import sklearn.cluster
 from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, check_random_state
+from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.validation import _check_sample_weight, _is_arraylike_not_scalar, check_is_fitted, validate_data
 
 from xpulab.calls import Call
+from xpulab.cluster._callbacks import Callbacks, CallbackSupportMixin, callback_management_context
 from xpulab.data import Outgoing, ShardedArray, bounds_of
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 
 __all__ = ["KMeans"]
 
 
-class KMeans(sklearn.cluster.KMeans):
+class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
     """K-Means clustering on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.cluster.KMeans`, for any number of engines: the same start
@@ -108,8 +110,25 @@ class KMeans(sklearn.cluster.KMeans):
         random = check_random_state(self.random_state)
         if callable(self.init):
             init = self._called_init(X, random, n_init)
+        with callback_management_context(self):
+            callbacks = Callbacks(self, X, weights, n_init, self.max_iter)
+            result = self._fit(cluster, X, weights, random, n_init, init, callbacks)
+            fitted = ("cluster_centers_", "labels_", "inertia_", "n_iter_", "n_features_in_", "_n_features_out")
+            callbacks.end(result["history"], {name: getattr(self, name) for name in fitted})
+        return self
 
-        call = Call(self, "fit", X, cluster, n_init)
+    def _fit(
+        self,
+        cluster: XPUCluster,
+        X: Any,
+        weights: np.ndarray | None,
+        random: np.random.RandomState,
+        n_init: int,
+        init: Any,
+        callbacks: Callbacks,
+    ) -> dict[str, Any]:
+        """What the engines answered; the attributes are set."""
+        call = Call(self, "fit", X, cluster, n_init, callbacks.reached)
         try:
             with call, Outgoing() as outgoing:
                 target, labels = outgoing.receive((X.shape[0],), np.int32)
@@ -133,7 +152,7 @@ class KMeans(sklearn.cluster.KMeans):
         random.set_state(result["random"])
         self._keep(result, labels)
         self.report_ = call.report
-        return self
+        return result
 
     def predict(self, X: Any) -> np.ndarray:
         """Index of the nearest centre of each row.
@@ -210,6 +229,25 @@ class KMeans(sklearn.cluster.KMeans):
             )
         return -float(answer.results[0]["inertia"])
 
+    def to_sklearn(self) -> sklearn.cluster.KMeans:
+        """A plain scikit-learn KMeans with the same parameters and what was fitted, which needs no cluster.
+
+        Returns
+        -------
+        sklearn.cluster.KMeans
+
+        Raises
+        ------
+        NotFittedError
+        """
+        check_is_fitted(self)
+        plain = sklearn.cluster.KMeans(**self.get_params(deep=False))
+        for name, value in vars(self).items():
+            if (name.endswith("_") and name != "report_") or name in ("_n_features_out", "_n_init"):
+                setattr(plain, name, value)
+        plain._n_threads = _openmp_effective_n_threads()
+        return plain
+
     def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool) -> Any:
         """X as rows that can be sent, or the handle as it is; raises before anything has been sent."""
         if isinstance(X, ShardedArray):
@@ -232,9 +270,16 @@ class KMeans(sklearn.cluster.KMeans):
             raise ValueError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
         given = _is_arraylike_not_scalar(self.init)
         once = given or self.init == "k-means++"
-        n_init = (1 if once else 10) if self.n_init == "auto" else self.n_init
+        n_init = self._n_init = (1 if once else 10) if self.n_init == "auto" else self.n_init
+        if self.algorithm == "elkan" and self.n_clusters == 1:
+            warnings.warn(
+                "algorithm='elkan' doesn't make sense for a single cluster. Using 'lloyd' instead.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
         if not given:
             return n_init, self.init
+        self._n_init = 1
         if n_init != 1:
             warnings.warn(
                 "Explicit initial center position passed: performing only one init in "

@@ -369,8 +369,9 @@ class XPUCluster:
                 self._board.forget(number)
 
     def _wait(self, pending: Any, name: str, number: int, watch: Callable[[Any], None] | None) -> list[dict[str, Any]]:
-        """Wait for all ranks; an interrupt asks them to stop, and is raised when they have."""
+        """Wait for all ranks; an interrupt, or an error of `watch`, asks them to stop, and is raised when they have."""
         deadline = float("inf")
+        failure: Exception | None = None
         while True:
             try:
                 while not pending.ready():
@@ -381,8 +382,14 @@ class XPUCluster:
                             f"the engines did not end the task {name!r} within {_INTERRUPT_GRACE:.0f} s of the "
                             "interrupt; type: %xpu_cluster restart"
                         )
-                    if watch is not None and self._board is not None:
-                        watch(self._board.ranks)
+                    if watch is not None and failure is None and self._board is not None:
+                        try:
+                            watch(self._board.ranks)
+                        except Exception as error:  # a user's callback: the engines must not go on for nothing
+                            failure = error
+                            self._board.cancel(number)
+                if failure is not None:
+                    raise failure
                 return list(pending.get())
             except KeyboardInterrupt:
                 if self._board is None:

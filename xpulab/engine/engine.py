@@ -183,7 +183,7 @@ class Task:
         self.device.kernel_seconds = self.device.compile_seconds = 0.0
         record = engine.record
         record["seconds"] = record["total"] = 0
-        record["iteration"] = record["run"] = record["max_iter"] = 0
+        record["iteration"] = record["run"] = record["lengths"] = 0
         record["inertia"] = record["center_shift"] = np.nan
         record["name"] = name.encode()
         record["task"] = number

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from xpulab.board import RUNS
 from xpulab.engine.engine import Interrupted, Task
 from xpulab.kernels import lloyd, plusplus
 from xpulab.kernels import rows as columns
@@ -100,6 +101,7 @@ class Problem:
 
     def note(self, run: int, iteration: int, inertia: float, center_shift: float) -> None:
         """Keep and show where the run is."""
+        self.task.engine.record["lengths"][(run - 1) % RUNS] = iteration
         self.history.append((run, iteration, inertia, center_shift, time.perf_counter() - self._started))
         self.task.show(run=run, iteration=iteration, inertia=inertia, center_shift=center_shift)
 
@@ -127,7 +129,6 @@ def fit(
     """
     tolerance = problem.tolerance(tol)
     best: Outcome | None = None
-    problem.task.show(max_iter=max_iter)
     for run in range(n_init):
         if isinstance(init, str):
             start = _starts[init](problem, n_clusters, random)
