@@ -17,7 +17,7 @@ from xpulab.rendering import format_size
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster
 
-__all__ = ["Outgoing", "ShardedArray", "bounds_of", "incoming"]
+__all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "incoming"]
 
 _CHUNK = 8 << 20  # bytes that one thread copies at a time: small arrays stay with one thread
 _THREADS = 4  # more do not fill new pages faster
@@ -51,6 +51,26 @@ def bounds_of(n_samples: int, size: int, counts: list[int] | None = None) -> lis
             f"least 0 that add up to {n_samples}"
         )
     return [0, *(int(bound) for bound in np.cumsum(counts))]
+
+
+def bounds_by_stored(indptr: np.ndarray[Any, Any], size: int) -> list[int]:
+    """Cut rows of a CSR matrix into one contiguous block a rank, with about as many stored values in each.
+
+    Parameters
+    ----------
+    indptr : numpy.ndarray of int of shape (n_samples + 1,)
+    size : int
+        Ranks.
+
+    Returns
+    -------
+    list of int of length size + 1
+    """
+    n = len(indptr) - 1
+    # A row costs something even without stored values.
+    work = indptr.astype(np.int64) + 4 * np.arange(n + 1)
+    inner = np.searchsorted(work, work[-1] * np.arange(1, size) / size)
+    return [0, *(int(bound) for bound in np.minimum(inner, n)), n]
 
 
 class Outgoing:

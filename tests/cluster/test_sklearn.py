@@ -25,18 +25,11 @@ import xpulab
 from xpulab.cluster import KMeans
 
 #: Tests of scikit-learn that the proxy does not pass, by a part of their names -> why. Each must fail.
-EXPECTED_FAILURES = {
-    "sparse_matrix": "sparse input is not there yet",
-    "sparse_array": "sparse input is not there yet",
-    "X_csr": "sparse input is not there yet",
-    "csr_matrix": "sparse input is not there yet",
-    "csr_array": "sparse input is not there yet",
-}
+EXPECTED_FAILURES: dict[str, str] = {}
 _WEIGHTS = "the starts draw rows by weight, not weights of rows; scikit-learn's KMeans does not pass it either"
 EXPECTED_FAILED_CHECKS = {
     "check_sample_weight_equivalence_on_dense_data": _WEIGHTS,
     "check_sample_weight_equivalence_on_sparse_data": _WEIGHTS,
-    "check_estimator_sparse_tag": "sparse input is not there yet",
 }
 #: Tests that call the proxy's fit. Below it, the swap has missed a name, and passes say little.
 LEAST_CALLING = 150

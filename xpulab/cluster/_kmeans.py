@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import sklearn.cluster
+from scipy import sparse
 from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, check_random_state
@@ -15,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, _is_arraylike_not_sca
 
 from xpulab.calls import Call
 from xpulab.cluster._callbacks import Callbacks, CallbackSupportMixin, callback_management_context
-from xpulab.data import Outgoing, ShardedArray, bounds_of
+from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 
 __all__ = ["KMeans"]
@@ -78,7 +79,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
             float32 and float64 keep their dtype, other numbers become float64.
         y : None
             Ignored.
@@ -159,7 +160,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
 
         Returns
         -------
@@ -191,7 +192,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
 
         Returns
         -------
@@ -209,7 +210,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
@@ -262,7 +263,13 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
                     "features as input."
                 )
             return X
-        return validate_data(self, X, dtype=[np.float64, np.float32], reset=reset)
+        X = validate_data(
+            self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=reset, accept_large_sparse=False
+        )
+        if sparse.issparse(X) and not X.has_canonical_format:
+            X = X.copy()
+            X.sum_duplicates()
+        return X
 
     def _checked_init(self, X: Any) -> tuple[int, Any]:
         """Number of runs, and the start: a name, or a list of centres; as scikit-learn reads `n_init` and `init`."""
@@ -298,13 +305,13 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
                 "init is a callable, which needs the rows in this process, and X is a ShardedArray; pass the centres: "
                 "init=function(X.gather(), n_clusters, random_state), or X itself as an array"
             )
-        mean = X.mean(axis=0, dtype=np.float64).astype(X.dtype)
+        mean = 0 if sparse.issparse(X) else X.mean(axis=0, dtype=np.float64).astype(X.dtype)
         starts = []
         for _ in range(n_init):
-            centers = self.init(X - mean, self.n_clusters, random_state=random)
+            centers = self.init(X if sparse.issparse(X) else X - mean, self.n_clusters, random_state=random)
             centers = check_array(centers, dtype=X.dtype, order="C")
             self._validate_center_shape(X, centers)
-            starts.append(centers + mean)
+            starts.append((centers + mean).astype(X.dtype))
         return starts
 
     def _centers(self, X: Any) -> np.ndarray:
@@ -355,6 +362,9 @@ def _packed(
     with call.transfer():
         if isinstance(X, ShardedArray):
             source = X.source(call.cluster)
+        elif sparse.issparse(X):
+            parts = [outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
+            source = {"csr": parts, "shape": X.shape, "bounds": bounds_by_stored(X.indptr, call.cluster.size)}
         else:
             source = {**outgoing.send(X), "bounds": bounds_of(X.shape[0], call.cluster.size)}
         return source, None if weights is None else outgoing.send(weights)

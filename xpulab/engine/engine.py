@@ -17,8 +17,8 @@ from mpi4py import MPI
 
 from xpulab.board import PHASES, Board
 from xpulab.engine.comm import Communicator, PeerFailed
+from xpulab.kernels.choice import AnyRows
 from xpulab.kernels.device import Device
-from xpulab.kernels.rows import Rows
 
 __all__ = ["Engine", "Interrupted", "Task", "task"]
 
@@ -60,7 +60,7 @@ class Engine:
     rank, size : int
     device : Device
         The one SYCL device of this rank.
-    handles : dict of str to Rows
+    handles : dict of str to Rows or SparseRows
         Rows that live here until the notebook's handle dies.
     board : Board
         Shared with the other ranks of this host and with the notebook.
@@ -72,7 +72,7 @@ class Engine:
         self.size: int = world.size
         self.placement = placement
         self.device = Device()
-        self.handles: dict[str, Rows] = {}
+        self.handles: dict[str, AnyRows] = {}
         self.namespace: dict[str, Any] = {}
         board = Board.create(self.size) if self.rank == 0 else None
         path = world.bcast(board.path if board else None)

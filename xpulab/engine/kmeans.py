@@ -22,9 +22,7 @@ from mpi4py import MPI
 
 from xpulab.board import RUNS
 from xpulab.engine.engine import Interrupted, Task
-from xpulab.kernels import lloyd, plusplus
-from xpulab.kernels import rows as columns
-from xpulab.kernels.rows import Rows
+from xpulab.kernels.choice import AnyRows, kernels_for
 
 __all__ = ["Outcome", "Problem", "fit"]
 
@@ -46,7 +44,7 @@ class Problem:
     Parameters
     ----------
     task : Task
-    rows : Rows
+    rows : Rows or SparseRows
         This rank's block.
     bounds : list of int
         Rank r holds the rows from bounds[r] to bounds[r + 1].
@@ -55,11 +53,15 @@ class Problem:
 
     Attributes
     ----------
+    kernels : module
+        `xpulab.kernels.dense` or `xpulab.kernels.sparse`.
+    mean : numpy.ndarray of float64 of shape (n_features,)
+        Of all rows.
     shift : numpy.ndarray of shape (n_features,)
-        Mean of all rows: distances are taken after its subtraction, as scikit-learn does for precision.
+        What is subtracted from each row: the mean, as scikit-learn does for precision, and zero for sparse rows.
     """
 
-    def __init__(self, task: Task, rows: Rows, bounds: list[int], weights: np.ndarray | None) -> None:
+    def __init__(self, task: Task, rows: AnyRows, bounds: list[int], weights: np.ndarray | None) -> None:
         self.task = task
         self.comm = task.comm
         self.rows = rows
@@ -67,24 +69,27 @@ class Problem:
         self.weights = weights
         self.first = bounds[self.comm.rank]
         self.n_samples = bounds[-1]
-        self.shift = (self.comm.allreduce(columns.column_sums(rows)) / self.n_samples).astype(rows.dtype)
+        self.kernels = kernels_for(rows)
+        self.mean = self.comm.allreduce(self.kernels.column_sums(rows)) / self.n_samples
+        self.shift = self.kernels.shift_for(rows, self.mean)
         self.history: list[tuple[int, int, float, float, float]] = []
         self._started = time.perf_counter()
 
     @functools.cached_property
     def squares(self) -> np.ndarray:
         """Sum over all rows, weights aside, of the squared distance to the mean, by column: (n_features,)."""
-        return self.comm.allreduce(columns.column_sums(self.rows, self.shift, squared=True))
+        return self.comm.allreduce(self.kernels.column_sums(self.rows, self.mean, squared=True))
 
     @functools.cached_property
     def total_squares(self) -> float:
-        """Weighted sum of the rows' squared norms: the inertia of one centre at the mean."""
+        """Weighted sum of the rows' squared norms: the inertia of one centre at the shift."""
         if self.weights is None:
-            return float(self.squares.sum())
-        labels = lloyd.new_labels(self.task.device, self.rows.n_samples)
+            away = np.square(self.mean - self.shift).sum()
+            return float(self.squares.sum() + self.n_samples * away)
+        labels = self.kernels.new_labels(self.task.device, self.rows.n_samples)
         origin = np.zeros((1, self.rows.n_features), self.rows.dtype)
-        lloyd.assign(self.rows, self.shift, origin, labels, again=False)
-        return float(self.comm.allreduce(np.array([lloyd.inertia(self.rows, self.shift, origin, labels)]))[0])
+        self.kernels.assign(self.rows, self.shift, origin, labels, again=False)
+        return float(self.comm.allreduce(np.array([self.kernels.inertia(self.rows, self.shift, origin, labels)]))[0])
 
     def tolerance(self, tol: float) -> float:
         """The bound on the centres' squared movement: `tol` times the mean variance of the columns."""
@@ -95,7 +100,7 @@ class Problem:
         mine = (index >= self.first) & (index < self.first + self.rows.n_samples)
         found = np.zeros((len(index), self.rows.n_features), self.rows.dtype)
         if mine.any():
-            found[mine] = columns.take(self.rows, index[mine] - self.first, self.shift)
+            found[mine] = self.kernels.take(self.rows, index[mine] - self.first, self.shift)
         # Exactly one rank has each row and the others add zeros: the sum is exact.
         return self.comm.allreduce(found)
 
@@ -146,12 +151,12 @@ def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: floa
     """Lloyd's iterations from given centres."""
     rows, shift, comm = problem.rows, problem.shift, problem.comm
     k, d = centers.shape
-    labels = lloyd.new_labels(problem.task.device, rows.n_samples)
+    labels = problem.kernels.new_labels(problem.task.device, rows.n_samples)
     messages = []
     strict = False
     iteration = -1
     for iteration in range(max_iter):
-        sums, weights, moves = lloyd.lloyd_step(rows, shift, centers, labels)
+        sums, weights, moves = problem.kernels.lloyd_step(rows, shift, centers, labels)
         _clear_absent(problem, labels, sums, weights)
         # One reduction an iteration carries everything: sums, weights, changes, and the request to stop.
         total = comm.allreduce(np.concatenate([sums.ravel(), weights, [moves, problem.task.cancelled()]]))
@@ -175,8 +180,8 @@ def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: floa
             )
             break
     if not strict:
-        lloyd.assign(rows, shift, centers, labels)
-    final = float(comm.allreduce(np.array([lloyd.inertia(rows, shift, centers, labels)]))[0])
+        problem.kernels.assign(rows, shift, centers, labels)
+    final = float(comm.allreduce(np.array([problem.kernels.inertia(rows, shift, centers, labels)]))[0])
     return Outcome(centers, labels, final, iteration + 1, messages)
 
 
@@ -187,7 +192,7 @@ def _clear_absent(problem: Problem, labels: Any, sums: np.ndarray, weights: np.n
     and an empty cluster would not look empty.
     """
     if problem.weights is not None:
-        host = lloyd.labels_to_host(labels, problem.rows.n_samples)
+        host = problem.kernels.labels_to_host(labels, problem.rows.n_samples)
         absent = np.bincount(host, problem.weights > 0, minlength=len(weights)) == 0
         sums[absent] = weights[absent] = 0
 
@@ -221,7 +226,7 @@ def _relocate(
     Rare, so that gathering one distance a row is worth the same choice as scikit-learn's, ties included.
     """
     comm, rows = problem.comm, problem.rows
-    distances = comm.gather_blocks(lloyd.own_distances(rows, problem.shift, centers, labels))
+    distances = comm.gather_blocks(problem.kernels.own_distances(rows, problem.shift, centers, labels))
     far = None
     if distances is not None and distances.max() > 0:
         far = np.argpartition(distances, -len(empty))[: -len(empty) - 1 : -1]
@@ -233,7 +238,7 @@ def _relocate(
     facts = np.zeros((2, len(far)))
     if mine.any():
         local = far[mine] - problem.first
-        facts[0, mine] = lloyd.labels_to_host(labels, rows.n_samples)[local]
+        facts[0, mine] = problem.kernels.labels_to_host(labels, rows.n_samples)[local]
         facts[1, mine] = 1.0 if problem.weights is None else problem.weights[local]
     owners, row_weights = comm.allreduce(facts)
     for new, old, point, weight in zip(empty, owners.astype(int), points, row_weights, strict=True):
@@ -246,7 +251,7 @@ def _relocate(
 def _same_clustering(problem: Problem, labels: Any, best: Any, n_clusters: int) -> bool:
     """Whether each cluster of `labels` lies within one cluster of `best`."""
     n = problem.rows.n_samples
-    ours, theirs = lloyd.labels_to_host(labels, n), lloyd.labels_to_host(best, n)
+    ours, theirs = problem.kernels.labels_to_host(labels, n), problem.kernels.labels_to_host(best, n)
     low = np.full(n_clusters, n_clusters)
     high = np.full(n_clusters, -1)
     np.minimum.at(low, ours, theirs)
@@ -292,16 +297,16 @@ def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomS
     trials = 2 + int(np.log(n_clusters))
     centers = np.empty((n_clusters, rows.n_features), rows.dtype)
     centers[0] = problem.take(_draw(problem, random.random_sample(1), np.empty(0, np.int64)))[0]
-    state, potential = plusplus.start(rows, problem.shift, centers[0])
+    state, potential = problem.kernels.start(rows, problem.shift, centers[0])
     offsets = comm.exclusive_sums(potential)
     for c in range(1, n_clusters):
         candidates = _candidates(problem, state, random.uniform(size=trials) * offsets[-1], offsets)
-        local = np.append(plusplus.candidate_potentials(state, candidates), problem.task.cancelled())
+        local = np.append(problem.kernels.candidate_potentials(state, candidates), problem.task.cancelled())
         every = comm.allgather_arrays(local)
         if every[:, -1].any():
             raise Interrupted
         best = int(np.argmin(every[:, :-1].sum(axis=0)))
-        plusplus.accept(state, best)
+        problem.kernels.accept(state, best)
         centers[c] = candidates[best]
         offsets = np.concatenate([[0.0], np.cumsum(every[:, best])])
     return centers
@@ -315,8 +320,8 @@ def _candidates(problem: Problem, state: Any, targets: np.ndarray, offsets: np.n
     owners = np.minimum(np.searchsorted(offsets[1:], targets, side="left"), last)
     found = np.zeros((len(targets), rows.n_features), rows.dtype)
     for i in np.flatnonzero(owners == comm.rank):
-        index = plusplus.search(state, float(targets[i] - offsets[comm.rank]))
-        found[i] = columns.take(rows, np.array([index]), problem.shift)[0]
+        index = problem.kernels.search(state, float(targets[i] - offsets[comm.rank]))
+        found[i] = problem.kernels.take(rows, np.array([index]), problem.shift)[0]
     return comm.allreduce(found)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from xpulab.engine import kmeans
 from xpulab.engine.engine import Engine, Task, ignore_interrupts, task
 from xpulab.engine.sources import rows_of, weights_of, write_block
-from xpulab.kernels import distances, lloyd
-from xpulab.kernels import rows as columns
+from xpulab.kernels import dense
+from xpulab.kernels.choice import kernels_for
 from xpulab.kernels.rows import Rows
 
 __all__ = ["warm_up"]
@@ -22,8 +22,8 @@ def warm_up(engine: Engine) -> None:
     """Compile what a first fit needs, while the cluster starts anyway."""
     block = np.zeros((2, 2), np.float32)
     rows = Rows.upload(engine.device, block)
-    labels = lloyd.new_labels(engine.device, 2)
-    lloyd.lloyd_step(rows, np.zeros(2, np.float32), block, labels)
+    labels = dense.new_labels(engine.device, 2)
+    dense.lloyd_step(rows, np.zeros(2, np.float32), block, labels)
 
 
 @task("describe")
@@ -42,7 +42,7 @@ def _release(task: Task, handles: list[str]) -> dict[str, Any]:
 @task("scatter")
 def _scatter(task: Task, source: dict[str, Any], handle: str, check: bool) -> dict[str, Any]:
     rows = rows_of(task, source)
-    if check:
+    if check and isinstance(rows, Rows):
         _all_finite(task, rows, source["bounds"])
     task.engine.handles[handle] = rows
     return {"nbytes": rows.nbytes}
@@ -51,7 +51,7 @@ def _scatter(task: Task, source: dict[str, Any], handle: str, check: bool) -> di
 @task("gather")
 def _gather(task: Task, handle: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
     rows = rows_of(task, handle)
-    write_block(task, target, handle["bounds"], columns.take(rows, np.arange(rows.n_samples)))
+    write_block(task, target, handle["bounds"], kernels_for(rows).take(rows, np.arange(rows.n_samples)))
     return {}
 
 
@@ -75,7 +75,7 @@ def _kmeans_fit(
     except kmeans.Interrupted as interrupted:
         interrupted.result["history"] = problem.history
         raise
-    labels = lloyd.labels_to_host(best.labels, rows.n_samples)
+    labels = problem.kernels.labels_to_host(best.labels, rows.n_samples)
     write_block(task, target, bounds, labels)
     used = np.zeros(len(best.centers), np.int64)
     used[np.unique(labels)] = 1
@@ -102,12 +102,13 @@ def _kmeans_predict(
     """Labels if there is somewhere to put them, else the inertia."""
     rows = rows_of(task, source, weights_of(task, weights, source["bounds"]))
     shift = np.zeros(rows.n_features, rows.dtype)
-    labels = lloyd.new_labels(task.device, rows.n_samples)
-    lloyd.assign(rows, shift, centers, labels, again=False)
+    kernels = kernels_for(rows)
+    labels = kernels.new_labels(task.device, rows.n_samples)
+    kernels.assign(rows, shift, centers, labels, again=False)
     if target is not None:
-        write_block(task, target, source["bounds"], lloyd.labels_to_host(labels, rows.n_samples))
+        write_block(task, target, source["bounds"], kernels.labels_to_host(labels, rows.n_samples))
         return {"rows": rows.n_samples}
-    inertia = lloyd.inertia(rows, shift, centers, labels)
+    inertia = kernels.inertia(rows, shift, centers, labels)
     return {"inertia": float(task.comm.allreduce(np.array([inertia]))[0]), "rows": rows.n_samples}
 
 
@@ -116,7 +117,7 @@ def _kmeans_transform(
     task: Task, source: dict[str, Any], target: dict[str, Any], centers: np.ndarray
 ) -> dict[str, Any]:
     rows = rows_of(task, source)
-    write_block(task, target, source["bounds"], distances.transform(rows, centers))
+    write_block(task, target, source["bounds"], kernels_for(rows).transform(rows, centers))
     return {"rows": rows.n_samples}
 
 
@@ -132,7 +133,7 @@ def _run(task: Task, function: bytes, arguments: tuple[Any, ...], keywords: dict
 
 def _all_finite(task: Task, rows: Rows, bounds: list[int]) -> None:
     """Raise the same error on all ranks if any row holds NaN or infinity."""
-    local = columns.find_nonfinite(rows)
+    local = dense.find_nonfinite(rows)
     place = bounds[task.comm.rank] + local if local >= 0 else bounds[-1]
     first = min(task.comm.allgather(place))
     if first < bounds[-1]:

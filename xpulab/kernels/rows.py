@@ -13,7 +13,7 @@ import numpy.typing as npt
 from xpulab.kernels.device import Device
 from xpulab.kernels.launch import index, launch
 
-__all__ = ["BLOCK", "SPAN", "Rows", "column_sums", "find_nonfinite", "take", "weighted"]
+__all__ = ["BLOCK", "SPAN", "Rows", "column_sums", "find_nonfinite", "shift_for", "take", "weighted"]
 
 #: Rows of a block: row i, feature f is at [i // BLOCK, f, i % BLOCK], so that neighbouring work-items read
 #: neighbouring numbers, and a work-group one stretch of memory.
@@ -107,6 +107,11 @@ def weighted(rows: Rows, sample_weight: npt.NDArray[Any]) -> Rows:
     padded = np.zeros(rows.n_blocks * BLOCK, rows.dtype)
     padded[: rows.n_samples] = sample_weight
     return replace(rows, sample_weight=rows.device.array(padded))
+
+
+def shift_for(rows: Rows, mean: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What is subtracted from each row, for precision: the mean of all."""
+    return mean.astype(rows.dtype)
 
 
 @cache

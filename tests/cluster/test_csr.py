@@ -1,0 +1,132 @@
+"""CSR input gives what the same rows give as a dense array, and what scikit-learn gives for CSR."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.cluster
+from conftest import assert_same_labels
+from scipy import sparse
+
+import xpulab
+from xpulab.cluster import KMeans
+from xpulab.data import bounds_by_stored
+
+pytestmark = pytest.mark.cluster
+
+
+def rows(n: int = 2000, d: int = 30, dtype: Any = np.float64, density: float = 0.2) -> sparse.csr_matrix:
+    return sparse.random(n, d, density, "csr", dtype, np.random.default_rng(0))
+
+
+@pytest.fixture
+def current(cluster: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpulab.XPUCluster:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [cluster])
+    return cluster
+
+
+@pytest.fixture
+def on_pair(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpulab.XPUCluster:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    return pair
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("init", ["k-means++", "random", "array"])
+def test_the_same_fit(current: xpulab.XPUCluster, dtype: Any, init: str) -> None:
+    X = rows(dtype=dtype)
+    given = X[:6].toarray() if init == "array" else init
+    parameters: dict[str, Any] = {"n_clusters": 6, "init": given, "n_init": 1, "random_state": 0, "max_iter": 20}
+    ours, theirs = KMeans(**parameters).fit(X), sklearn.cluster.KMeans(**parameters).fit(X)
+    rtol = 1e-5 if dtype == np.float32 else 1e-10
+    assert (ours.n_iter_, ours.cluster_centers_.dtype) == (theirs.n_iter_, theirs.cluster_centers_.dtype)
+    assert_same_labels(X.toarray(), theirs.cluster_centers_, ours.labels_, theirs.labels_)
+    np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=rtol, atol=rtol)
+    assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=rtol)
+    np.testing.assert_array_equal(ours.predict(X), ours.labels_)
+    assert ours.score(X) == pytest.approx(-ours.inertia_, rel=rtol)
+    np.testing.assert_allclose(ours.transform(X), ours.transform(X.toarray()), rtol=1e-3, atol=1e-3)
+
+
+def test_weights_and_empty_clusters(current: xpulab.XPUCluster) -> None:
+    X = rows()
+    weights = np.random.default_rng(1).uniform(0.5, 2, X.shape[0])
+    init = np.concatenate([X[:4].toarray(), np.full((2, X.shape[1]), 9.0)])  # two that no row is near to
+    parameters: dict[str, Any] = {"n_clusters": 6, "init": init, "n_init": 1, "max_iter": 10}
+    ours = KMeans(**parameters).fit(X, sample_weight=weights)
+    theirs = sklearn.cluster.KMeans(**parameters).fit(X, sample_weight=weights)
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_)
+    np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=1e-9)
+
+
+def test_rows_without_stored_values_and_fewer_rows_than_engines(current: xpulab.XPUCluster) -> None:
+    empty = sparse.csr_matrix((50, 30))
+    with pytest.warns(sklearn.exceptions.ConvergenceWarning, match="distinct clusters"):
+        assert not KMeans(2, random_state=0).fit(empty).labels_.any()
+    X = rows(2)
+    assert sorted(KMeans(2, random_state=0).fit(X).labels_) == [0, 1]
+
+
+def test_other_formats_and_the_input_stays_as_it_is(on_pair: xpulab.XPUCluster) -> None:
+    X = rows(300)
+    expected = KMeans(5, random_state=0).fit(X).labels_
+    for other in (X.tocsc(), X.tocoo(), sparse.csr_array(X), X.toarray()):
+        np.testing.assert_array_equal(KMeans(5, random_state=0).fit(other).labels_, expected)
+    twice = sparse.csr_matrix((np.tile(X.data / 2, 2), np.tile(X.tocoo().col, 2), X.indptr * 2), X.shape)
+    order = np.concatenate([np.r_[a:b, a + X.nnz : b + X.nnz] for a, b in zip(X.indptr, X.indptr[1:], strict=False)])
+    twice.data, twice.indices = twice.data[order], twice.indices[order]
+    before = twice.copy()
+    np.testing.assert_array_equal(KMeans(5, random_state=0).fit(twice).labels_, expected)
+    np.testing.assert_array_equal(twice.indices, before.indices)
+    np.testing.assert_array_equal(twice.data, before.data)
+
+
+def test_a_callable_start_gets_the_matrix(on_pair: xpulab.XPUCluster) -> None:
+    X = rows(300)
+    seen: list[Any] = []
+
+    def first(matrix: Any, k: int, random_state: Any) -> np.ndarray:
+        seen.append(matrix)
+        return matrix[:k].toarray()
+
+    ours = KMeans(5, init=first, n_init=1).fit(X)
+    assert sparse.issparse(seen[0])
+    np.testing.assert_array_equal(
+        ours.labels_, sklearn.cluster.KMeans(5, init=X[:5].toarray(), n_init=1).fit(X).labels_
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda X: X.data.__setitem__(3, np.nan), "contains NaN"),
+        (lambda X: X.data.__setitem__(3, np.inf), "contains infinity"),
+        (lambda X: setattr(X, "data", X.data.astype(complex)), "Complex data not supported"),
+    ],
+)
+def test_bad_values_are_refused_before_anything_is_sent(
+    on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch, change: Any, words: str
+) -> None:
+    X = rows(300)
+    change(X)
+    with monkeypatch.context() as patch:
+        patch.setattr(on_pair, "call", None)
+        with pytest.raises(ValueError, match=words):
+            KMeans(3).fit(X)
+    assert len(KMeans(3, random_state=0).fit(rows(300)).labels_) == 300
+
+
+def test_a_handle_of_sparse_rows_is_refused(on_pair: xpulab.XPUCluster) -> None:
+    with pytest.raises(TypeError, match=r"[Ss]parse"):
+        on_pair.scatter(rows(30))
+
+
+def test_ranks_get_about_as_many_stored_values() -> None:
+    indptr = np.concatenate([[0], np.cumsum([1000] * 10 + [0] * 90)])
+    bounds = bounds_by_stored(indptr, 2)
+    assert (bounds[0], bounds[-1]) == (0, 100)
+    assert 4 <= bounds[1] <= 7
+    assert bounds_by_stored(np.zeros(1, np.int32), 3) == [0, 0, 0, 0]
+    assert bounds_by_stored(np.zeros(101, np.int32), 4) == [0, 25, 50, 75, 100]

@@ -1,0 +1,18 @@
+"""Which kernels serve which rows."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from xpulab.kernels import dense, sparse
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.sparse import SparseRows
+
+__all__ = ["AnyRows", "kernels_for"]
+
+AnyRows = Rows | SparseRows
+
+
+def kernels_for(rows: AnyRows) -> ModuleType:
+    """`xpulab.kernels.dense` or `xpulab.kernels.sparse`: the same functions for either kind of rows."""
+    return sparse if isinstance(rows, SparseRows) else dense
