@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
+import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +22,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import xpulab
 from xpulab.cluster import KMeans
 
-#: Tests of scikit-learn that the proxy does not pass, by a part of their names -> why. Each must fail.
-EXPECTED_FAILURES: dict[str, str] = {}
 _WEIGHTS = "the starts draw rows by weight, not weights of rows; scikit-learn's KMeans does not pass it either"
 EXPECTED_FAILED_CHECKS = {
     "check_sample_weight_equivalence_on_dense_data": _WEIGHTS,
     "check_sample_weight_equivalence_on_sparse_data": _WEIGHTS,
 }
-#: Tests that call the proxy's fit. Below it, the swap has missed a name, and passes say little.
-LEAST_CALLING = 150
+#: Of 264 tests that pass, 174 call the proxy's fit with scikit-learn 1.9.1. Below this, the swap has missed a name.
+LEAST_CALLING = 170
 
 pytestmark = pytest.mark.cluster
 
@@ -41,33 +37,23 @@ pytestmark = pytest.mark.cluster
     tuple(map(int, sklearn.__version__.split(".")[:2])) < (1, 8), reason="other tests, and another floor"
 )
 def test_the_tests_of_scikit_learn(tmp_path: Path) -> None:
-    """Each test that calls the proxy's fit passes, but for those above."""
-    fitted, results = tmp_path / "fitted.json", tmp_path / "results.xml"
+    """All pass, and enough of them call the proxy's fit."""
     run = subprocess.run(
         [
-            sys.executable, "-m", "pytest", "-q", "-p", "proxy_plugin", "-p", "no:cacheprovider", "--tb=line",
-            f"--junitxml={results}", "--pyargs", "sklearn.cluster.tests.test_k_means",
+            sys.executable, "-m", "pytest", "-q", "-p", "proxy_plugin", "-p", "no:cacheprovider", "--tb=short",
+            "--pyargs", "sklearn.cluster.tests.test_k_means",
         ],
         cwd=tmp_path,
-        env={**os.environ, "XPULAB_FITTED": str(fitted), "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
         timeout=280,
     )  # fmt: skip
-    assert run.returncode in (0, 1), run.stdout + run.stderr
-    called = json.loads(fitted.read_text())
-    outcomes: dict[str, str] = {}
-    for case in ET.parse(results).iter("testcase"):
-        outcomes[case.get("name", "")] = case[0].tag if len(case) and case[0].tag != "system-out" else "passed"
-    assert len(called) >= LEAST_CALLING, f"only {len(called)} tests called the proxy's fit"
-    assert not set(called) - set(outcomes)
-    unexpected = defaultdict(list)
-    for name in called:
-        expected = any(part in name for part in EXPECTED_FAILURES)
-        if outcomes[name] not in (("failure",) if expected else ("passed",)):
-            unexpected[outcomes[name]].append(name)
-    assert not unexpected, run.stdout[-3000:]
-    print(f"{len(called)} of {len(outcomes)} tests called the proxy's fit")
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr
+    counted = re.search(r"(\d+) of \d+ passed tests called the proxy's fit", run.stdout)
+    assert counted
+    print(counted[0])
+    assert int(counted[1]) >= LEAST_CALLING
 
 
 @pytest.fixture(autouse=True)

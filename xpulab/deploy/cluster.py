@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import multiprocessing
 import os
 import queue
 import sys
@@ -45,8 +46,9 @@ _clusters: list[XPUCluster] = []  # running ones, the latest last
 
 
 def find_current() -> XPUCluster | None:
-    """The cluster started last that still runs, or None."""
-    return _clusters[-1] if _clusters else None
+    """The cluster started last that still runs, or None. A forked process has none: the sockets are its parent's."""
+    mine = [cluster for cluster in _clusters if cluster._owner == os.getpid()]
+    return mine[-1] if mine else None
 
 
 def current_cluster() -> XPUCluster:
@@ -58,6 +60,11 @@ def current_cluster() -> XPUCluster:
         If there is none.
     """
     cluster = find_current()
+    if cluster is None and multiprocessing.parent_process() is not None:
+        raise NoClusterError(
+            "no cluster is running in this worker process: only the process that started a cluster can use it; "
+            "type n_jobs=1 (all engines work on each fit anyway), or joblib.parallel_backend('threading')"
+        )
     if cluster is None:
         raise NoClusterError(
             "no cluster is running; type: %xpu_cluster start (in a notebook), or xpulab.XPUCluster().start()"

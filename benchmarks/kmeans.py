@@ -1,0 +1,388 @@
+"""k-means against the others: same rows, same start, same cores, one process each, taking turns.
+
+    python benchmarks/kmeans.py                       # the shape of the published oneAPI k-means benchmark
+    python benchmarks/kmeans.py --rows 50000000       # its full size
+    python benchmarks/kmeans.py --sweep               # other numbers of clusters, features, and float64
+    python benchmarks/kmeans.py --details             # k-means++, predict, a small fit, one engine against two
+    python benchmarks/kmeans.py --quick               # a few seconds: does it work
+
+Peers that do not go with xpulab's versions get environments of their own, made at the first run in the user's cache
+folder. One that cannot be installed is named with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+
+from xpulab.rendering import table_text
+
+HERE = Path(__file__).parent
+#: System -> what pip installs for it in an environment of its own; the others live in xpulab's.
+ENVIRONMENTS = {
+    "scikit-learn-intelex": ("scikit-learn-intelex",),
+    "daal4py": ("scikit-learn-intelex",),
+    "faiss-cpu": ("faiss-cpu",),
+    "dask-ml": ("dask-ml", "dask[array,dataframe]"),
+    "pytorch": ("torch", "numpy"),
+}
+SYSTEMS = (
+    "xpulab", "xpulab, rows on the engines", "scikit-learn", "scikit-learn, elkan", "faiss-cpu",
+    "scikit-learn-intelex", "daal4py", "dask-ml", "pytorch",
+)  # fmt: skip
+
+
+@dataclass
+class Case:
+    """One problem, and what the systems took for it."""
+
+    rows: int
+    features: int
+    clusters: int
+    iterations: int
+    dtype: str
+    data: str
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    inertia: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """On one line."""
+        return (
+            f"{self.rows:,} x {self.features} {self.dtype}, {self.clusters} clusters, {self.iterations} iterations, "
+            f"{self.data} data"
+        )
+
+
+def rows_of(case: Case) -> np.ndarray:
+    """Rows without structure (`normal`, `uniform`: the hardest for whoever skips work), or overlapping groups."""
+    rng = np.random.default_rng(0)
+    shape = (case.rows, case.features)
+    if case.data == "uniform":
+        return rng.random(shape, dtype=case.dtype)
+    X = rng.standard_normal(shape, dtype=case.dtype)
+    if case.data == "mixture":
+        X += (
+            2
+            * rng.standard_normal((case.clusters, case.features), dtype=case.dtype)[
+                rng.integers(0, case.clusters, case.rows)
+            ]
+        )
+    return X
+
+
+def python_for(system: str) -> str:
+    """The interpreter that has the system; makes its environment if there is none."""
+    packages = ENVIRONMENTS.get(system)
+    if packages is None:
+        return sys.executable
+    home = Path(platformdirs.user_cache_dir("xpulab")) / "peers" / packages[0]
+    python = home / "bin" / "python"
+    if not (home / "complete").exists():
+        print(f"making an environment for {system}", file=sys.stderr)
+        venv.create(home, clear=True, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True, capture_output=True, text=True)
+        (home / "complete").touch()
+    return str(python)
+
+
+class System:
+    """A process that fits when told to."""
+
+    def __init__(self, name: str, cores: list[int], files: dict[str, str], iterations: int) -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+        for variable in ("OMP", "MKL", "OPENBLAS", "NUMBA"):
+            environment[f"{variable}_NUM_THREADS"] = str(len(cores))
+        self.process = subprocess.Popen(
+            [
+                python_for(name), str(HERE / "peers.py"), "--system", name, "--rows", files["rows"],
+                "--start", files["start"], "--iterations", str(iterations),
+            ],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )  # fmt: skip
+        self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """The next line that is an answer."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        assert self.process.stderr is not None
+        raise RuntimeError((self.process.stderr.read().strip().splitlines() or ["it ended"])[-1])
+
+    def fit(self) -> dict[str, Any]:
+        """One repeat."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self) -> None:
+        """End it, and what it started."""
+        self.process.communicate(timeout=60)
+
+
+def measure(case: Case, systems: list[str], cores: list[int], repeats: int) -> Case:
+    """Let the systems take turns. Each is idle, but loaded, while the others compute."""
+    X = rows_of(case)
+    with tempfile.TemporaryDirectory() as folder:
+        files = {"rows": f"{folder}/rows.npy", "start": f"{folder}/start.npy"}
+        np.save(files["rows"], X)
+        np.save(files["start"], X[np.random.default_rng(1).choice(case.rows, case.clusters, replace=False)])
+        del X
+        running: dict[str, System] = {}
+        for name in systems:
+            try:
+                running[name] = System(name, cores, files, case.iterations)
+            except (RuntimeError, subprocess.CalledProcessError, OSError) as error:
+                output = getattr(error, "stderr", None) or str(error)
+                case.notes[name] = f"not here: {output.strip().splitlines()[-1]}"
+        try:
+            for _ in range(repeats):
+                for name, system in running.items():
+                    said = system.fit()
+                    case.seconds.setdefault(name, []).append(said["seconds"])
+                    case.inertia[name] = said["inertia"]
+                    if said["iterations"] != case.iterations:
+                        case.notes[name] = f"stopped after {said['iterations']} iterations"
+        finally:
+            for system in running.values():
+                system.close()
+    return case
+
+
+def limit(cores: list[int]) -> dict[str, float]:
+    """GFLOP/s of fused multiply-adds on these cores, float32 and float64: by one engine's device on each core."""
+    import xpulab
+
+    with xpulab.XPUCluster(len(cores), timeout=120) as cluster:
+        return {dtype: sum(cluster.run(_multiply_add, dtype)) for dtype in ("float32", "float64")}
+
+
+def _multiply_add(task: Any, dtype: str) -> float:
+    from numba_dpex.kernel_api import PrivateArray
+
+    from xpulab.kernels.launch import fma, index, launch
+
+    number, chains, steps, groups = np.dtype(dtype).type, 12, 20_000, 64
+
+    def chain(item, out, a, b):  # type: ignore[no-untyped-def]
+        x = PrivateArray(12, number)
+        for j in range(12):
+            x[j] = a * number(j)
+        for _ in range(20_000):
+            for j in range(12):
+                x[j] = fma(x[j], b, a)
+        total = x[0]
+        for j in range(1, 12):
+            total += x[j]
+        out[index(item.get_global_id(0))] = total
+
+    out = task.device.empty(groups * 16, dtype)
+    best = np.inf
+    for _ in range(5):
+        task.comm.allgather(0)
+        task.device.kernel_seconds = 0.0
+        launch(task.device, chain, groups, 16, out, number(0.1), number(0.5))
+        task.device.wait()
+        best = min(best, task.device.kernel_seconds)
+    return 2 * groups * 16 * chains * steps / best / 1e9
+
+
+def table(case: Case, limits: dict[str, float]) -> str:
+    """One line a system, the fastest peer's ratio first in mind."""
+    ours = np.median(case.seconds["xpulab"]) if "xpulab" in case.seconds else np.nan
+    least = min(case.inertia.values(), default=0.0)
+    lines = []
+    for name, seconds in sorted(case.seconds.items(), key=lambda item: np.median(item[1])):
+        median = float(np.median(seconds))
+        rate = case.rows * case.iterations / median / 1e6
+        flops = 2 * rate * 1e6 * case.features * case.clusters / 1e9
+        note = case.notes.get(name, "")
+        if case.inertia[name] > least * (1 + 1e-3):
+            note = f"{note} inertia {case.inertia[name] / least - 1:.1e} above the least".strip()
+        lines.append(
+            (
+                name,
+                f"{median:.3g}",
+                f"{min(seconds):.3g} to {max(seconds):.3g}",
+                f"{median / ours:.2f}",
+                f"{rate:.1f}",
+                f"{flops / limits[case.dtype]:.0%}",
+                note,
+            )
+        )
+    lines += [(name, "", "", "", "", "", note) for name, note in case.notes.items() if name not in case.seconds]
+    head = ("system", "seconds", "range", "x xpulab", "M rows x iter. / s", "of FMA limit", "")
+    return f"{case.title}\n{table_text(head, lines, 'lrrrrrl', indent='')}"
+
+
+def picture(cases: list[Case], path: Path) -> None:
+    """Seconds relative to xpulab's, a group of bars a case."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = [name for name in SYSTEMS if any(name in case.seconds for case in cases)]
+    figure, axes = plt.subplots(figsize=(9, 1 + 0.35 * len(names) * len(cases)), layout="constrained")
+    place, ticks, labels = 0.0, [], []
+    for case in cases:
+        ours = np.median(case.seconds.get("xpulab", [np.nan]))
+        for name in names:
+            if name in case.seconds:
+                ratio = float(np.median(case.seconds[name]) / ours)
+                axes.barh(-place, ratio, color="tab:blue" if name.startswith("xpulab") else "tab:gray")
+                axes.text(ratio, -place, f" {ratio:.2f}", va="center")
+                ticks.append(-place)
+                labels.append(name)
+                place += 1
+        axes.text(0, -place + 0.35, case.title, va="center", fontsize="small")
+        place += 1.5
+    axes.set_yticks(ticks, labels)
+    axes.set_xlabel("seconds / those of xpulab, from the notebook, transfer included")
+    figure.savefig(path, dpi=120)
+
+
+def timed(call: Callable[[], Any], repeats: int) -> float:
+    """Median seconds of a call, after one that does not count."""
+    call()
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds))
+
+
+def details(case: Case, cores: list[int], repeats: int) -> str:
+    """What is not a fit from given centres, beside scikit-learn in this process, or one engine beside all."""
+    import sklearn.cluster
+
+    import xpulab
+    from xpulab.cluster import KMeans
+
+    os.sched_setaffinity(0, cores)
+    X, k = rows_of(case), case.clusters
+    small = np.random.default_rng(0).normal(size=(1500, 2))
+    few = X[: 20_000 * len(cores)]
+    start = X[:k].copy()
+    lines: list[tuple[str, ...]] = []
+
+    def line(what: str, ours: float, theirs: float | None = None, note: str = "") -> None:
+        shown = ("", "") if theirs is None else (f"{theirs:.4g}", f"{theirs / ours:.2f}")
+        lines.append((what, f"{ours:.4g}", *shown, note))
+
+    plain = sklearn.cluster.KMeans(k, init=start, n_init=1, max_iter=1).fit(X[:20_000])
+    theirs = {
+        "++": timed(lambda: sklearn.cluster.kmeans_plusplus(X, k, random_state=0), 1),
+        "predict": timed(lambda: plain.predict(X), repeats),
+        "small": timed(lambda: sklearn.cluster.KMeans(3, random_state=0).fit(small), 10 * repeats),
+    }
+    with xpulab.XPUCluster(len(cores), timeout=120) as cluster:
+        rows = cluster.scatter(X)
+        km = KMeans(k, init=start, n_init=1, max_iter=1).fit(rows)
+
+        def one(init: Any) -> float:
+            return timed(lambda: KMeans(k, init=init, n_init=1, max_iter=1, random_state=0).fit(rows), repeats)
+
+        line(
+            "k-means++ alone",
+            one("k-means++") - one(start),
+            theirs["++"],
+            "a fit of one iteration with it, less one without",
+        )
+        line("predict, rows on the engines", timed(lambda: km.predict(rows), repeats), theirs["predict"])
+        line("predict, NumPy in, labels out", timed(lambda: km.predict(X), repeats), theirs["predict"])
+        line(
+            "fit of 1,500 x 2, k=3", timed(lambda: KMeans(3, random_state=0).fit(small), 10 * repeats), theirs["small"]
+        )
+        long = KMeans(k, init=start, n_init=1, max_iter=case.iterations, tol=0)
+        every = timed(lambda: long.fit(rows), repeats)
+        lean = KMeans(k, init=few[:k], n_init=1, max_iter=case.iterations, tol=0).fit(few)
+        share = 1 - min(engine.seconds["kernel"] / engine.total for engine in lean.report_.engines)
+        lines.append(("share of a fit of 20,000 rows per engine that is no kernel", f"{share:.0%}", "", "", ""))
+    os.sched_setaffinity(0, cores[:1])
+    with xpulab.XPUCluster(1, timeout=120) as cluster:
+        rows = cluster.scatter(X)
+        alone = timed(lambda: long.fit(rows), 1)
+    os.sched_setaffinity(0, cores)
+    line(f"fit, {len(cores)} engines; beside it 1 engine on 1 core", every, alone)
+    return table_text(("", "seconds", "scikit-learn", "ratio", ""), lines, "lrrrl", indent="")
+
+
+def sweep(arguments: argparse.Namespace) -> list[Case]:
+    """About as much work each."""
+    shapes = [
+        (2_000_000, 2, 8, "float32"), (2_000_000, 14, 8, "float32"), (2_000_000, 2, 127, "float32"),
+        (1_000_000, 14, 1000, "float32"), (500_000, 64, 127, "float32"), (200_000, 64, 1000, "float32"),
+        (200_000, 256, 127, "float32"), (100_000, 256, 1000, "float32"), (200_000, 256, 8, "float32"),
+        (2_000_000, 14, 127, "float64"),
+    ]  # fmt: skip
+    return [Case(n, d, k, arguments.iterations, dtype, arguments.data) for n, d, k, dtype in shapes]
+
+
+def main() -> None:
+    """Measure, print, and keep the figures and the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--features", type=int, default=14)
+    parser.add_argument("--clusters", type=int, default=127)
+    parser.add_argument("--iterations", type=int, default=100)
+    parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
+    parser.add_argument("--data", choices=["normal", "uniform", "mixture"], default="normal")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--systems", default=",".join(name for name in SYSTEMS if "," not in name))
+    parser.add_argument("--sweep", action="store_true", help="other shapes")
+    parser.add_argument("--details", action="store_true", help="k-means++, predict, a small fit, scaling")
+    parser.add_argument("--quick", action="store_true", help="20,000 rows, 5 iterations, once")
+    parser.add_argument("--out", type=Path, help="folder for the figures as JSON, and the picture")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rows, arguments.iterations, arguments.repeats = 20_000, 5, 1
+    cores = sorted(os.sched_getaffinity(0))[: arguments.cores]
+    cases = sweep(arguments) if arguments.sweep else [
+        Case(
+            arguments.rows, arguments.features, arguments.clusters, arguments.iterations, arguments.dtype,
+            arguments.data,
+        )
+    ]  # fmt: skip
+    if arguments.details:
+        print(f"{cases[0].title}\n{details(cases[0], cores, arguments.repeats)}")
+        return
+    limits = limit(cores)
+    print(
+        ", ".join(f"{dtype}: {rate:.0f} GFLOP/s" for dtype, rate in limits.items()),
+        "is the limit of",
+        len(cores),
+        "cores",
+    )
+    for case in cases:
+        measure(case, arguments.systems.split(","), cores, arguments.repeats)
+        print(f"\n{table(case, limits)}", flush=True)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        kept = {"limits": limits, "cores": len(cores), "cases": [vars(case) for case in cases]}
+        (arguments.out / "kmeans.json").write_text(json.dumps(kept, indent=1))
+        picture(cases, arguments.out / "kmeans.png")
+
+
+if __name__ == "__main__":
+    main()
