@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.model_selection import GridSearchCV
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -85,7 +86,6 @@ def test_told_while_the_engines_compute() -> None:
 
 
 def test_the_progress_bar_of_scikit_learn(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("rich", reason="scikit-learn's ProgressBar needs it")
     X = np.random.RandomState(0).normal(size=(500, 3))
     KMeans(5, random_state=0).set_callbacks(callback.ProgressBar()).fit(X)
     assert "KMeans" in capsys.readouterr().out
@@ -108,6 +108,21 @@ def test_an_error_in_a_callback_ends_the_fit_and_leaves_the_cluster_usable(pair:
     assert all(engine.state == "idle" for engine in pair.status().engines)
     assert len(KMeans(3, random_state=0).fit(X[:99]).labels_) == 99
     assert threading.active_count() < 50
+
+
+def test_a_search_hands_its_callback_on() -> None:
+    class Everywhere(Recorder):
+        max_propagation_depth = None
+
+    X = np.random.RandomState(0).normal(size=(60, 3))
+    everywhere, of_the_search = Everywhere(), Recorder()
+    search = GridSearchCV(KMeans(n_init=2, random_state=0), {"n_clusters": [2, 3]}, cv=2)
+    search.set_callbacks(everywhere, of_the_search).fit(X)
+    fits = 2 * 2 + 1
+    assert everywhere.seen.count(("begin", "init", 1)) == fits
+    assert everywhere.seen.count(("begin", "iteration", 0)) == 2 * fits
+    assert ("begin", "init", 0) not in of_the_search.seen
+    assert [what for what, *_ in everywhere.seen].count("setup") == 1
 
 
 def test_without_callbacks_no_context_is_left() -> None:

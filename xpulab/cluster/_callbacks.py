@@ -2,7 +2,8 @@
 
 The tasks are those of a k-means fit: ``fit``, in it one ``init`` for each run, and in that one ``iteration`` each. The
 engines do not wait for the notebook, so that an iteration is told when it has been seen on the board, begin and end
-together; none is left out, and the order is that of the fit.
+together; none is left out, and the order is that of the fit. For the same reason a callback that returns True does not
+end the loop (nor does it in scikit-learn's LogisticRegression); one that raises ends the fit.
 """
 
 from __future__ import annotations
