@@ -5,7 +5,7 @@ import pytest
 
 from xpulab.kernels import nearest
 from xpulab.kernels.lloyd import labels_to_host, lloyd_step
-from xpulab.kernels.nearest import Tile, find_nearest, new_labels
+from xpulab.kernels.nearest import Tile, find_nearest
 from xpulab.kernels.rows import Rows
 
 TILES = [
@@ -16,6 +16,19 @@ TILES = [
     Tile(2, 4, items=32, span=64),
     Tile(span=1024, spread=True),
 ]
+
+
+@pytest.fixture(autouse=True)
+def never_give_up(request, monkeypatch):
+    """Bounds from the first pass on, also where they do not pay."""
+    if "pause" not in request.node.name:
+        monkeypatch.setattr(nearest, "_MOST_LISTED", 2)
+
+
+def new_labels(device, n):
+    state = nearest.new_labels(device, n)
+    state._pause = 0
+    return state
 
 
 def data(n, d, k, dtype=np.float32, seed=0):
@@ -128,3 +141,30 @@ def test_few_centres_are_compared_with_every_row(device):
     state = new_labels(device, 5000)
     find_nearest(Rows.upload(device, X), None, centers, state)
     assert not state.span
+
+
+def test_where_bounds_do_not_pay_they_pause_ever_longer(device):
+    X, centers = data(5000, 14, 127)
+    rows, state = Rows.upload(device, X), nearest.new_labels(device, 5000)
+    bounded = []
+    for step in range(40):
+        now = np.roll(centers, step, axis=0)  # every centre goes far
+        find_nearest(rows, None, now, state)
+        bounded.append(state.span > 0)
+        np.testing.assert_array_equal(labels_to_host(state, 5000), labels_of_all(device, rows, now))
+    tried = np.flatnonzero(bounded)
+    assert tried[:2].tolist() == [2, 3]
+    assert np.diff(tried[::2]).tolist() == sorted(np.diff(tried[::2]).tolist())
+    assert len(tried) <= 8
+
+
+def test_after_a_pause_the_bounds_are_tried_again(device):
+    X, centers = data(5000, 14, 127)
+    rows, state = Rows.upload(device, X), nearest.new_labels(device, 5000)
+    for _ in range(2):
+        find_nearest(rows, None, centers, state)
+        assert not state.span
+    for _ in range(3):
+        find_nearest(rows, None, centers + np.float32(1e-6), state)
+        assert state.span
+    assert looked_at(device, state) < 500

@@ -35,6 +35,8 @@ _ROOMS = (4, 16, 64, 256, 512)
 _LINE = 64  # bytes that memory moves at a time, or a multiple of it
 _LEAST_CENTERS = 48  # with fewer, copying a row costs about as much as comparing it with all of them
 _LEAST_WORK = 512  # centres times features
+_MOST_LISTED = 0.75  # of all rows: with more, looking at every row where it lies is faster than listing and copying
+_LONGEST_PAUSE = 16  # passes over all rows, before the slacks are tried again
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ class Labels:
     _slack_of: Any = None  # (rows, shift)
     _centers: npt.NDArray[np.float64] | None = None  # for which _slack holds
     _moved: npt.NDArray[np.float64] | None = None  # by how much, since, each row's slack has shrunk
+    _pause: int = 2  # passes over all rows, until the slacks are tried again: at first the centres move far
+    _next_pause: int = 2
     _scratch: dict[str, dpt.usm_ndarray] = field(default_factory=dict)
 
     def scratch(self, name: str, size: int, dtype: npt.DTypeLike) -> dpt.usm_ndarray:
@@ -138,7 +142,7 @@ def find_nearest(
     """
     k, d = centers.shape
     tile = tile_for(rows, k)
-    bounded = again and k >= _LEAST_CENTERS and k * d >= _LEAST_WORK
+    bounded = again and k >= _LEAST_CENTERS and k * d >= _LEAST_WORK and _bounds_pay(rows, labels)
     moved = _bounds(rows, shift, centers, labels) if bounded else np.zeros(k)
     n_groups = -(-k // tile.centers)
     # The centres that fill the last group are infinitely far.
@@ -195,6 +199,23 @@ def _span(rows: Rows, tile: Tile, k: int) -> int:
     return max(BLOCK, min(tile.span, 1 << max(0, enough.bit_length() - 1), 1 << (30 - (k + 1).bit_length())))
 
 
+def _bounds_pay(rows: Rows, labels: Labels) -> bool:
+    """Whether few rows will be listed; they are many as long as the centres move far, or where no centre is near."""
+    if labels._pause:
+        labels._pause -= 1
+        labels.forget()
+        return False
+    # The first pass of all lists every row; those after it tell.
+    if labels.span and labels.counts is not None and labels._slack_of is not None and labels._moved is not None:
+        listed = int(labels.device.fetch(labels.counts, stop=-(-rows.n_samples // labels.span)).sum())
+        if labels._moved.any() and listed > _MOST_LISTED * rows.n_samples:
+            labels._next_pause = min(2 * labels._next_pause, _LONGEST_PAUSE)
+            labels._pause = labels._next_pause - 1
+            labels.forget()
+            return False
+    return True
+
+
 def _bounds(
     rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels
 ) -> npt.NDArray[np.float64]:
@@ -235,6 +256,8 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
     lines_of_feature = BLOCK * dtype.itemsize // _LINE
     per_line = _LINE // dtype.itemsize
     stride, mine = (n_items, 1) if tile.spread else (1, 0)
+    # A row's numbers are far apart, and those of many features would push each other out of the cache.
+    narrow = 0 < room_for <= 16
     copying = bounded and not tiled  # even whole blocks, because the distances read the copy
 
     def nearest(  # type: ignore[no-untyped-def]
@@ -292,13 +315,21 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
                 taken += BLOCK
             whole = done == before and taken == before + BLOCK and not copying
             if bounded and not whole:
-                for i in range(before + lane * mine, taken, stride):
-                    row_of_block = listed[index(first_row + i)] & block_mask
-                    to = ring + (i & ring_mask)
+                if narrow:
+                    for i in range(before + lane * mine, taken, stride):
+                        row_of_block = listed[index(first_row + i)] & block_mask
+                        to = ring + (i & ring_mask)
+                        for f in range(d):
+                            stage[index(to + f * _RING)] = (
+                                data[index(data_of_block + f * BLOCK + row_of_block)] - parameters[index(f)]
+                            )
+                else:
                     for f in range(d):
-                        stage[index(to + f * _RING)] = (
-                            data[index(data_of_block + f * BLOCK + row_of_block)] - parameters[index(f)]
-                        )
+                        for i in range(before + lane * mine, taken, stride):
+                            row_of_block = listed[index(first_row + i)] & block_mask
+                            stage[index(ring + f * _RING + (i & ring_mask))] = (
+                                data[index(data_of_block + f * BLOCK + row_of_block)] - parameters[index(f)]
+                            )
                 group_barrier(item.get_group())
             enough = step if (block + 1) * BLOCK < last_row else 1
             while taken - done >= enough:
