@@ -241,23 +241,20 @@ def picture(cases: list[Case], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     names = [name for name in SYSTEMS if any(name in case.seconds for case in cases)]
-    figure, axes = plt.subplots(figsize=(9, 1 + 0.35 * len(names) * len(cases)), layout="constrained")
-    place, ticks, labels = 0.0, [], []
-    for case in cases:
+    figure, every = plt.subplots(
+        len(cases), figsize=(9, (0.8 + 0.3 * len(names)) * len(cases)), layout="constrained", squeeze=False
+    )
+    for case, axes in zip(cases, every[:, 0], strict=True):
         ours = np.median(case.seconds.get("xpulab", [np.nan]))
-        for name in names:
-            if name in case.seconds:
-                ratio = float(np.median(case.seconds[name]) / ours)
-                axes.barh(-place, ratio, color="tab:blue" if name.startswith("xpulab") else "tab:gray")
-                axes.text(ratio, -place, f" {ratio:.2f}", va="center")
-                ticks.append(-place)
-                labels.append(name)
-                place += 1
-        axes.text(0, -place + 0.35, case.title, va="center", fontsize="small")
-        place += 1.5
-    axes.set_yticks(ticks, labels)
-    axes.set_xlabel("seconds / those of xpulab, from the notebook, transfer included")
+        ratios = {name: float(np.median(case.seconds[name]) / ours) for name in names[::-1] if name in case.seconds}
+        colours = ["tab:blue" if name.startswith("xpulab") else "tab:gray" for name in ratios]
+        bars = axes.barh(list(ratios), list(ratios.values()), color=colours)
+        axes.bar_label(bars, fmt="%.2f", padding=3)
+        axes.margins(x=0.1)
+        axes.set_title(case.title, fontsize="medium")
+    every[-1, 0].set_xlabel("seconds / those of xpulab, called as in a notebook, transfer included")
     figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 def timed(call: Callable[[], Any], repeats: int) -> float:
