@@ -1,0 +1,28 @@
+"""The benchmark runs, every system solves the same problem, and what it keeps can be read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks" / "kmeans.py"
+
+
+@pytest.mark.cluster
+def test_a_small_sample_against_scikit_learn(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--quick", "--systems", "xpulab,scikit-learn", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((tmp_path / "kmeans.json").read_text())
+    (case,) = kept["cases"]
+    assert kept["limits"]["float32"] > 1
+    assert set(case["seconds"]) == {"xpulab", "scikit-learn"}
+    assert case["inertia"]["xpulab"] == pytest.approx(case["inertia"]["scikit-learn"], rel=1e-5)
+    assert not case["notes"]
+    assert (tmp_path / "kmeans.png").stat().st_size > 1000
+    assert "x xpulab" in done.stdout
+    assert "of FMA limit" in done.stdout
