@@ -10,6 +10,7 @@ from xpulab.kernels.rows import Rows
 
 TILES = [
     Tile(),
+    Tile(1, 8, items=64, span=1024, spread=True),
     Tile(2, 8),
     Tile(4, 6),
     Tile(1, 16, items=64),

@@ -28,6 +28,7 @@ class Device:
     queue : dpctl.SyclQueue
     name : str
     has_float64 : bool
+    is_cpu : bool
     compute_units : int
     max_group : int
         Work-items per work-group at most.
@@ -55,8 +56,9 @@ class Device:
         self.has_float64: bool = device.has_aspect_fp64
         self.compute_units: int = device.max_compute_units
         self.max_group: int = device.max_work_group_size
+        self.is_cpu: bool = device.is_cpu
         #: On the CPU the device's memory is the host's, and a copy needs no command of the queue.
-        self._usm_type = "shared" if device.is_cpu else "device"
+        self._usm_type = "shared" if self.is_cpu else "device"
         self.kernel_seconds = 0.0
         self.compile_seconds = 0.0
         self.specialisations: dict[Any, Any] = {}  # filled and read by launch.py
