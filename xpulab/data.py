@@ -17,7 +17,7 @@ from xpulab.rendering import format_size
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster
 
-__all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "incoming"]
+__all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "incoming", "mapped"]
 
 _CHUNK = 8 << 20  # bytes that one thread copies at a time: small arrays stay with one thread
 _THREADS = 4  # more do not fill new pages faster
@@ -121,6 +121,29 @@ def incoming(path: str | os.PathLike[str]) -> tuple[dict[str, Any], tuple[int, i
             "empty) of float32 or float64: convert it with numpy.save(path, array.astype('float32'))"
         )
     return {"npy": path}, array.shape, array.dtype
+
+
+def mapped(X: Any) -> dict[str, Any] | None:
+    """Where the rows of a memory-mapped array are, so that the engines can read them by themselves.
+
+    Parameters
+    ----------
+    X : array-like
+
+    Returns
+    -------
+    dict or None
+        None for whatever is not a mapped file of rows of float32 or float64, one after the other.
+    """
+    if not isinstance(X, np.memmap) or X.ndim != 2 or X.dtype not in (np.float32, np.float64) or not X.size:
+        return None
+    if X.filename is None or X.mode == "c" or not X.flags.c_contiguous:  # "c": what was written is not in the file
+        return None
+    whole = X
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    offset = whole.offset + X.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return {"file": os.path.abspath(X.filename), "shape": list(X.shape), "dtype": X.dtype.str, "offset": offset}
 
 
 class ShardedArray:

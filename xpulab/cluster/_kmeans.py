@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, _is_arraylike_not_sca
 
 from xpulab.calls import Call
 from xpulab.cluster._callbacks import Callbacks, CallbackSupportMixin, callback_management_context
-from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of
+from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, mapped
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 
 __all__ = ["KMeans"]
@@ -80,7 +80,8 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         Parameters
         ----------
         X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-            float32 and float64 keep their dtype, other numbers become float64.
+            float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array
+            (``np.load(path, mmap_mode="r")``) is read by the engines themselves.
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
@@ -263,6 +264,10 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
                     "features as input."
                 )
             return X
+        if mapped(X) is not None:
+            # The engines read it, and look for NaN: this process does not touch the rows.
+            validate_data(self, X, dtype=[np.float64, np.float32], reset=reset, order="C", ensure_all_finite=False)
+            return X
         X = validate_data(
             self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=reset, accept_large_sparse=False
         )
@@ -362,6 +367,8 @@ def _packed(
     with call.transfer():
         if isinstance(X, ShardedArray):
             source = X.source(call.cluster)
+        elif (where := mapped(X)) is not None:
+            source = {**where, "bounds": bounds_of(X.shape[0], call.cluster.size)}
         elif sparse.issparse(X):
             parts = [outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
             source = {"csr": parts, "shape": X.shape, "bounds": bounds_by_stored(X.indptr, call.cluster.size)}

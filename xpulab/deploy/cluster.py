@@ -21,7 +21,7 @@ import psutil
 
 from xpulab import progress
 from xpulab.board import Board, new_task_number
-from xpulab.data import Outgoing, ShardedArray, bounds_of, incoming
+from xpulab.data import Outgoing, ShardedArray, bounds_of, incoming, mapped
 from xpulab.deploy.launch import Processes
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, probe
@@ -267,7 +267,8 @@ class XPUCluster:
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            float32 and float64 keep their dtype, other numbers become float64. No NaN, no infinity.
+            float32 and float64 keep their dtype, other numbers become float64. No NaN, no infinity. A memory-mapped
+            one (``np.load(path, mmap_mode="r")``) is read by the engines themselves.
         counts : list of int, optional
             Rows of each rank, which add up to n_samples; as even as possible by default.
 
@@ -277,11 +278,16 @@ class XPUCluster:
         """
         from sklearn.utils import check_array
 
+        where = mapped(X)
+        if where is not None:
+            return self._hold(
+                {**where, "bounds": bounds_of(len(X), self._require_running().size, counts)}, X.shape, X.dtype, None
+            )
         columns = getattr(X, "columns", None)
         rows = check_array(X, dtype=[np.float64, np.float32], input_name="X")
         bounds = bounds_of(len(rows), self._require_running().size, counts)
         with Outgoing() as outgoing:
-            return self._hold({**outgoing.send(rows), "bounds": bounds}, rows.shape, rows.dtype, columns, check=False)
+            return self._hold({**outgoing.send(rows), "bounds": bounds}, rows.shape, rows.dtype, columns)
 
     def load_npy(self, path: str | os.PathLike[str], *, counts: list[int] | None = None) -> ShardedArray:
         """Rows from a file of `numpy.save`, which each engine reads by itself: nothing passes through this process.
@@ -293,15 +299,13 @@ class XPUCluster:
         """
         source, shape, dtype = incoming(path)
         bounds = bounds_of(shape[0], self._require_running().size, counts)
-        return self._hold({**source, "bounds": bounds}, shape, dtype, None, check=True)
+        return self._hold({**source, "bounds": bounds}, shape, dtype, None)
 
-    def _hold(
-        self, source: dict[str, Any], shape: tuple[int, ...], dtype: Any, columns: Any, *, check: bool
-    ) -> ShardedArray:
+    def _hold(self, source: dict[str, Any], shape: tuple[int, ...], dtype: Any, columns: Any) -> ShardedArray:
         array = ShardedArray(self, (shape[0], shape[1]), dtype, source["bounds"], columns)
         # Before the rows are there: an interrupted transfer frees them too.
         weakref.finalize(array, self._released.put, array.id)
-        self.call("scatter", {"source": source, "handle": array.id, "check": check})
+        self.call("scatter", {"source": source, "handle": array.id})
         self._handles.add(array.id)
         return array
 

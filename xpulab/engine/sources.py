@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from xpulab.engine.engine import Task
 from xpulab.exceptions import HandleError
+from xpulab.kernels import dense
 from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.sparse import SparseRows
@@ -33,7 +35,9 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
     source : dict
         ``bounds`` (rank r has the rows from bounds[r] to bounds[r + 1]) and one of: ``path`` with ``shape``, ``dtype``
         and ``offset`` of a shared block; ``csr``, such blocks for data, indices and indptr, with ``shape``; ``npy``,
-        the path of a file in NumPy's format; ``handle``, rows that are here.
+        the path of a file in NumPy's format; ``file``, one of bare rows, with ``shape``, ``dtype`` and ``offset``;
+        ``handle``, rows that are here. Rows from a file are looked through for NaN and infinity, which the notebook
+        has not done.
     sample_weight : numpy.ndarray or None
         As `weights_of` gives them.
     """
@@ -50,9 +54,20 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
     else:
         rows = Rows.upload(device, _block(source, source["bounds"], task.comm.rank), sample_weight)
     busy = device.kernel_seconds + device.compile_seconds - busy
+    if ("npy" in source or "file" in source) and isinstance(rows, Rows):
+        _all_finite(task, rows, source["bounds"])
     task.transfer += max(0.0, time.perf_counter() - started - busy)
     task.show(rows=rows.n_samples)
     return rows
+
+
+def _all_finite(task: Task, rows: Rows, bounds: list[int]) -> None:
+    """Raise the same error on all ranks if any row holds NaN or infinity."""
+    local = dense.find_nonfinite(rows)
+    place = bounds[task.comm.rank] + local if local >= 0 else bounds[-1]
+    first = min(task.comm.allgather(place))
+    if first < bounds[-1]:
+        raise ValueError(f"Input X contains NaN or infinity; the first such row is row {first}.")
 
 
 def _sparse(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None) -> SparseRows:
@@ -70,6 +85,16 @@ def _sparse(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
 def _block(source: dict[str, Any], bounds: list[int], rank: int) -> np.ndarray:
     if "npy" in source:
         whole = np.load(source["npy"], mmap_mode="r", allow_pickle=False)
+    elif "file" in source:
+        shape, dtype, offset = tuple(source["shape"]), np.dtype(source["dtype"]), source["offset"]
+        # Mapped pages that the file does not have would end this process.
+        has, needs = os.path.getsize(source["file"]), offset + int(np.prod(shape)) * dtype.itemsize
+        if has < needs:
+            raise ValueError(
+                f"{source['file']} has {has:,} bytes, and the rows of the memory-mapped X end at {needs:,}; it was "
+                "written to since: map it again"
+            )
+        whole = np.memmap(source["file"], dtype, "r", offset, shape)
     else:
         with SharedBlock.open(source["path"]) as block:
             whole = block.array(tuple(source["shape"]), source["dtype"], source["offset"])

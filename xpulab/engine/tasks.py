@@ -40,10 +40,8 @@ def _release(task: Task, handles: list[str]) -> dict[str, Any]:
 
 
 @task("scatter")
-def _scatter(task: Task, source: dict[str, Any], handle: str, check: bool) -> dict[str, Any]:
+def _scatter(task: Task, source: dict[str, Any], handle: str) -> dict[str, Any]:
     rows = rows_of(task, source)
-    if check and isinstance(rows, Rows):
-        _all_finite(task, rows, source["bounds"])
     task.engine.handles[handle] = rows
     return {"nbytes": rows.nbytes}
 
@@ -129,12 +127,3 @@ def _run(task: Task, function: bytes, arguments: tuple[Any, ...], keywords: dict
         return {"value": cloudpickle.loads(function)(task, *arguments, **keywords)}
     finally:
         ignore_interrupts()
-
-
-def _all_finite(task: Task, rows: Rows, bounds: list[int]) -> None:
-    """Raise the same error on all ranks if any row holds NaN or infinity."""
-    local = dense.find_nonfinite(rows)
-    place = bounds[task.comm.rank] + local if local >= 0 else bounds[-1]
-    first = min(task.comm.allgather(place))
-    if first < bounds[-1]:
-        raise ValueError(f"Input X contains NaN or infinity; the first such row is row {first}.")

@@ -1,0 +1,94 @@
+"""Memory-mapped rows are read by the engines: they do not pass through the notebook's memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import xpulab
+from xpulab.cluster import KMeans
+from xpulab.data import Outgoing, mapped
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def current(cluster: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpulab.XPUCluster:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [cluster])
+    return cluster
+
+
+def on_disk(path: Path, n: int = 3001, dtype: Any = np.float32) -> np.ndarray:
+    X = np.random.RandomState(0).normal(size=(n, 14)).astype(dtype)
+    np.save(path, X)
+    return X
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_same_as_the_array(current: xpulab.XPUCluster, tmp_path: Path, dtype: Any) -> None:
+    X = on_disk(tmp_path / "x.npy", dtype=dtype)
+    Y = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for ours, same in ((Y, X), (Y[100:2000], X[100:2000]), (Y[7:][3:], X[10:])):
+        assert mapped(ours) is not None
+        a, b = (KMeans(5, random_state=0).fit(rows) for rows in (ours, same))
+        np.testing.assert_array_equal(a.labels_, b.labels_)
+        np.testing.assert_array_equal(a.cluster_centers_, b.cluster_centers_)
+        np.testing.assert_array_equal(a.predict(ours), b.labels_)
+        np.testing.assert_array_equal(a.transform(ours), b.transform(same))
+        assert a.score(ours) == b.score(same)
+    np.testing.assert_array_equal(current.scatter(Y[5:99]).gather(), X[5:99])
+
+
+def test_what_is_not_plain_rows_in_a_file_goes_the_ordinary_way(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    X = on_disk(tmp_path / "x.npy")
+    mine = np.load(tmp_path / "x.npy", mmap_mode="c")
+    mine[0] = 5
+    for other in (X, mine, np.load(tmp_path / "x.npy", mmap_mode="r")[::2]):
+        assert mapped(other) is None
+        np.testing.assert_array_equal(pair.scatter(other).gather(), other)
+
+
+def test_the_notebook_does_not_grow(pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    X = on_disk(tmp_path / "x.npy", n=2_000_000)  # 112 MB
+    size = X.nbytes
+    init = X[:8].copy()
+    del X
+    sent: list[int] = []
+    send = Outgoing.send
+
+    def watched(self: Outgoing, array: np.ndarray, *more: Any) -> dict[str, Any]:
+        sent.append(array.nbytes)
+        return send(self, array, *more)
+
+    monkeypatch.setattr(Outgoing, "send", watched)
+    km = KMeans(8, init=init, n_init=1, max_iter=3)
+    me = psutil.Process(os.getpid())
+    before = me.memory_full_info().uss
+    km.fit(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    assert me.memory_full_info().uss - before - km.labels_.nbytes < 0.05 * size
+    assert not sent
+
+
+def test_nan_and_a_file_that_became_shorter(
+    pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    X = on_disk(tmp_path / "x.npy")
+    X[2000, 3] = np.nan
+    np.save(tmp_path / "bad.npy", X)
+    bad = np.load(tmp_path / "bad.npy", mmap_mode="r")
+    with pytest.raises(ValueError, match=r"NaN or infinity; the first such row is row 2000"):
+        KMeans(3).fit(bad)
+    with pytest.raises(ValueError, match="row 2000"):
+        pair.scatter(bad)
+    short = np.load(tmp_path / "x.npy", mmap_mode="r")
+    os.truncate(tmp_path / "x.npy", 5000)
+    with pytest.raises(ValueError, match=r"has 5,000 bytes, and the rows of the memory-mapped X end at"):
+        KMeans(3).fit(short)
+    assert len(KMeans(3, random_state=0).fit(X[:99]).labels_) == 99
