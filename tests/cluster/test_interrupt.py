@@ -79,9 +79,9 @@ def test_shared_memory_is_gone_after_a_fit_however_it_ends(
 ) -> None:
     X = NOISE
     gc.collect()
-    assert shared_blocks(current) == 0
+    before = shared_blocks(current)  # results that something else still holds, such as the traceback of another test
     fitted = KMeans(8, init=X[:8], n_init=1, max_iter=5).fit(X, sample_weight=np.ones(len(X)))
-    assert shared_blocks(current) == 1  # labels_, where they were received
+    assert shared_blocks(current) == before + 1  # labels_, where they were received
     del fitted
     with interrupted_after(0.4):
         KMeans(100, init=X[:100], n_init=1, max_iter=1_000_000, tol=0).fit(X)
@@ -90,7 +90,7 @@ def test_shared_memory_is_gone_after_a_fit_however_it_ends(
         with pytest.raises(xpulab.exceptions.EngineError):
             KMeans(8, init=X[:8], n_init=1).fit(X)
     gc.collect()
-    assert shared_blocks(current) == 0
+    assert shared_blocks(current) == before
 
 
 def test_an_interrupted_start_of_kmeans_leaves_the_cluster_usable() -> None:
