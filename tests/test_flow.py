@@ -18,7 +18,7 @@ ROOT = Path(xpulab.__file__).parent
 LAYERS = [
     ["magics", "cli", "__main__", "demo", "doctor"],
     ["widgets", "commands"],
-    ["cluster", "calls"],
+    ["cluster", "calls", "cells"],
     ["deploy", "data"],
     None,
     ["engine"],

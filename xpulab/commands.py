@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from xpulab.exceptions import UsageError
 
-__all__ = ["Help", "Parser", "add_placement", "count"]
+__all__ = ["Help", "Parser", "add_placement", "count", "identifier", "numbers"]
 
 #: Values to complete; a selector would take a look at the drivers.
 _VALUES = {"--devices": ("gpu", "cpu")}
@@ -85,6 +85,24 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"received {text!r}, expected a whole number, 1 or more")
     return int(text)
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers from 0 on, as typed: ``"0,2"``, ``"0-3"``."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise argparse.ArgumentTypeError(f"received {text!r}, expected whole numbers such as 0,2 or 0-3")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def identifier(text: str) -> str:
+    """The name of a variable, as typed."""
+    if not text.isidentifier():
+        raise argparse.ArgumentTypeError(f"received {text!r}, expected the name of a variable")
+    return text
 
 
 def add_placement(parser: Parser, n: int | None, devices: str | None, strict: bool) -> None:

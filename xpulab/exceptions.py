@@ -13,6 +13,7 @@ __all__ = [
     "DeviceNotFoundError",
     "EngineError",
     "EngineLostError",
+    "EngineStuckError",
     "HandleError",
     "KernelBuildError",
     "KernelLaunchError",
@@ -82,6 +83,10 @@ class EngineError(ClusterError):
 
 class EngineLostError(ClusterError):
     """An engine's process ended or fell silent."""
+
+
+class EngineStuckError(ClusterError):
+    """Engines did not come back from a task that was interrupted; a restart frees them."""
 
 
 class HandleError(ClusterError, ValueError):

@@ -1,4 +1,4 @@
-"""``%xpu_cluster``: parse a line, make the call, hand back what it returned."""
+"""``%xpu_cluster`` and ``%%xpu``: parse a line, make the call, hand back what it returned."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import shlex
 from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from traitlets import Bool, Float, Int, Unicode
 
 from xpulab import widgets
-from xpulab.commands import Help, Parser, add_placement, count
+from xpulab.cells import run_cell
+from xpulab.commands import Help, Parser, add_placement, count, identifier, numbers
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current
 from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import ClusterError, UsageError
@@ -26,7 +27,7 @@ _QUESTION = re.compile(rf"^(\s*%?{_NAME}\b)(\s+\w+)?[^#]*\?\s*$")
 
 @magics_class
 class XPUMagics(Magics):
-    """The line magic; its traits are the defaults: ``%config XPUMagics.n = 4``."""
+    """The magics; the traits are the line magic's defaults: ``%config XPUMagics.n = 4``."""
 
     n = Int(None, allow_none=True, help="Engines that start and plan assume.").tag(config=True)
     devices = Unicode(None, allow_none=True, help="Devices that start and plan assume.").tag(config=True)
@@ -42,6 +43,26 @@ class XPUMagics(Magics):
         except Help as text:
             print(text)
             return None
+
+    @cell_magic("xpu")  # type: ignore[arg-type]
+    def xpu(self, line: str, cell: str) -> None:
+        """Run the cell on every engine: ``%%xpu [--ranks 0,2] [--out name]``.
+
+        The cell finds ``comm`` (mpi4py's communicator), ``rank``, ``size``, ``device`` and ``queue`` (dpctl's), and the
+        variables of the cells before it. Its output is marked with the ranks that say it.
+
+        ``--ranks 0,2`` or ``--ranks 0-3``: run it on these alone; ``comm`` is then theirs, and counts them from 0.
+
+        ``--out name``: bring this variable back, as a list by rank.
+        """
+        try:
+            arguments = _cell_parser().parse_args(_words(line))
+        except Help as text:
+            print(text)
+            return
+        output = run_cell(current_cluster(), cell, arguments.ranks, arguments.out)
+        if arguments.out is not None and self.shell is not None:
+            self.shell.user_ns[arguments.out] = output.values
 
     @context_matcher(identifier=f"xpulab.{_NAME}")
     def complete(self, context: CompletionContext) -> dict[str, Any]:
@@ -69,7 +90,8 @@ class XPUMagics(Magics):
         parser.command(commands, "devices", lambda _: _devices(), "list the devices of this machine")
         logs = parser.command(commands, "logs", _logs, "show the last words of the controller and the engines")
         logs.add_argument("--lines", type=count, default=40, metavar="K", help="how many of each")
-        parser.command(commands, "last", lambda _: _last(), "show the report of the last fit or predict")
+        last = parser.command(commands, "last", _last, "show the report of the last fit or predict")
+        last.add_argument("--output", action="store_true", help="all that the last %%%%xpu cell said")
         parser.command(commands, "doctor", lambda _: _doctor(), "check this machine; says what to type where it fails")
         return parser
 
@@ -127,7 +149,31 @@ def _logs(arguments: Any) -> Text:
     return Text(current_cluster().logs(arguments.lines))
 
 
-def _last() -> Any:
+def _cell_parser() -> Parser:
+    """Of the words after ``%%xpu``."""
+    parser = Parser(
+        prog="%%xpu",
+        description=(
+            "Run the cell on every engine. It finds comm (mpi4py's), rank, size, device and queue (dpctl's), and the "
+            "variables of the cells before it; its output is marked with the ranks."
+        ),
+    )
+    parser.add_argument(
+        "--ranks",
+        type=numbers,
+        metavar="R,R",
+        help="run it on these alone; comm is then theirs, counts them from 0, and waits for nobody else",
+    )
+    parser.add_argument("--out", type=identifier, metavar="NAME", help="bring this variable back, as a list by rank")
+    return parser
+
+
+def _last(arguments: Any) -> Any:
+    if arguments.output:
+        output = current_cluster().last_output
+        if output is None:
+            print("no %%xpu cell has run on this cluster yet")
+        return output and output.text()
     report = current_cluster().last_report
     if report is None:
         print("nothing has been computed on this cluster yet; fit an estimator, e.g. xpulab.cluster.KMeans")
@@ -146,7 +192,7 @@ def _help_at_end(lines: list[str]) -> list[str]:
 
 
 def load(ipython: Any) -> None:
-    """Register the magic, its completion and the views."""
+    """Register the magics, their completion and the views."""
     magics = XPUMagics(ipython)
     ipython.register_magics(magics)
     ipython.Completer.custom_matchers.append(magics.complete)
@@ -161,6 +207,7 @@ def unload(ipython: Any) -> None:
     widgets.uninstall()
     magics = ipython.magics_manager.registry.pop("XPUMagics")
     ipython.magics_manager.magics["line"].pop(_NAME)
+    ipython.magics_manager.magics["cell"].pop("xpu")
     ipython.Completer.custom_matchers.remove(magics.complete)
     ipython.input_transformers_cleanup.remove(_help_at_end)
     ipython.configurables.remove(magics)

@@ -27,19 +27,21 @@ from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, probe
 from xpulab.deploy.status import ClusterStatus, EngineStatus
 from xpulab.exceptions import (
-    ClusterError,
     EngineError,
     EngineLostError,
+    EngineStuckError,
     HandleError,
     NoClusterError,
     OversubscribedWarning,
 )
 
-__all__ = ["Answer", "XPUCluster", "current_cluster", "find_current"]
+__all__ = ["Answer", "XPUCluster", "current_cluster", "find_current", "raise_errors"]
 
 _POLL = 0.05  # seconds between two looks at the board while a task runs
 _SILENT = 5.0  # seconds without a heartbeat after which the status says so
 _INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
+_USERS = {"run": 10.0, "%%xpu": 2.0}  # tasks of a user's code, and the seconds that it has: SIGINT ends it at once
+_SIGNAL_AGAIN = 0.5  # seconds; one that comes while the engine is about to begin is lost
 
 _pickling = threading.Lock()  # the modules to pickle by value are a setting of the whole process
 _clusters: list[XPUCluster] = []  # running ones, the latest last
@@ -114,6 +116,8 @@ class XPUCluster:
     ----------
     last_report : FitReport or None
         Of the last call of an estimator.
+    last_output : CellOutput or None
+        Of the last cell that ran on the engines.
     facts : list of dict
         What each engine said of itself when it started, by rank.
 
@@ -131,6 +135,7 @@ class XPUCluster:
         self.strict = strict
         self.timeout = timeout
         self.last_report: Any = None
+        self.last_output: Any = None
         self.facts: list[dict[str, Any]] = []
         self._processes: Processes | None = None
         self._plan: Plan | None = None
@@ -356,13 +361,21 @@ class XPUCluster:
         KeyboardInterrupt
             With the answers so far as its argument, all ranks having stopped at the same point.
         """
-        self._require_running()
-        replies = self._exchange(name, payload, watch)
-        _raise_errors(replies, users=name == "run")
+        replies = self.replies(name, payload, watch)
+        raise_errors(replies, users=name == "run")
         answer = Answer(replies)
         if answer.interrupted:
             raise KeyboardInterrupt(answer)
         return answer
+
+    def replies(
+        self, name: str, payload: dict[str, Any], watch: Callable[[Any], None] | None = None
+    ) -> list[dict[str, Any]]:
+        """Run a task on all engines, as one, and hand back what each rank said, errors and interrupts too.
+
+        Parameters are those of `call`, and so is what it raises of a cluster that has none or loses its engines.
+        """
+        return self._require_running()._exchange(name, payload, watch)
 
     def _exchange(
         self, name: str, payload: dict[str, Any], watch: Callable[[Any], None] | None
@@ -381,7 +394,7 @@ class XPUCluster:
 
     def _wait(self, pending: Any, name: str, number: int, watch: Callable[[Any], None] | None) -> list[dict[str, Any]]:
         """Wait for all ranks; an interrupt, or an error of `watch`, asks them to stop, and is raised when they have."""
-        deadline = float("inf")
+        deadline = signal_next = float("inf")
         failure: Exception | None = None
         while True:
             try:
@@ -389,10 +402,13 @@ class XPUCluster:
                     pending.wait(_POLL)
                     self._require_alive()
                     if time.monotonic() > deadline:
-                        raise ClusterError(
-                            f"the engines did not end the task {name!r} within {_INTERRUPT_GRACE:.0f} s of the "
-                            "interrupt; type: %xpu_cluster restart"
+                        raise EngineStuckError(
+                            f"{self._busy_with(number)} did not end the task {name!r} within "
+                            f"{_USERS.get(name, _INTERRUPT_GRACE):.0f} s of the interrupt; type: %xpu_cluster restart"
                         )
+                    if time.monotonic() > signal_next:
+                        self._signal_running(number)
+                        signal_next = time.monotonic() + _SIGNAL_AGAIN
                     if watch is not None and failure is None and self._board is not None:
                         try:
                             watch(self._board.ranks)
@@ -406,9 +422,9 @@ class XPUCluster:
                 if self._board is None:
                     raise
                 self._board.cancel(number)
-                if name == "run":
-                    self._signal_running(number)
-                deadline = min(deadline, time.monotonic() + _INTERRUPT_GRACE)
+                if name in _USERS:
+                    signal_next = 0.0
+                deadline = min(deadline, time.monotonic() + _USERS.get(name, _INTERRUPT_GRACE))
 
     def _signal_running(self, number: int) -> None:
         """Interrupt a user's function: it need not look at the board."""
@@ -419,6 +435,11 @@ class XPUCluster:
             if record["task"] == number:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(record["pid"]), signal.SIGINT)
+
+    def _busy_with(self, number: int) -> str:
+        """``"rank 1, 3"``: those who are in the task still."""
+        assert self._board is not None
+        return "rank " + ", ".join(str(r) for r, record in enumerate(self._board.ranks) if record["task"] == number)
 
     def _forget(self, pending: Any) -> None:
         """Drop what ipyparallel keeps of every task, so that a long session does not grow."""
@@ -487,8 +508,16 @@ def _teller(handle: progress.ProgressHandle[progress.TaskReport]) -> Callable[[s
     return say
 
 
-def _raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
-    """One error for all ranks: each distinct traceback once, with the ranks that raised it."""
+def raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
+    """One error for all ranks: each distinct traceback once, with the ranks that raised it.
+
+    Parameters
+    ----------
+    replies : list of dict
+        By rank, as `XPUCluster.replies` gives them.
+    users : bool
+        Whether it is a user's code that ran; of the package's own code, errors about input are raised as they are.
+    """
     failed = [reply for reply in replies if reply["status"] == "error"]
     if not failed:
         return

@@ -94,15 +94,21 @@ class Communicator:
 
     def _together(self, collective: Callable[[], Any], result: Any = None) -> Any:
         """Wait until every rank is here, run the collective, account for both."""
-        entered = time.perf_counter()
-        self._arrive(entered)
+        self.arrive()
         arrived = time.perf_counter()
         returned = collective()
-        self.wait += arrived - entered
         self.communicate += time.perf_counter() - arrived
         return result if result is not None else returned
 
-    def _arrive(self, entered: float) -> None:
+    def arrive(self) -> None:
+        """Wait until every rank is here.
+
+        Raises
+        ------
+        PeerFailed
+            If another rank has raised, and so will not come.
+        """
+        entered = time.perf_counter()
         barrier = self._comm.Ibarrier()
         while not barrier.Test():
             if time.perf_counter() - entered > _SPIN:
@@ -110,3 +116,4 @@ class Communicator:
                 if self._failed():
                     raise PeerFailed
                 time.sleep(_NAP)
+        self.wait += time.perf_counter() - entered

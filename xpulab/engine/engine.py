@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import resource
@@ -9,7 +10,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from mpi4py import MPI
 
 from xpulab.board import PHASES, Board
 from xpulab.engine.comm import Communicator, PeerFailed
+from xpulab.engine.interruptible import Intracomm
 from xpulab.kernels.choice import AnyRows
 from xpulab.kernels.device import Device
 
-__all__ = ["Engine", "Interrupted", "Task", "task"]
+__all__ = ["Engine", "Interrupted", "Task", "task", "users_code"]
 
 _HEARTBEAT = 0.5  # seconds
 
@@ -62,6 +64,10 @@ class Engine:
         The one SYCL device of this rank.
     handles : dict of str to Rows or SparseRows
         Rows that live here until the notebook's handle dies.
+    namespace : dict
+        Variables of the cells that ran here.
+    cell_comms : dict of tuple of int to Intracomm
+        Communicators of the ranks that run a cell.
     board : Board
         Shared with the other ranks of this host and with the notebook.
     """
@@ -74,12 +80,14 @@ class Engine:
         self.device = Device()
         self.handles: dict[str, AnyRows] = {}
         self.namespace: dict[str, Any] = {}
+        self.cell_comms: dict[tuple[int, ...], Intracomm] = {}
         board = Board.create(self.size) if self.rank == 0 else None
         path = world.bcast(board.path if board else None)
         self.board = board or Board.open(path)
         self._comm = world.Dup()
         self._generation = 0
         self._abandoned: list[MPI.Intracomm] = []
+        self._stale = False
         self.record["pid"] = os.getpid()
         threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
 
@@ -121,11 +129,15 @@ class Engine:
             ``status`` ("ok", "interrupted", "error" or "peer failed"), ``result``, ``engine`` (rank, host, pid,
             device), ``seconds`` by phase, ``total`` seconds, and for errors ``error`` (type, message, traceback).
         """
+        if self._stale:
+            self._fresh_communicator()
         current = Task(self, name, number)
         answer: dict[str, Any] = {"status": "ok", "result": {}, "error": None}
         try:
             current.check()
             answer["result"] = TASKS[name](current, **payload)
+            # All end together, or all learn that one has raised.
+            current.comm.arrive()
         except Interrupted as interrupted:
             answer.update(status="interrupted", result=interrupted.result)
         except PeerFailed:
@@ -137,8 +149,7 @@ class Engine:
             current.raised()
             answer.update(status="error", error=_described(error))
         current.close()
-        if self.board.failed(number):
-            self._fresh_communicator()
+        self._stale = self.board.failed(number)
         answer["seconds"] = current.seconds()
         answer["total"] = time.perf_counter() - current.started
         answer["engine"] = {
@@ -153,8 +164,10 @@ class Engine:
     def _fresh_communicator(self) -> None:
         """A new communicator after a failure: on the old one, ranks left a barrier that others never entered."""
         self._generation += 1
-        self._abandoned.append(self._comm)  # its pending barrier must not be freed
+        self._abandoned += [self._comm, *self.cell_comms.values()]  # what is pending there must not be freed
+        self.cell_comms.clear()
         self._comm = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group, self._generation)
+        self._stale = False
 
     def _beat(self) -> None:
         while True:
@@ -202,6 +215,16 @@ class Task:
         if self.comm.allreduce(np.array([self.cancelled()], dtype=np.int8))[0]:
             raise Interrupted
 
+    def check_peers(self) -> None:
+        """Leave if another rank has raised.
+
+        Raises
+        ------
+        PeerFailed
+        """
+        if self.engine.board.failed(self.number):
+            raise PeerFailed
+
     def show(self, **fields: Any) -> None:
         """Write this rank's progress on the board; see `xpulab.board` for the fields."""
         record = self.engine.record
@@ -242,3 +265,13 @@ def _described(error: BaseException) -> dict[str, str]:
 def ignore_interrupts() -> None:
     """SIGINT is the notebook's affair: it asks through the board, and every rank stops at the same point."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def users_code() -> Iterator[None]:
+    """A user's code need not look at the board: SIGINT ends it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        ignore_interrupts()

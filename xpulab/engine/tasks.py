@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from xpulab.engine import kmeans
-from xpulab.engine.engine import Engine, Task, ignore_interrupts, task
+from xpulab.engine import cell, kmeans
+from xpulab.engine.engine import Engine, Task, task, users_code
 from xpulab.engine.sources import rows_of, weights_of, write_block
 from xpulab.kernels import dense
 from xpulab.kernels.choice import kernels_for
 from xpulab.kernels.rows import Rows
 
-__all__ = ["warm_up"]
+__all__ = ["cell", "warm_up"]
 
 
 def warm_up(engine: Engine) -> None:
@@ -121,9 +120,6 @@ def _kmeans_transform(
 
 @task("run")
 def _run(task: Task, function: bytes, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """A function of the user's; the one task that SIGINT ends, because it need not look at the board."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    """A function of the user's."""
+    with users_code():
         return {"value": cloudpickle.loads(function)(task, *arguments, **keywords)}
-    finally:
-        ignore_interrupts()

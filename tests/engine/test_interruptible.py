@@ -1,0 +1,90 @@
+"""A cell's communicator answers as mpi4py's own, for each method that was rewritten."""
+
+from __future__ import annotations
+
+import pytest
+
+import xpulab
+from xpulab.cells import run_cell
+
+pytestmark = pytest.mark.cluster
+
+_SETUP = """
+import numpy as np
+from mpi4py import MPI
+own = MPI.COMM_WORLD.Dup()
+others = (rank + 1) % size, (rank - 1) % size
+
+def buffers(method, *arguments, n=2 * size):
+    received = np.zeros(n)
+    getattr(method.__self__, method.__name__)(np.arange(n, dtype=float) + rank, received, *arguments)
+    return received.tolist()
+"""
+
+_OBJECTS = [
+    "c.bcast({'from': rank}, root=size - 1)",
+    "c.scatter([[i] * 3 for i in range(size)] if rank == 0 else None)",
+    "c.gather('x' * (rank + 1), root=size - 1)",
+    "c.allgather((rank, None))",
+    "c.alltoall([rank * 10 + i for i in range(size)])",
+    "c.reduce(rank + 1, MPI.PROD, size - 1)",
+    "c.allreduce([rank])",
+    "c.allreduce((rank % 2, rank), MPI.MAXLOC)",
+    "c.scan(rank + 1)",
+    "c.exscan(rank + 1, MPI.MAX)",
+    "c.sendrecv(rank, others[0], source=others[1])",
+    "c.sendrecv('x' * 10**6, others[0], 3, None, others[1], 3) == 'x' * 10**6",
+    "c.barrier()",
+]
+_ARRAYS = [
+    "buffers(c.Allreduce)",
+    "buffers(c.Reduce) if rank == 0 else buffers(c.Reduce) and None",
+    "buffers(c.Scan)",
+    "buffers(c.Alltoall)",
+    "(lambda a: (c.Bcast(a), a.tolist()))(np.full(3, rank))",
+    "(lambda a: (c.Allgather(np.array([rank]), a), a.tolist()))(np.zeros(size, int))",
+    "(lambda a: (c.Sendrecv(np.array([rank]), others[0], 0, a, others[1]), a.tolist()))(np.zeros(1, int))",
+]
+
+
+@pytest.mark.parametrize("expression", _OBJECTS + _ARRAYS)
+def test_the_answer_is_that_of_mpi4py(pair: xpulab.XPUCluster, expression: str) -> None:
+    source = f"{_SETUP}\nanswers = [{expression} for c in (own, comm)]"
+    answers = run_cell(pair, source, out="answers").values
+    assert answers is not None
+    assert [theirs == ours for theirs, ours in answers] == [True, True]
+
+
+def test_messages_probes_requests_and_status(pair: xpulab.XPUCluster) -> None:
+    source = """
+from mpi4py import MPI
+status = MPI.Status()
+if rank == 0:
+    comm.send('first', 1, 5)
+    comm.ssend('second', 1, 6)
+    request = comm.isend('third', 1, 7)
+    request.wait()
+    found = None
+else:
+    seen = comm.probe(status=status), status.Get_tag()
+    first = comm.recv(status=status), status.Get_source(), status.Get_tag()
+    second = comm.mprobe(0, 6).recv()
+    found = seen, first, second, comm.irecv(source=0, tag=7).wait()
+"""
+    values = run_cell(pair, source, out="found").values
+    assert values == [None, ((True, 5), ("first", 0, 5), "second", "third")]
+
+
+def test_communicators_made_from_it_can_be_left_too(pair: xpulab.XPUCluster) -> None:
+    source = "made = comm.Dup(), comm.Split(rank), comm.Split_type(MPI.COMM_TYPE_SHARED)"
+    run_cell(pair, f"from mpi4py import MPI\n{source}\nsizes = [c.allreduce(1) for c in made]", out="sizes")
+    assert pair.last_output.values == [[2, 1, 2]] * 2
+    with pytest.raises(xpulab.exceptions.EngineError, match="1 of 2 engines raised ZeroDivisionError"):
+        run_cell(pair, "half = comm.Split(0)\n1 / 0 if rank else half.barrier()")
+    with pytest.raises(xpulab.exceptions.EngineError, match="1 of 2 engines raised ZeroDivisionError"):
+        run_cell(pair, "1 / 0 if rank else comm.Split(0)")
+
+
+def test_a_scatter_of_too_few_is_an_error(pair: xpulab.XPUCluster) -> None:
+    with pytest.raises(xpulab.exceptions.EngineError, match="received 1 objects, expected 2, one for each rank"):
+        run_cell(pair, "comm.scatter([1] if rank == 0 else None)")

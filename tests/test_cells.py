@@ -1,0 +1,208 @@
+"""%%xpu: a cell on every engine; what it prints, brings back and raises, and how it ends when it is stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+import xpulab
+from xpulab.cells import CellInterrupted, CellOutput, run_cell
+from xpulab.deploy import cluster as registry
+from xpulab.exceptions import EngineError, EngineStuckError, NoClusterError, UsageError
+
+
+def test_ranks_that_say_the_same_say_it_once() -> None:
+    output = CellOutput({0: "hello\n", 1: "hello\n", 2: "well\nhello\n", 3: "hello\n"}, {1: "7", 2: "8"})
+    assert str(output).splitlines() == [
+        "[0-1,3] hello",
+        "[2] well",
+        "[2] hello",
+        "[1] 7",
+        "[2] 8",
+    ]
+    assert str(CellOutput({}, {})) == ""
+
+
+def test_long_output_is_cut_and_the_rest_can_be_seen() -> None:
+    output = CellOutput({0: "\n".join(map(str, range(1042)))}, {})
+    lines = str(output).splitlines()
+    assert len(lines) == 41
+    assert lines[-1] == "[0] … 1,002 more lines: %xpu_cluster last --output"
+    assert output.text().splitlines()[-1] == "[0] 1041"
+
+
+@pytest.mark.cluster
+class TestOnEngines:
+    @pytest.fixture(autouse=True)
+    def engines(self, pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
+        self.pair = pair
+        self.capsys = capsys
+
+    def said(self, source: str, **options: Any) -> str:
+        """What a cell shows."""
+        self.capsys.readouterr()
+        run_cell(self.pair, source, **options)
+        return self.capsys.readouterr().out
+
+    def test_the_names_that_a_cell_finds(self) -> None:
+        said = self.said(
+            "from mpi4py import MPI\n"
+            "print(rank, size, (comm.rank, comm.size) == (rank, size), isinstance(comm, MPI.Intracomm))\n"
+            "import dpctl, dpnp\n"
+            "isinstance(device, dpctl.SyclDevice), isinstance(queue, dpctl.SyclQueue), dpnp.ones(2).sycl_queue == queue"
+        )
+        assert said.splitlines() == ["[0] 0 2 True True", "[1] 1 2 True True", "[0-1] (True, True, True)"]
+
+    def test_variables_live_on_and_the_last_value_is_shown_as_in_a_cell(self) -> None:
+        assert self.said("def double(x):\n    return 2 * x\nmine = rank + 1") == ""
+        assert self.said("double(mine)") == "[0] 2\n[1] 4\n"
+        assert self.said("_ + 1") == "[0] 3\n[1] 5\n"
+        assert self.said("double(mine);") == ""
+        assert self.said("None") == ""
+        assert self.said("display({'a': rank})\nimport sys; print('!', file=sys.stderr)") == (
+            "[0] {'a': 0}\n[0] !\n[1] {'a': 1}\n[1] !\n"
+        )
+
+    def test_a_variable_comes_back_by_rank_and_device_arrays_as_numpy(self) -> None:
+        output = run_cell(self.pair, "import dpnp\nbag = {'a': [dpnp.arange(3) * rank], 'b': rank}", out="bag")
+        assert output.values is not None
+        assert [bag["b"] for bag in output.values] == [0, 1]
+        assert [type(bag["a"][0]) for bag in output.values] == [np.ndarray] * 2
+        assert output.values[1]["a"][0].tolist() == [0, 1, 2]
+        with pytest.raises(EngineError, match=r"--out nothing: .* there is no variable 'nothing'"):
+            run_cell(self.pair, "1", out="nothing")
+
+    def test_some_ranks_alone_and_their_collectives_wait_for_nobody(self) -> None:
+        assert self.said("comm.allreduce(10), comm.rank, rank, size", ranks=[1]) == "[1] (10, 0, 1, 2)\n"
+        output = run_cell(self.pair, "kept = rank", ranks=[1], out="kept")
+        assert output.values == [1]
+        with pytest.raises(UsageError, match=r"received 0,7, expected ranks from 0 to 1"):
+            run_cell(self.pair, "1", ranks=[0, 7])
+
+    def test_an_exception_shows_once_with_its_ranks_and_from_the_cell_on(self) -> None:
+        with pytest.raises(EngineError) as caught:
+            run_cell(self.pair, "def inner():\n    return 1 / 0\nprint('before')\ninner()")
+        message = str(caught.value)
+        assert message.startswith("2 of 2 engines raised ZeroDivisionError\nrank 0, 1 on ")
+        assert message.count("ZeroDivisionError: division by zero") == 1
+        assert "line 2, in inner\n    return 1 / 0" in message
+        assert "site-packages" not in message
+        assert "xpulab/engine" not in message
+        assert self.capsys.readouterr().out == "[0-1] before\n"
+
+    def test_a_rank_that_raises_wakes_those_that_wait_for_it(self) -> None:
+        for waiting in (
+            "comm.barrier()",
+            "comm.recv(source=1)",
+            "comm.isend('x' * 10**7, 1).wait()",
+            "comm.bcast(0, 1)",
+        ):
+            with pytest.raises(EngineError, match=r"1 of 2 engines raised ValueError\nrank 1 on"):
+                run_cell(self.pair, f"if rank == 1:\n    raise ValueError('no')\n{waiting}")
+            assert self.said("comm.allreduce(rank)") == "[0-1] 1\n"
+
+    def test_no_python_is_sent_nowhere(self) -> None:
+        with pytest.raises(SyntaxError):
+            run_cell(self.pair, "x = 1 +")
+
+    def test_a_loop_that_prints_does_not_fill_the_memory(self) -> None:
+        said = self.said("for _ in range(300): print('x' * 9999)", ranks=[0])
+        assert said.count("\n") == 41
+        assert str(self.pair.last_output.text()).endswith("[0] … 2,000,000 more characters, which were not kept")
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "if rank == 0: comm.recv(source=1)",
+            "import numpy as np\nif rank == 1: comm.Recv(np.empty(1), 0)",
+            "if rank == 0: comm.barrier()",
+            "if rank == 0: comm.irecv(source=1).wait()",
+            "if rank == 0: comm.Split(0).barrier()\nelse: comm.Split(1)\nwhile True: pass",
+        ],
+    )
+    def test_ctrl_c_ends_the_cell_on_all_ranks(self, source: str) -> None:
+        run_cell(self.pair, "before = rank")
+        with pytest.raises(CellInterrupted, match=r"rank \d was in line \d: "):
+            self.interrupted(source)
+        assert self.said("before, comm.allreduce(1)").endswith("(1, 2)\n")
+
+    def interrupted(self, source: str) -> None:
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            run_cell(self.pair, f"print('so far')\n{source}")
+        finally:
+            timer.cancel()
+            timer.join()
+            assert self.capsys.readouterr().out == "[0-1] so far\n"
+
+    def test_who_goes_on_after_another_raised_is_said(self) -> None:
+        with pytest.raises(EngineError):
+            run_cell(self.pair, "import time\n1 / 0 if rank else time.sleep(4)")
+        assert "rank 1 has raised an exception, and rank 0 goes on" in self.capsys.readouterr().err
+
+
+@pytest.mark.cluster
+def test_a_call_that_cannot_be_left_costs_a_restart_and_says_so() -> None:
+    with xpulab.XPUCluster(1, timeout=60) as cluster:
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(EngineStuckError, match=r"rank 0 did not end .* The cluster was restarted"):
+            run_cell(cluster, "from mpi4py import MPI\nMPI.COMM_SELF.Dup().recv()")
+        timer.join()
+        assert run_cell(cluster, "mine = comm.allreduce(1)", out="mine").values == [1]
+
+
+@pytest.mark.cluster
+def test_the_magic(
+    pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "_clusters", [])
+    config = Config()
+    config.HistoryManager.enabled = False
+    shell: Any = InteractiveShell(config=config)
+    shell.extension_manager.load_extension("xpulab")
+    with pytest.raises(NoClusterError, match="%xpu_cluster start"):
+        shell.run_cell_magic("xpu", "", "1")
+    registry._clusters.append(pair)
+    assert shell.run_cell_magic("xpu", "--ranks 0-1 --out squares", "squares = rank ** 2\nsquares") is None
+    assert shell.user_ns["squares"] == [0, 1]
+    assert capsys.readouterr().out == "[0] 0\n[1] 1\n"
+    shown = shell.run_line_magic("xpu_cluster", "last --output")
+    assert shell.display_formatter.format(shown)[0]["text/plain"] == "[0] 0\n[1] 1"
+    assert shell.run_cell_magic("xpu", "-h", "1") is None
+    assert "usage: %%xpu [-h] [--ranks R,R] [--out NAME]" in capsys.readouterr().out
+    for line, words in [
+        ("--ranks x", "received 'x', expected whole numbers such as 0,2 or 0-3"),
+        ("--out 1x", "received '1x', expected the name of a variable"),
+        ("--rank 0", "did you mean --ranks"),
+    ]:
+        with pytest.raises(UsageError, match=words):
+            shell.run_cell_magic("xpu", line, "1")
+    registry._clusters.clear()
+    shell.extension_manager.unload_extension("xpulab")
+    assert "xpu" not in shell.magics_manager.magics["cell"]
+
+
+def test_the_clock_of_patience(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from xpulab.cells import _Watch
+
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    records = np.zeros(2, [("task", "u8"), ("failed", "u8"), ("name", "S32")])
+    records["name"], records["task"] = b"%%xpu", [7, 0]
+    watch = _Watch()
+    watch(records)  # nobody has raised
+    records["failed"][1] = 7
+    for moment in (100.0, 102.0, 104.0, 106.0):
+        now[0] = moment
+        watch(records)
+    assert capsys.readouterr().err.count("rank 1 has raised an exception, and rank 0 goes on") == 1

@@ -1,0 +1,185 @@
+"""A notebook's cell on the engines: sent, watched, and what the ranks printed put into one text."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xpulab.deploy.cluster import XPUCluster, raise_errors
+from xpulab.deploy.probe import core_ranges
+from xpulab.exceptions import EngineStuckError, UsageError
+from xpulab.rendering import Text
+
+__all__ = ["CellInterrupted", "CellOutput", "run_cell"]
+
+_LINES = 40  # lines of one rank, or of ranks that say the same, that are shown at once
+_PATIENCE = 3.0  # seconds that ranks have to end after one raised, before the notebook says who is still running
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class CellOutput:
+    """What the ranks said in one cell.
+
+    Attributes
+    ----------
+    printed : dict of int to str
+        Rank -> what it printed.
+    results : dict of int to str
+        Rank -> the value of its last expression, as text; of the ranks where that is not None.
+    values : list or None
+        The variable that was asked for, by rank.
+    """
+
+    printed: dict[int, str]
+    results: dict[int, str]
+    values: list[Any] | None = None
+
+    def text(self, most: int | None = None) -> Text:
+        """All of it: each line under its ranks, ranks that say the same together.
+
+        Parameters
+        ----------
+        most : int, optional
+            Lines of each group of ranks; all by default.
+        """
+        return Text("\n".join([*_marked(self.printed, most), *_marked(self.results, most)]))
+
+    def __str__(self) -> str:
+        return self.text(_LINES)
+
+
+def _marked(texts: dict[int, str], most: int | None) -> list[str]:
+    """Lines under the ranks that say them."""
+    groups: dict[str, list[int]] = {}
+    for rank, said in texts.items():
+        groups.setdefault(said, []).append(rank)
+    lines: list[str] = []
+    for said, ranks in groups.items():
+        mark = f"[{core_ranges(ranks)}] "
+        of_group = said.splitlines()
+        lines += [mark + line for line in of_group[:most]]
+        if most is not None and len(of_group) > most:
+            lines.append(f"{mark}… {len(of_group) - most:,} more lines: %xpu_cluster last --output")
+    return lines
+
+
+class CellInterrupted(KeyboardInterrupt):
+    """Ctrl-C ended a cell on the engines; the message says where each was. IPython shows that alone."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"KeyboardInterrupt: {self}"]
+
+
+def run_cell(
+    cluster: XPUCluster, source: str, ranks: Sequence[int] | None = None, out: str | None = None
+) -> CellOutput:
+    """Run a cell on the engines, and print what they said.
+
+    Parameters
+    ----------
+    cluster : XPUCluster
+        Its `last_output` is this cell's from now on.
+    source : str
+        Python. It finds ``comm`` (mpi4py's), ``rank``, ``size``, ``device``, ``queue`` and the variables of cells
+        before it.
+    ranks : sequence of int, optional
+        Who runs it; ``comm`` is then of these alone. All by default.
+    out : str, optional
+        A variable to bring back; arrays on the device come as NumPy arrays.
+
+    Raises
+    ------
+    SyntaxError
+        If it is no Python; nothing was sent.
+    UsageError
+        If there is no such rank.
+    EngineError
+        If it raised; with each traceback once, and its ranks.
+    CellInterrupted
+        If it was interrupted, on all ranks; a KeyboardInterrupt.
+    EngineStuckError
+        If ranks did not come back from an interrupt; the cluster was restarted.
+    """
+    ranks = _checked(ranks, cluster.size)
+    name = f"<%%xpu cell {next(_numbers)}>"
+    compile(source, name, "exec")
+    payload = {"source": source, "name": name, "ranks": ranks, "out": out}
+    try:
+        replies = cluster.replies("%%xpu", payload, _Watch())
+    except EngineStuckError as stuck:
+        cluster.restart()
+        raise EngineStuckError(
+            f"{stuck.args[0].partition('; type')[0]}: a call of a library that cannot be left. The cluster was "
+            "restarted; the variables of %%xpu cells and the rows on the engines went with it"
+        ) from None
+    results = [reply["result"] or {"outcome": reply["status"]} for reply in replies]
+    output = CellOutput(
+        {rank: said for rank, result in enumerate(results) if (said := _printed(result))},
+        {rank: result["value"] for rank, result in enumerate(results) if result.get("value") is not None},
+    )
+    cluster.last_output = output
+    if shown := str(output):
+        print(shown)
+    _raise(replies, results)
+    if out is not None:
+        output.values = [pickle.loads(results[rank]["out"]) for rank in ranks]
+    return output
+
+
+def _checked(ranks: Sequence[int] | None, size: int) -> list[int]:
+    if ranks is None:
+        return list(range(size))
+    unknown = sorted(set(ranks) - set(range(size)))
+    if size and (unknown or not ranks):
+        raise UsageError(f"--ranks: received {','.join(map(str, ranks))}, expected ranks from 0 to {size - 1}")
+    return sorted(set(ranks))
+
+
+def _printed(result: dict[str, Any]) -> str:
+    omitted = result.get("omitted")
+    return result.get("printed", "") + (f"\n… {omitted:,} more characters, which were not kept" if omitted else "")
+
+
+def _raise(replies: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
+    """One error for all ranks, if there was one."""
+    raise_errors(
+        [
+            {**reply, "status": result["outcome"], "error": result.get("error") or reply["error"]}
+            for reply, result in zip(replies, results, strict=True)
+        ],
+        users=True,
+    )
+    interrupted = [rank for rank, result in enumerate(results) if result["outcome"] == "interrupted"]
+    if interrupted:
+        places = {rank: (results[rank].get("error") or {}).get("at") for rank in interrupted}
+        raise CellInterrupted("; ".join(f"rank {rank} was in {at}" for rank, at in places.items() if at))
+
+
+class _Watch:
+    """Says who is still running some seconds after a rank has raised."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._told = False
+
+    def __call__(self, records: Any) -> None:
+        running = [rank for rank, record in enumerate(records) if record["name"] == b"%%xpu" and record["task"]]
+        tasks = {int(records[rank]["task"]) for rank in running}
+        raised = [rank for rank, record in enumerate(records) if int(record["failed"]) in tasks]
+        if not running or not raised or self._told:
+            return
+        self._since = self._since or time.monotonic()
+        if time.monotonic() - self._since > _PATIENCE:
+            self._told = True
+            print(
+                f"rank {core_ranges(raised)} has raised an exception, and rank {core_ranges(running)} goes on; "
+                "interrupt the kernel to end the cell on all ranks",
+                file=sys.stderr,
+            )

@@ -1,0 +1,267 @@
+"""mpi4py's communicator for a user's cell, in which no call is for ever.
+
+A blocking MPI call waits inside the library, where neither Ctrl-C nor another rank's exception reaches it. Here each
+one starts its nonblocking form and polls it from Python: the rank leaves when it is interrupted, and when another rank
+has raised. Everything else is mpi4py's: the class is an `MPI.Intracomm`, and so are those that it makes (`Split`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+from mpi4py import MPI
+
+__all__ = ["Intracomm", "Request", "watched_by"]
+
+_SPIN = 50e-6  # seconds of polling at full speed: as long as a message between ranks that are there takes
+_YIELD = 50e-3  # then others may have the core between two polls, but a long message goes on moving
+_NAP = 50e-6  # then the core sleeps: the other rank is computing
+
+#: Calls that were left. Their buffers must live: the library may write to them as long as the process runs.
+_abandoned: list[Any] = []
+_check: Callable[[], None] = lambda: None  # noqa: E731
+
+
+@contextlib.contextmanager
+def watched_by(check: Callable[[], None]) -> Iterator[None]:
+    """Have `check` called while a rank waits; what it raises ends the wait."""
+    global _check
+    _check, before = check, _check
+    try:
+        yield
+    finally:
+        _check = before
+
+
+def _poll(ready: Callable[[], Any], pending: Any = None) -> Any:
+    """The first answer of `ready` that is true, asked again and again."""
+    started = time.perf_counter()
+    try:
+        while not (answer := ready()):
+            waited = time.perf_counter() - started
+            if waited > _SPIN:
+                _check()
+                time.sleep(_NAP) if waited > _YIELD else os.sched_yield()
+        return answer
+    except BaseException:
+        _abandoned.append(pending)
+        raise
+
+
+def _finish(request: MPI.Request, status: MPI.Status | None = None) -> None:
+    _poll(lambda: request.Test(status), request)
+
+
+class Request(MPI.Request):
+    """A request whose wait can be left."""
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """As mpi4py's."""
+        _finish(self, status)
+        return True
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        """As mpi4py's: the object received, or None."""
+        return _poll(lambda: (found := self.test(status))[0] and found, self)[1]
+
+
+class Intracomm(MPI.Intracomm):
+    """An `MPI.Intracomm` whose blocking calls can be left; what was left unfinished makes it useless afterwards."""
+
+    def Recv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> None:
+        """As mpi4py's."""
+        _finish(MPI.Intracomm.Irecv(self, buf, source, tag), status)
+
+    def Sendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: Any = None,
+    ) -> None:
+        """As mpi4py's."""
+        sent = MPI.Intracomm.Isend(self, sendbuf, dest, sendtag)
+        self.Recv(recvbuf, source, recvtag, status)
+        _finish(sent)
+
+    def Probe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> Literal[True]:
+        """As mpi4py's."""
+        _poll(lambda: self.Iprobe(source, tag, status))
+        return True
+
+    def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> MPI.Message:
+        """As mpi4py's."""
+        return _poll(lambda: self.Improbe(source, tag, status))
+
+    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """As mpi4py's."""
+        _finish(MPI.Intracomm.isend(self, obj, dest, tag))
+
+    def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """As mpi4py's."""
+        _finish(MPI.Intracomm.issend(self, obj, dest, tag))
+
+    def recv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> Any:
+        """As mpi4py's; `buf` is not needed."""
+        return Request(self.mprobe(source, tag, status).irecv()).wait()
+
+    def sendrecv(
+        self,
+        sendobj: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: Any = None,
+    ) -> Any:
+        """As mpi4py's; `recvbuf` is not needed."""
+        sent = MPI.Intracomm.isend(self, sendobj, dest, sendtag)
+        received = self.recv(None, source, recvtag, status)
+        _finish(sent)
+        return received
+
+    def probe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> Literal[True]:
+        """As mpi4py's."""
+        return self.Probe(source, tag, status)
+
+    def mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> MPI.Message:
+        """As mpi4py's."""
+        return _poll(lambda: self.improbe(source, tag, status))
+
+    def barrier(self) -> None:
+        """As mpi4py's."""
+        self.Barrier()
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """As mpi4py's."""
+        data = MPI.pickle.dumps(obj) if self.rank == root else b""
+        size = np.array([len(data)])
+        self.Bcast(size, root)
+        block = bytearray(data) if self.rank == root else bytearray(int(size[0]))
+        self.Bcast([block, MPI.BYTE], root)
+        return obj if self.rank == root else MPI.pickle.loads(block)
+
+    def scatter(self, sendobj: Any, root: int = 0) -> Any:
+        """As mpi4py's."""
+        sending = self.rank == root
+        pieces = self._pieces(sendobj) if sending else []
+        sizes = np.array([len(piece) for piece in pieces], np.int64)
+        size = np.empty(1, np.int64)
+        self.Scatter(sizes if sending else None, size, root)
+        block = bytearray(int(size[0]))
+        self.Scatterv([b"".join(pieces), sizes, MPI.BYTE] if sending else None, [block, MPI.BYTE], root)
+        return MPI.pickle.loads(block)
+
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        """As mpi4py's."""
+        data = MPI.pickle.dumps(sendobj)
+        sizes = np.empty(self.size, np.int64) if self.rank == root else None
+        self.Gather(np.array([len(data)]), sizes, root)
+        joined = None if sizes is None else bytearray(int(sizes.sum()))
+        self.Gatherv([data, MPI.BYTE], None if sizes is None else [joined, sizes, MPI.BYTE], root)
+        return None if sizes is None else _loads_each(joined, sizes)
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """As mpi4py's."""
+        data = MPI.pickle.dumps(sendobj)
+        sizes = np.empty(self.size, np.int64)
+        self.Allgather(np.array([len(data)]), sizes)
+        joined = bytearray(int(sizes.sum()))
+        self.Allgatherv([data, MPI.BYTE], [joined, sizes, MPI.BYTE])
+        return _loads_each(joined, sizes)
+
+    def alltoall(self, sendobj: Any) -> list[Any]:
+        """As mpi4py's."""
+        pieces = self._pieces(sendobj)
+        sending, receiving = np.array([len(piece) for piece in pieces], np.int64), np.empty(self.size, np.int64)
+        self.Alltoall(sending, receiving)
+        joined = bytearray(int(receiving.sum()))
+        self.Alltoallv([b"".join(pieces), sending, MPI.BYTE], [joined, receiving, MPI.BYTE])
+        return _loads_each(joined, receiving)
+
+    def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
+        """As mpi4py's, in the order of the ranks."""
+        every = self.gather(sendobj, root)
+        return None if every is None else functools.reduce(op, every)
+
+    def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        """As mpi4py's, in the order of the ranks."""
+        return functools.reduce(op, self.allgather(sendobj))
+
+    def scan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        """As mpi4py's."""
+        return functools.reduce(op, self.allgather(sendobj)[: self.rank + 1])
+
+    def exscan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        """As mpi4py's: None on rank 0."""
+        before = self.allgather(sendobj)[: self.rank]
+        return functools.reduce(op, before) if before else None
+
+    def _pieces(self, things: Any) -> list[bytes]:
+        things = list(things or ())
+        if len(things) != self.size:
+            raise ValueError(f"received {len(things)} objects, expected {self.size}, one for each rank")
+        return [MPI.pickle.dumps(thing) for thing in things]
+
+
+def _loads_each(joined: Any, sizes: np.ndarray) -> list[Any]:
+    ends = np.cumsum(sizes)
+    return [MPI.pickle.loads(memoryview(joined)[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _blocking(name: str) -> Callable[..., None]:
+    """The method `name`, by way of the one that does not block."""
+    start = getattr(MPI.Intracomm, f"I{name.lower()}")
+
+    @functools.wraps(getattr(MPI.Intracomm, name))
+    def call(self: Intracomm, *args: Any, **kwargs: Any) -> None:
+        _finish(start(self, *args, **kwargs))
+
+    return call
+
+
+def _returning(name: str) -> Callable[..., Request]:
+    """The method `name`, with a request whose wait can be left."""
+    start = getattr(MPI.Intracomm, name)
+
+    @functools.wraps(start)
+    def call(self: Intracomm, *args: Any, **kwargs: Any) -> Request:
+        return Request(start(self, *args, **kwargs))
+
+    return call
+
+
+def _making(name: str) -> Callable[..., Intracomm]:
+    """The method `name`, which makes a communicator, once all ranks are there."""
+    make = getattr(MPI.Intracomm, name)
+
+    @functools.wraps(make)
+    def call(self: Intracomm, *args: Any, **kwargs: Any) -> Intracomm:
+        self.Barrier()
+        return type(self)(make(self, *args, **kwargs))
+
+    return call
+
+
+_COLLECTIVES = (
+    "Allgather", "Allgatherv", "Allreduce", "Alltoall", "Alltoallv", "Alltoallw", "Barrier", "Bcast", "Exscan",
+    "Gather", "Gatherv", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Scatter", "Scatterv",
+)  # fmt: skip
+_MESSAGES = ("Isend", "Issend", "Irsend", "Ibsend", "Irecv", "isend", "issend", "ibsend", "irecv")
+
+for _name in (*_COLLECTIVES, "Send", "Ssend", "Rsend"):
+    setattr(Intracomm, _name, _blocking(_name))
+for _name in (*(f"I{name.lower()}" for name in _COLLECTIVES), *_MESSAGES):
+    setattr(Intracomm, _name, _returning(_name))
+for _name in ("Clone", "Create", "Dup", "Split", "Split_type"):
+    setattr(Intracomm, _name, _making(_name))
