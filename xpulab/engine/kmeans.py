@@ -23,6 +23,7 @@ from mpi4py import MPI
 from xpulab.board import RUNS
 from xpulab.engine.engine import Interrupted, Task
 from xpulab.kernels.choice import AnyRows, kernels_for
+from xpulab.kernels.host import inertia_of_sums, move_centers
 
 __all__ = ["Outcome", "Problem", "fit"]
 
@@ -162,9 +163,11 @@ def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: floa
         total = comm.allreduce(np.concatenate([sums.ravel(), weights, [moves, problem.task.cancelled()]]))
         sums, weights = total[: k * d].reshape(k, d), total[k * d : -2]
         changed, cancelled = total[-2:]
-        inertia = _inertia_of_sums(problem.total_squares, sums, weights, centers)
-        moved = _new_centers(problem, centers, labels, sums, weights)
-        center_shift = float(((moved.astype(np.float64) - centers) ** 2).sum())
+        inertia = inertia_of_sums(problem.total_squares, sums, weights, centers)
+        if not weights.all():
+            _relocate(problem, centers, labels, sums, weights)
+        moved = np.empty_like(centers)
+        center_shift = move_centers(sums, weights, centers, moved)
         problem.note(run + 1, iteration + 1, inertia, center_shift)
         messages.append(f"Iteration {iteration}, inertia {inertia}.")
         centers = moved
@@ -197,35 +200,13 @@ def _clear_absent(problem: Problem, labels: Any, sums: np.ndarray, weights: np.n
         sums[absent] = weights[absent] = 0
 
 
-def _inertia_of_sums(squares: float, sums: np.ndarray, weights: np.ndarray, centers: np.ndarray) -> float:
-    """Inertia from what an iteration has anyway: |x - c|^2 = |x|^2 - 2 x.c + |c|^2, summed by cluster."""
-    c = centers.astype(np.float64)
-    return max(0.0, squares - 2 * float((sums * c).sum()) + float(weights @ (c * c).sum(axis=1)))
-
-
-def _new_centers(
-    problem: Problem, centers: np.ndarray, labels: Any, sums: np.ndarray, weights: np.ndarray
-) -> np.ndarray:
-    """Means of the clusters; empty ones move to the rows that are farthest from their centres."""
-    empty = np.flatnonzero(weights == 0)
-    if empty.size:
-        _relocate(problem, centers, labels, sums, weights, empty)
-    # In the order of scikit-learn, quirk included: a cluster that stays empty takes what stands at the heaviest one,
-    # which is still a sum where that one comes later. It matters for the labels of data with too few distinct rows.
-    heaviest = int(np.argmax(weights))
-    for j in range(len(weights)):
-        sums[j] = sums[j] / weights[j] if weights[j] > 0 else sums[heaviest]
-    return sums.astype(centers.dtype)
-
-
-def _relocate(
-    problem: Problem, centers: np.ndarray, labels: Any, sums: np.ndarray, weights: np.ndarray, empty: np.ndarray
-) -> None:
-    """Give each empty cluster one far row, taken out of the row's own cluster; changes `sums` and `weights`.
+def _relocate(problem: Problem, centers: np.ndarray, labels: Any, sums: np.ndarray, weights: np.ndarray) -> None:
+    """Give each empty cluster the row farthest from its centre, out of the row's own; changes `sums` and `weights`.
 
     Rare, so that gathering one distance a row is worth the same choice as scikit-learn's, ties included.
     """
     comm, rows = problem.comm, problem.rows
+    empty = np.flatnonzero(weights == 0)
     distances = comm.gather_blocks(problem.kernels.own_distances(rows, problem.shift, centers, labels))
     far = None
     if distances is not None and distances.max() > 0:

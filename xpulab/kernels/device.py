@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.exceptions import DeviceError, DeviceNotFoundError
+from xpulab.kernels.submit import Event
 
 __all__ = ["Device"]
 
@@ -62,7 +63,7 @@ class Device:
         self.kernel_seconds = 0.0
         self.compile_seconds = 0.0
         self.specialisations: dict[Any, Any] = {}  # filled and read by launch.py
-        self._running: list[tuple[dpctl.SyclEvent, Any]] = []
+        self._running: list[tuple[Event, Any]] = []
 
     def describe(self) -> dict[str, Any]:
         """What the device is: name, backend, device_type, driver, memory (bytes), compute_units, float64."""
@@ -138,13 +139,13 @@ class Device:
         self.wait()
         return host
 
-    def track(self, event: dpctl.SyclEvent, arguments: Any) -> None:
+    def track(self, event: Event, arguments: Any) -> None:
         """Remember a running kernel: its event for the clock, its arguments so that their memory outlives it."""
         self._running.append((event, arguments))
 
     def wait(self) -> None:
         """Wait for all kernels, and add their seconds to `kernel_seconds`."""
-        for event, _ in self._running:
-            event.wait()
-            self.kernel_seconds += (event.profiling_info_end - event.profiling_info_start) * 1e-9
-        self._running.clear()
+        if self._running:
+            self._running[-1][0].wait()  # they run in order
+            self.kernel_seconds += sum(event.seconds() for event, _ in self._running)
+            self._running.clear()

@@ -1,6 +1,6 @@
 """Compile and launch numba-dpex kernels, so that what numba-dpex would pass over in silence is an error.
 
-numba-dpex compiles the function to SPIR-V; dpctl builds the SPIR-V for the device and submits it. numba-dpex's own
+numba-dpex compiles the function to SPIR-V; dpctl builds that for the device, and submits it. numba-dpex's own
 `call_kernel` is not used: it says nothing of a failed submission, crashes the process when the device's compiler
 refuses a kernel, compiles a host function for each launch site as well, and takes three times as long per launch.
 """
@@ -18,7 +18,6 @@ from typing import Any
 import dpctl.tensor as dpt
 import numba_dpex
 import numpy as np
-from dpctl import SyclKernelSubmitError
 from dpctl.program import SyclProgramCompilationError, create_program_from_spirv
 from numba import from_dtype, types
 from numba.core.errors import NumbaError
@@ -31,6 +30,7 @@ from numba_dpex.core.types.kernel_api.index_space_ids import NdItemType
 from xpulab.exceptions import DeviceError, KernelBuildError, KernelLaunchError
 from xpulab.kernels import cache
 from xpulab.kernels.device import Device
+from xpulab.kernels.submit import KINDS, POINTER, submit
 
 __all__ = ["Specialisation", "fma", "index", "launch", "specialise"]
 
@@ -47,7 +47,8 @@ _CTYPES: dict[type, Any] = {
 }
 #: How an array is passed, for as long as it lives: a launch of fifteen arguments would else spend 50 us on that.
 #: By id, because arrays have no hash; the weak reference takes the entry out again.
-_passed: dict[int, tuple[Any, list[Any], weakref.ref[Any]]] = {}
+_passed: dict[int, tuple[Any, tuple[int, ...], Any]] = {}
+_OF_ARRAY = (KINDS[ctypes.c_int64], KINDS[ctypes.c_int64], POINTER, KINDS[ctypes.c_int64], KINDS[ctypes.c_int64])
 
 
 @intrinsic(target="spirv")
@@ -68,11 +69,17 @@ class Specialisation:
     name : str
     spirv : bytes
     kernel : dpctl.program.SyclKernel
+    most : int
+        Work-items that a work-group may have.
+    kinds : ctypes array of int
+        How each value is passed, as `submit` takes them.
     """
 
     name: str
     spirv: bytes
     kernel: Any
+    most: int
+    kinds: Any
 
 
 def launch(device: Device, function: Callable[..., None], groups: int, size: int, *arguments: Any) -> None:
@@ -100,24 +107,21 @@ def launch(device: Device, function: Callable[..., None], groups: int, size: int
     """
     passed = [_pass(argument) for argument in arguments]
     specialisation = _specialise(device, function, tuple([p[0] for p in passed]), arguments)
-    kernel = specialisation.kernel
-    most = min(device.max_group, kernel.work_group_size)
-    if not (groups > 0 and 0 < size <= most and groups * size <= _MAX_ITEMS):
+    if not (groups > 0 and 0 < size <= specialisation.most and groups * size <= _MAX_ITEMS):
         raise KernelLaunchError(
             f"{specialisation.name}: {groups:,} work-groups of {size:,} work-items were asked for; {device.name} takes "
-            f"1 to {most:,} in a work-group and {_MAX_ITEMS:,} in all; use more engines, or fewer rows"
+            f"1 to {specialisation.most:,} in a work-group and {_MAX_ITEMS:,} in all; use more engines, or fewer rows"
         )
-    flat = [value for p in passed for value in p[1]]
-    if len(flat) != kernel.num_args:
-        raise KernelLaunchError(f"{specialisation.name}: {len(flat)} values for {kernel.num_args} kernel arguments")
-    try:
-        event = device.queue.submit_async(kernel, flat, [groups * size], [size])
-    except SyclKernelSubmitError as error:
+    values = [value for p in passed for value in p[1]]
+    event = submit(
+        device.queue, specialisation.kernel.addressof_ref(), values, specialisation.kinds, groups * size, size
+    )
+    if event is None:
         raise KernelLaunchError(
-            f"{specialisation.name}: {device.name} did not take {groups:,} work-groups of {size:,} ({error}); "
+            f"{specialisation.name}: {device.name} did not take {groups:,} work-groups of {size:,}; "
             "its memory may be full: use fewer rows"
-        ) from error
-    device.track(event, flat)
+        )
+    device.track(event, arguments)
 
 
 def specialise(device: Device, function: Callable[..., None], *arguments: Any) -> Specialisation:
@@ -143,24 +147,29 @@ def _specialise(
     return found
 
 
-def _pass(argument: Any) -> tuple[Any, ...]:
-    """What the compiled code depends on (the type of a scalar, or an array's), and the values that a kernel takes.
+def _pass(argument: Any) -> tuple[Any, tuple[int, ...], Any]:
+    """What the compiled code depends on (the type of a scalar, or an array's), and how a kernel is given it.
+
+    That is addresses, and what has to live as long as they are used.
 
     Of an array, numba-dpex's kernels take size, itemsize, data, shape and stride.
     """
     if not isinstance(argument, dpt.usm_ndarray):
         kind = type(argument)
-        number = _CTYPES.get(kind)
-        return kind, [argument if number is None else number(argument.item())]
+        if kind not in _CTYPES:
+            return kind, (), None  # refused where it would be compiled
+        number = _CTYPES[kind](argument.item())
+        return kind, (ctypes.addressof(number),), number
     key = id(argument)
     found = _passed.get(key)
     if found is None:
         if argument.ndim != 1 or not argument.flags.c_contiguous:
             raise KernelLaunchError(f"an array of shape {argument.shape} was given, a flat contiguous one expected")
-        size, itemsize = ctypes.c_int64(argument.size), ctypes.c_int64(argument.itemsize)
-        values = [size, itemsize, argument.usm_data, size, itemsize]
+        facts = (ctypes.c_int64 * 2)(argument.size, argument.itemsize)
+        size, itemsize = ctypes.addressof(facts), ctypes.addressof(facts) + 8
+        values = size, itemsize, argument.usm_data._pointer, size, itemsize
         gone = weakref.ref(argument, lambda _: _passed.pop(key, None))
-        found = _passed[key] = (f"array of {argument.dtype}", values, gone)
+        found = _passed[key] = (f"array of {argument.dtype}", values, (facts, gone))
     return found
 
 
@@ -179,7 +188,14 @@ def _build(
         program = create_program_from_spirv(device.queue, spirv)
     except SyclProgramCompilationError as error:
         raise KernelBuildError(f"{name}: the compiler of {device.name} refused the kernel: {error}") from error
-    return Specialisation(name, spirv, program.get_sycl_kernel(entry))
+    kernel = program.get_sycl_kernel(entry)
+    passed: list[int] = []
+    for a in arguments:
+        passed += _OF_ARRAY if isinstance(a, dpt.usm_ndarray) else (KINDS[_CTYPES[type(a)]],)
+    if len(passed) != kernel.num_args:
+        raise KernelBuildError(f"{name}: {len(passed)} values for the kernel's {kernel.num_args} arguments")
+    most = min(device.max_group, kernel.work_group_size)
+    return Specialisation(name, spirv, kernel, most, (ctypes.c_int * len(passed))(*passed))
 
 
 def _compile(function: Callable[..., None], kinds: tuple[Any, ...]) -> tuple[str, bytes]:

@@ -14,6 +14,7 @@ import dpctl.tensor as dpt
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.kernels.host import add_partial_sums
 from xpulab.kernels.launch import fma, index, launch
 from xpulab.kernels.nearest import Labels, find_nearest, new_labels
 from xpulab.kernels.rows import BLOCK, SPAN, Rows
@@ -58,9 +59,8 @@ def lloyd_step(
         return np.zeros((k, d)), np.zeros(k), 0
     fresh = _starts_anew(rows, shift, k, labels)
     parameters = find_nearest(rows, shift, centers, labels)
-    moved, changed = _moves(rows, parameters, k, labels, fresh)
+    changed = _moves(rows, parameters, k, labels, fresh)
     assert labels.sums is not None
-    labels.sums += moved
     return labels.sums[:, :d].copy(), labels.sums[:, d].copy(), changed
 
 
@@ -159,10 +159,8 @@ def _moves_kernel(dtype: np.dtype[Any], weighted: bool, listed_only: bool) -> An
     return moves
 
 
-def _moves(
-    rows: Rows, parameters: dpt.usm_ndarray, k: int, labels: Labels, fresh: bool
-) -> tuple[npt.NDArray[np.float64], int]:
-    """What the changed labels add to the sums and weights (k, d + 1), and how many they are."""
+def _moves(rows: Rows, parameters: dpt.usm_ndarray, k: int, labels: Labels, fresh: bool) -> int:
+    """Bring the sums up to date with the labels; how many have changed."""
     d = rows.n_features
     width = (d // _LANES + 1) * _LANES
     span = labels.span or SPAN
@@ -179,9 +177,9 @@ def _moves(
         np.int32(span.bit_length() - 1), parameters, labels.current, labels.listed, counts,
         np.int64(fresh), np.int64(k), sums,
     )  # fmt: skip
-    host = rows.device.fetch(sums, stop=size + workers)
-    added = host[:size].reshape(workers, k, 2, width).sum(axis=(0, 2), dtype=np.float64)
-    return added[:, : d + 1], int(host[size:].sum(dtype=np.float64))
+    assert labels.sums is not None
+    partial = rows.device.fetch(sums, stop=size + workers)
+    return int(add_partial_sums(partial, workers, width, labels.sums))
 
 
 def _count_workers(rows: Rows, bytes_each: int) -> int:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from numba_dpex.kernel_api import PrivateArray, group_barrier
 
 from xpulab.kernels.device import Device
+from xpulab.kernels.host import pack_centers, widen_moved
 from xpulab.kernels.launch import fma, index, launch
 from xpulab.kernels.rows import BLOCK, Rows
 
@@ -145,19 +146,8 @@ def find_nearest(
     bounded = again and k >= _LEAST_CENTERS and k * d >= _LEAST_WORK and _bounds_pay(rows, labels)
     moved = _bounds(rows, shift, centers, labels) if bounded else np.zeros(k)
     n_groups = -(-k // tile.centers)
-    # The centres that fill the last group are infinitely far.
-    norms = np.full(n_groups * tile.centers, np.inf)
-    norms[:k] = np.einsum("ij,ij->i", centers, centers, dtype=np.float64)
-    scaled = np.zeros((n_groups * tile.centers, d), rows.dtype)
-    scaled[:k] = -2 * centers
-    host = np.concatenate(
-        [
-            rows.shift_or_zero(shift),
-            norms.astype(rows.dtype),
-            scaled.reshape(n_groups, tile.centers, d).transpose(0, 2, 1).ravel(),
-            moved.astype(rows.dtype),
-        ]
-    )
+    host = np.empty(d + n_groups * tile.centers * (1 + d) + k, rows.dtype)
+    largest = pack_centers(rows.shift_or_zero(shift), centers, moved, tile.centers, host)
     parameters = labels.scratch("parameters", host.size, rows.dtype)
     rows.device.store(host, parameters)
     span = _span(rows, tile, k)
@@ -180,7 +170,7 @@ def find_nearest(
     launch(
         rows.device, _nearest_kernel(room_for, rows.dtype, tile, bounded), n_spans, tile.items,
         rows.data, np.int64(rows.n_samples), np.int64(d), parameters, np.int64(n_groups), np.int64(span),
-        np.int32(span.bit_length() - 1), rows.dtype.type(rounding), rows.dtype.type(2 * norms[:k].max()),
+        np.int32(span.bit_length() - 1), rows.dtype.type(rounding), rows.dtype.type(2 * largest),
         rows.dtype.type(4 * eps * moved.max()), labels.current, *outputs,
     )  # fmt: skip
     return parameters
@@ -223,20 +213,16 @@ def _bounds(
     rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels
 ) -> npt.NDArray[np.float64]:
     """By how much the slack of the rows of each centre has shrunk, in all, since the slacks were set anew."""
-    now = centers.astype(np.float64)
     known = (rows, rows.shift_or_zero(shift).tobytes(), centers.shape)
     if labels._slack_of != known:
         labels._slack_of = known
         labels._slack = labels.device.array(np.full(rows.n_blocks * BLOCK, -np.inf, rows.dtype))
+        labels._centers = centers.astype(np.float64)
         labels._moved = np.zeros(len(centers))
     else:
         assert labels._centers is not None
         assert labels._moved is not None
-        steps = np.sqrt(np.square(now - labels._centers).sum(axis=1))
-        others = np.full(len(steps), steps.max())
-        others[steps.argmax()] = np.partition(steps, -2)[-2]
-        labels._moved = labels._moved + (steps + others) * (1 + 1e-9)
-    labels._centers = now
+        widen_moved(labels._centers, centers, labels._moved)
     assert labels._moved is not None
     return labels._moved
 

@@ -1,0 +1,175 @@
+"""What the host computes between two launches, compiled: with few rows fifty calls of NumPy outlast a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["add_partial_sums", "inertia_of_sums", "move_centers", "pack_centers", "widen_moved"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _compiled(function: F) -> F:
+    try:
+        compiled = numba.njit(function, cache=True, nogil=True, error_model="numpy")
+    except RuntimeError:  # there is no folder to keep the machine code in
+        compiled = numba.njit(function, nogil=True, error_model="numpy")
+    return compiled  # type: ignore[no-any-return]
+
+
+@_compiled
+def pack_centers(
+    shift: npt.NDArray[Any],
+    centers: npt.NDArray[Any],
+    moved: npt.NDArray[np.float64],
+    tile: int,
+    packed: npt.NDArray[Any],
+) -> float:
+    """The centres as `find_nearest`'s kernel reads them.
+
+    Parameters
+    ----------
+    shift : numpy.ndarray of shape (n_features,)
+    centers : numpy.ndarray of shape (n_clusters, n_features)
+    moved : numpy.ndarray of float64 of shape (n_clusters,)
+    tile : int
+        Centres whose distances are computed together.
+    packed : numpy.ndarray of the dtype of the rows
+        Filled: the shift; the squared norms; -2 times the centres, `tile` by `tile`, feature by feature; `moved`. What
+        fills up the last tile is infinitely far.
+
+    Returns
+    -------
+    float
+        The largest squared norm.
+    """
+    k, d = centers.shape
+    n_tiles = -(-k // tile)
+    grouped = d + n_tiles * tile
+    largest = 0.0
+    for f in range(d):
+        packed[f] = shift[f]
+    for j in range(n_tiles * tile):
+        first = grouped + (j // tile) * d * tile + j % tile
+        if j < k:
+            norm = 0.0
+            for f in range(d):
+                c = np.float64(centers[j, f])
+                norm += c * c
+                packed[first + f * tile] = -2 * centers[j, f]
+            packed[d + j] = norm
+            # also NaN, after an overflow
+            largest = largest if norm <= largest else norm
+        else:
+            packed[d + j] = np.inf
+            for f in range(d):
+                packed[first + f * tile] = 0
+    last = grouped + n_tiles * tile * d
+    for j in range(k):
+        packed[last + j] = moved[j]
+    return largest
+
+
+@_compiled
+def widen_moved(before: npt.NDArray[Any], centers: npt.NDArray[Any], moved: npt.NDArray[np.float64]) -> None:
+    """Add to `moved`, of each centre, its own step and the longest of the others; `before` becomes `centers`."""
+    k, d = centers.shape
+    steps = np.empty(k)
+    longest = next_longest = 0.0
+    for j in range(k):
+        square = 0.0
+        for f in range(d):
+            step = np.float64(centers[j, f]) - np.float64(before[j, f])
+            square += step * step
+            before[j, f] = centers[j, f]
+        steps[j] = np.sqrt(square)
+        if not steps[j] <= longest:
+            longest, next_longest = steps[j], longest
+        elif not steps[j] <= next_longest:
+            next_longest = steps[j]
+    seen = False
+    for j in range(k):
+        alone = steps[j] == longest and not seen
+        seen = seen or alone
+        moved[j] += (steps[j] + (next_longest if alone else longest)) * (1 + 1e-9)
+
+
+@_compiled
+def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: npt.NDArray[np.float64]) -> float:
+    """Add what the workers of lloyd.py's kernel have: for each its sums and roundings (k, 2, width), then all changes.
+
+    Parameters
+    ----------
+    partial : numpy.ndarray of the dtype of the rows, of shape (workers * k * 2 * width + workers,)
+    sums : numpy.ndarray of float64 of shape (k, n_features + 1)
+        Changed in place.
+
+    Returns
+    -------
+    float
+        Number of changes.
+    """
+    k, columns = sums.shape
+    for worker in range(workers):
+        for j in range(k):
+            first = (worker * k + j) * 2 * width
+            for f in range(columns):
+                sums[j, f] += np.float64(partial[first + f]) + np.float64(partial[first + width + f])
+    changes = np.float64(0)
+    for worker in range(workers):
+        changes += partial[workers * k * 2 * width + worker]
+    return changes
+
+
+@_compiled
+def inertia_of_sums(
+    squares: float, sums: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], centers: npt.NDArray[Any]
+) -> float:
+    """Inertia from what an iteration has anyway: ``|x - c|**2 = |x|**2 - 2 x.c + |c|**2``, summed by cluster.
+
+    Parameters
+    ----------
+    squares : float
+        Weighted sum of the rows' squared norms.
+    sums, weights : numpy.ndarray of float64 of shape (n_clusters, n_features) and (n_clusters,)
+        Of the rows of each cluster.
+    centers : numpy.ndarray of shape (n_clusters, n_features)
+    """
+    k, d = centers.shape
+    inertia = np.float64(squares)
+    for j in range(k):
+        cross = norm = 0.0
+        for f in range(d):
+            c = np.float64(centers[j, f])
+            cross += sums[j, f] * c
+            norm += c * c
+        inertia += weights[j] * norm - 2 * cross
+    return max(np.float64(0), inertia)
+
+
+@_compiled
+def move_centers(
+    sums: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[Any]
+) -> float:
+    """The means of the clusters, into `moved`; the sum of their squared distances to `centers` is returned.
+
+    As scikit-learn, quirk included: a cluster that is empty takes what stands at the heaviest one when its turn comes,
+    which is still a sum where that one comes later. It matters for data with too few distinct rows.
+    """
+    k, d = centers.shape
+    heaviest = np.argmax(weights)
+    shift = np.float64(0)
+    for j in range(k):
+        source = j if weights[j] > 0 else heaviest
+        ready = source <= j and weights[source] > 0
+        divisor = weights[source] if ready else 1.0
+        for f in range(d):
+            moved[j, f] = sums[source, f] / divisor
+            step = np.float64(moved[j, f]) - np.float64(centers[j, f])
+            shift += step * step
+    return shift
