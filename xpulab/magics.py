@@ -32,7 +32,7 @@ class XPUMagics(Magics):
     n = Int(None, allow_none=True, help="Engines that start and plan assume.").tag(config=True)
     devices = Unicode(None, allow_none=True, help="Devices that start and plan assume.").tag(config=True)
     strict = Bool(False, help="Whether sharing cores or a device is an error.").tag(config=True)
-    timeout = Float(30.0, help="Seconds that the engines have to start.").tag(config=True)
+    timeout = Float(120.0, help="Seconds that the engines have to start.").tag(config=True)
 
     @line_magic(_NAME)  # type: ignore[arg-type]
     def xpu_cluster(self, line: str) -> Any:

@@ -128,7 +128,7 @@ class XPUCluster:
     """
 
     def __init__(
-        self, n: int | None = None, *, devices: str | None = None, strict: bool = False, timeout: float = 30.0
+        self, n: int | None = None, *, devices: str | None = None, strict: bool = False, timeout: float = 120.0
     ) -> None:
         self.n = n
         self.device_filter = devices

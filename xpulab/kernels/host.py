@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
@@ -11,15 +11,12 @@ import numpy.typing as npt
 
 __all__ = ["add_partial_sums", "inertia_of_sums", "move_centers", "pack_centers", "widen_moved"]
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def _compiled(function: F) -> F:
+def _compiled(function: Callable[..., Any]) -> Any:
     try:
-        compiled = numba.njit(function, cache=True, nogil=True, error_model="numpy")
+        return numba.njit(function, cache=True, nogil=True, error_model="numpy")
     except RuntimeError:  # there is no folder to keep the machine code in
-        compiled = numba.njit(function, nogil=True, error_model="numpy")
-    return compiled  # type: ignore[no-any-return]
+        return numba.njit(function, nogil=True, error_model="numpy")
 
 
 @_compiled
@@ -29,7 +26,7 @@ def pack_centers(
     moved: npt.NDArray[np.float64],
     tile: int,
     packed: npt.NDArray[Any],
-) -> float:
+) -> np.float64:
     """The centres as `find_nearest`'s kernel reads them.
 
     Parameters
@@ -51,13 +48,13 @@ def pack_centers(
     k, d = centers.shape
     n_tiles = -(-k // tile)
     grouped = d + n_tiles * tile
-    largest = 0.0
+    largest = np.float64(0)
     for f in range(d):
         packed[f] = shift[f]
     for j in range(n_tiles * tile):
         first = grouped + (j // tile) * d * tile + j % tile
         if j < k:
-            norm = 0.0
+            norm = np.float64(0)
             for f in range(d):
                 c = np.float64(centers[j, f])
                 norm += c * c
@@ -80,9 +77,10 @@ def widen_moved(before: npt.NDArray[Any], centers: npt.NDArray[Any], moved: npt.
     """Add to `moved`, of each centre, its own step and the longest of the others; `before` becomes `centers`."""
     k, d = centers.shape
     steps = np.empty(k)
-    longest = next_longest = 0.0
+    longest: Any = 0.0
+    next_longest: Any = 0.0
     for j in range(k):
-        square = 0.0
+        square = np.float64(0)
         for f in range(d):
             step = np.float64(centers[j, f]) - np.float64(before[j, f])
             square += step * step
@@ -100,7 +98,7 @@ def widen_moved(before: npt.NDArray[Any], centers: npt.NDArray[Any], moved: npt.
 
 
 @_compiled
-def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: npt.NDArray[np.float64]) -> float:
+def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: npt.NDArray[np.float64]) -> np.float64:
     """Add what the workers of lloyd.py's kernel have: for each its sums and roundings (k, 2, width), then all changes.
 
     Parameters
@@ -129,7 +127,7 @@ def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: 
 @_compiled
 def inertia_of_sums(
     squares: float, sums: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], centers: npt.NDArray[Any]
-) -> float:
+) -> np.float64:
     """Inertia from what an iteration has anyway: ``|x - c|**2 = |x|**2 - 2 x.c + |c|**2``, summed by cluster.
 
     Parameters
@@ -143,7 +141,7 @@ def inertia_of_sums(
     k, d = centers.shape
     inertia = np.float64(squares)
     for j in range(k):
-        cross = norm = 0.0
+        cross = norm = np.float64(0)
         for f in range(d):
             c = np.float64(centers[j, f])
             cross += sums[j, f] * c
@@ -155,7 +153,7 @@ def inertia_of_sums(
 @_compiled
 def move_centers(
     sums: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[Any]
-) -> float:
+) -> np.float64:
     """The means of the clusters, into `moved`; the sum of their squared distances to `centers` is returned.
 
     As scikit-learn, quirk included: a cluster that is empty takes what stands at the heaviest one when its turn comes,
