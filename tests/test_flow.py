@@ -18,15 +18,15 @@ ROOT = Path(xpulab.__file__).parent
 LAYERS = [
     ["magics", "cli", "__main__", "demo", "doctor"],
     ["widgets", "commands"],
-    ["cluster", "calls", "cells"],
+    ["cluster", "calls", "cells", "explorer"],
     ["deploy", "data"],
     None,
     ["engine"],
     ["kernels"],
 ]
 SHARED = [
-    "board", "exceptions", "memory", "oneapi", "owner", "progress", "rendering",
-    "report", "report_figure", "report_html", "report_text",
+    "board", "exceptions", "memory", "oneapi", "owner", "picture", "progress", "rendering",
+    "report", "report_figure", "report_html", "report_text", "snapshot",
 ]  # fmt: skip
 NOTEBOOK_SIDE_NEVER = ("dpctl", "dpnp", "numba_dpex", "numba", "mpi4py")
 

@@ -309,10 +309,14 @@ class XPUCluster:
     def _hold(self, source: dict[str, Any], shape: tuple[int, ...], dtype: Any, columns: Any) -> ShardedArray:
         array = ShardedArray(self, (shape[0], shape[1]), dtype, source["bounds"], columns)
         # Before the rows are there: an interrupted transfer frees them too.
-        weakref.finalize(array, self._released.put, array.id)
+        self.release_with(array, array.id)
         self.call("scatter", {"source": source, "handle": array.id})
         self._handles.add(array.id)
         return array
+
+    def release_with(self, owner: Any, handle: str) -> None:
+        """Free what the engines keep under this name when `owner` dies here."""
+        weakref.finalize(owner, self._released.put, handle)
 
     def require_handle(self, array: ShardedArray) -> None:
         """Raise HandleError unless the array's rows are on the engines."""

@@ -64,6 +64,11 @@ class Communicator:
 
         return self._together(reduce, result)
 
+    def reduce(self, values: np.ndarray, root: int = 0) -> np.ndarray | None:
+        """Sum arrays of one shape and dtype over the ranks, for `root` alone; the others get None."""
+        result = np.empty_like(values) if self.rank == root else None
+        return self._together(lambda: self._comm.Reduce(values, result, MPI.SUM, root), result)
+
     def exclusive_sums(self, value: float) -> np.ndarray:
         """Sums of `value` over the ranks before each rank, and over all: float64 of shape (size + 1,).
 

@@ -19,7 +19,6 @@ from mpi4py import MPI
 from xpulab.board import PHASES, Board
 from xpulab.engine.comm import Communicator, PeerFailed
 from xpulab.engine.interruptible import Intracomm
-from xpulab.kernels.choice import AnyRows
 from xpulab.kernels.device import Device
 
 __all__ = ["Engine", "Interrupted", "Task", "task", "users_code"]
@@ -62,8 +61,8 @@ class Engine:
     rank, size : int
     device : Device
         The one SYCL device of this rank.
-    handles : dict of str to Rows or SparseRows
-        Rows that live here until the notebook's handle dies.
+    handles : dict of str to objects with `nbytes`
+        Rows, and what an explorer keeps: they live here until the notebook's handle dies.
     namespace : dict
         Variables of the cells that ran here.
     cell_comms : dict of tuple of int to Intracomm
@@ -78,7 +77,7 @@ class Engine:
         self.size: int = world.size
         self.placement = placement
         self.device = Device()
-        self.handles: dict[str, AnyRows] = {}
+        self.handles: dict[str, Any] = {}
         self.namespace: dict[str, Any] = {}
         self.cell_comms: dict[tuple[int, ...], Intracomm] = {}
         board = Board.create(self.size) if self.rank == 0 else None

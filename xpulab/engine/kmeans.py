@@ -76,6 +76,12 @@ class Problem:
         self.history: list[tuple[int, int, float, float, float]] = []
         self._started = time.perf_counter()
 
+    def resume(self, task: Task) -> None:
+        """Go on in another task: the rows are the same, the communicator and the clock are not."""
+        self.task, self.comm = task, task.comm
+        self.history = []
+        self._started = time.perf_counter()
+
     @functools.cached_property
     def squares(self) -> np.ndarray:
         """Sum over all rows, weights aside, of the squared distance to the mean, by column: (n_features,)."""

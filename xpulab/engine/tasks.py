@@ -7,7 +7,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from xpulab.engine import cell, kmeans
+from xpulab.engine import cell, explore, kmeans
 from xpulab.engine.engine import Engine, Task, task, users_code
 from xpulab.engine.sources import rows_of, weights_of, write_block
 from xpulab.kernels import dense
@@ -116,6 +116,31 @@ def _kmeans_transform(
     rows = rows_of(task, source)
     write_block(task, target, source["bounds"], kernels_for(rows).transform(rows, centers))
     return {"rows": rows.n_samples}
+
+
+@task("explore.facts")
+def _explore_facts(task: Task, source: dict[str, Any]) -> dict[str, Any]:
+    return explore.facts(task, source)
+
+
+@task("explore.update")
+def _explore_update(
+    task: Task,
+    explorer: str,
+    source: dict[str, Any],
+    points: int,
+    fit: dict[str, Any] | None,
+    view: dict[str, Any] | None,
+    target: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """A fit and its picture; the picture alone, of the fit that was pictured last; or a fit alone."""
+    held = explore.held_for(task, explorer, source, points)
+    outcome, result = (held.outcome, {}) if fit is None else explore.fit(held.problem, **fit)
+    if view is not None and target is not None:
+        held.outcome = outcome
+        counts = explore.picture(held, view)
+        write_block(task, target, [0, *[target["shape"][0]] * task.comm.size], counts)
+    return result
 
 
 @task("run")

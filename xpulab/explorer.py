@@ -1,0 +1,307 @@
+"""The k-means explorer without its front end: what a hand on the controls would change, and what it would see."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from xpulab.data import Outgoing, ShardedArray
+from xpulab.deploy.cluster import Answer, current_cluster
+from xpulab.picture import Picture
+from xpulab.snapshot import Snapshot
+
+__all__ = ["Explorer"]
+
+#: (lines, columns) of the picture; a browser shows it in about this size.
+SHAPE = (384, 512)
+#: Numbers of clusters for which the elbow is looked for.
+ELBOW = range(1, 13)
+_TOL = 1e-4  # that of KMeans
+_SPREAD = 4  # standard deviations to either side of the mean that are in view; a far row would shrink all the others
+_MARGIN = 0.03  # of the range, around it
+
+
+class Explorer:
+    """k-means on the engines, one turn at a time, and the picture of it.
+
+    Every change is one task on all engines: they find the centres and the labels, count the rows of each cluster on
+    each pixel, and send those counts alone. The rows stay where they are.
+
+    Parameters
+    ----------
+    X : array-like or ShardedArray of shape (n_samples, n_features)
+        An array is sent to the engines of the active cluster, to stay there as long as this object lives.
+    k : int, default=8
+        Number of clusters.
+    points : int, optional
+        How many of the rows take part, in the picture and in the iterations; all by default. They are spread evenly
+        over X, and the same for any number of engines.
+    features : tuple of two ints or names, default=(0, 1)
+        Those that the picture shows, across and up. Rows of one feature show it in both directions.
+    random_state : int, default=0
+        The start is that of ``KMeans(k, random_state=random_state + restarts)``.
+    shape : tuple of two ints
+        (lines, columns) of the picture.
+
+    Attributes
+    ----------
+    rows : ShardedArray
+    names : list of str
+        Of the features.
+    centers : numpy.ndarray of shape (k, n_features)
+        In the dtype of the rows.
+    trails : list of numpy.ndarray of shape (k, n_features)
+        The centres at the start and after each iteration since.
+    inertias : list of float
+        Of each of them.
+    converged : bool
+        Whether the last iteration moved the centres by less than `KMeans` goes on for.
+    elbows : dict of int to float
+        Inertia by number of clusters, as far as `elbow` has found it for these points.
+    random_state : int
+    restarts : int
+        How often `restart` was called.
+    seconds : dict of str to float
+        What the last change took: ``total``, and of it on the slowest engine ``kernel``, ``communicate`` and ``wait``.
+
+    Raises
+    ------
+    NoClusterError
+        If no cluster is running.
+    ValueError
+        If a parameter does not fit the rows; the message says what would.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        k: int = 8,
+        *,
+        points: int | None = None,
+        features: Sequence[int | str] = (0, 1),
+        random_state: int = 0,
+        shape: tuple[int, int] = SHAPE,
+    ) -> None:
+        self.rows = X if isinstance(X, ShardedArray) else current_cluster().scatter(X)
+        self._cluster = self.rows.cluster
+        self._id = uuid.uuid4().hex
+        self._lock = threading.RLock()  # a view changes this from a thread of its own
+        n_samples, n_features = self.rows.shape
+        columns = self.rows.columns
+        self.names = [f"feature {f}" for f in range(n_features)] if columns is None else [str(c) for c in columns]
+        self.shape = shape
+        self.random_state = random_state
+        self.restarts = 0
+        self.elbows: dict[int, float] = {}
+        self.seconds: dict[str, float] = {}
+        self.trails: list[np.ndarray] = []
+        self.inertias: list[float] = []
+        self.converged = False
+        self._points = self._checked("points", n_samples if points is None else points, n_samples)
+        self._features = self._checked_features(features)
+        self._checked("k", k, self._points)
+        self._facts = self._cluster.call("explore.facts", {"source": self.rows.source(self._cluster)}).results[0]
+        self._cluster.release_with(self, self._id)
+        self._labelled = False  # whether the engines have the labels of these centres and points
+        self._begin("k-means++", k=k)
+
+    # -- what can be changed ------------------------------------------------------------------------------------------
+
+    @property
+    def k(self) -> int:
+        """Number of clusters; another one makes a new start."""
+        return len(self.centers)
+
+    @k.setter
+    def k(self, k: int) -> None:
+        with self._lock:
+            self._begin("k-means++", k=self._checked("k", k, self._points))
+
+    @property
+    def features(self) -> tuple[int, int]:
+        """Those that the picture shows, across and up; numbers, or names when set."""
+        return self._features
+
+    @features.setter
+    def features(self, features: Sequence[int | str]) -> None:
+        with self._lock:
+            self._update(features=self._checked_features(features))
+
+    @property
+    def points(self) -> int:
+        """How many of the rows take part; the centres stay where they are, and begin new trails."""
+        return self._points
+
+    @points.setter
+    def points(self, points: int) -> None:
+        with self._lock:
+            points = self._checked("points", points, self.rows.shape[0])
+            if self.k > points:
+                self._begin("k-means++", k=points, points=points)
+            else:
+                self._begin(self.centers, points=points)
+            self.elbows = {}
+
+    def restart(self) -> None:
+        """Begin at another start."""
+        with self._lock:
+            self.restarts += 1
+            self._begin("k-means++")
+
+    def reset(self) -> None:
+        """Back to where the trails begin."""
+        with self._lock:
+            self._begin(self.trails[0])
+
+    def step(self) -> None:
+        """One iteration, as ``KMeans(k, init=centers, max_iter=1)`` does it."""
+        with self._lock:
+            result = self._update(self._fit(self.centers, max_iter=1))
+            self.converged = result["converged"]
+            self.trails = [*self.trails, result["centers"]]
+            self.inertias = [*self.inertias, result["inertia"]]
+
+    def move_center(self, j: int, x: float, y: float) -> None:
+        """Put the centre `j` at a place of the picture; its other features stay, and the trails begin anew.
+
+        Parameters
+        ----------
+        j : int
+            From 0 to k - 1.
+        x, y : float
+            In the units of the features shown.
+        """
+        with self._lock:
+            if not 0 <= j < self.k:
+                raise ValueError(f"there is no centre {j}; expected 0 to {self.k - 1}")
+            centers = self.centers.copy()
+            centers[j, list(self._features)] = x, y
+            self._begin(centers)
+
+    def elbow(self, ks: Iterable[int] = ELBOW) -> dict[int, float]:
+        """Inertia of a whole fit for each number of clusters, that of ``KMeans(k, random_state=random_state)``.
+
+        Numbers beyond the number of points are left out, and what is known is not computed again.
+        """
+        for k in ks:
+            if k not in self.elbows and k <= self._points:
+                self.extend_elbow(k)
+        return self.elbows
+
+    def extend_elbow(self, k: int) -> None:
+        """One more number of clusters in `elbows`."""
+        with self._lock:
+            fit = self._fit("k-means++", max_iter=300, k=self._checked("k", k, self._points))
+            fit["random_state"] = self.random_state
+            answer = self._call(fit, self._points, None, None)
+            self.elbows = dict(sorted({**self.elbows, k: answer.results[0]["inertia"]}.items()))
+
+    # -- what can be seen ---------------------------------------------------------------------------------------------
+
+    @property
+    def centers(self) -> np.ndarray:
+        """The centres now."""
+        return self.trails[-1]
+
+    @property
+    def limits(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the picture of each feature begins and ends: two arrays of shape (n_features,)."""
+        low, high, mean, deviation = (self._facts[name] for name in ("low", "high", "mean", "deviation"))
+        low = np.maximum(low, mean - _SPREAD * deviation)
+        high = np.minimum(high, mean + _SPREAD * deviation)
+        width = np.where(high > low, high - low, np.maximum(np.abs(low), 1))
+        return low - _MARGIN * width, high + _MARGIN * width
+
+    def picture(self) -> Picture:
+        """The clusters as they are now, in the two features."""
+        with self._lock:
+            low, high = self.limits
+            x, y = self._features
+            return Picture(
+                counts=self._counts,
+                names=(self.names[x], self.names[y]),
+                low=(float(low[x]), float(low[y])),
+                high=(float(high[x]), float(high[y])),
+            )
+
+    def snapshot(self) -> Snapshot:
+        """All that can be seen now, as an object that stays as it is: text, HTML, a figure."""
+        with self._lock:
+            return Snapshot(
+                picture=self.picture(),
+                k=self.k,
+                points=self._points,
+                n_samples=self.rows.shape[0],
+                n_features=self.rows.shape[1],
+                random_state=self.random_state + self.restarts,
+                trails=np.stack(self.trails)[:, :, list(self._features)].astype(np.float64),
+                inertias=tuple(self.inertias),
+                elbows=dict(self.elbows),
+                converged=self.converged,
+            )
+
+    # -- how it is done -----------------------------------------------------------------------------------------------
+
+    def _begin(self, init: str | np.ndarray, k: int | None = None, points: int | None = None) -> None:
+        """New trails, from a start or from given centres."""
+        result = self._update(self._fit(init, max_iter=0, k=k), points=points)
+        self.trails, self.inertias, self.converged = [result["centers"]], [result["inertia"]], False
+
+    def _fit(self, init: str | np.ndarray, max_iter: int, k: int | None = None) -> dict[str, Any]:
+        return {
+            "init": init,
+            "n_clusters": self.k if k is None else k,
+            "max_iter": max_iter,
+            "tol": _TOL,
+            "random_state": self.random_state + self.restarts,
+        }
+
+    def _update(
+        self, fit: dict[str, Any] | None = None, features: tuple[int, int] | None = None, points: int | None = None
+    ) -> dict[str, Any]:
+        """The engines' answer to a change, and its picture; nothing has changed here if they raise."""
+        started = time.perf_counter()
+        features = features or self._features
+        points = points or self._points
+        if fit is None and not self._labelled:  # the last change was cut off
+            fit = self._fit(self.centers, max_iter=0)
+        self._labelled = False
+        k = self.k if fit is None else fit["n_clusters"]
+        with Outgoing() as outgoing:
+            target, counts = outgoing.receive((k, *self.shape), np.int32)
+            answer = self._call(fit, points, self._view(features), target)
+        self._labelled, self._counts, self._features, self._points = True, counts, features, points
+        slowest = max(answer.seconds, key=lambda seconds: seconds["kernel"])
+        self.seconds = {"total": time.perf_counter() - started, "task": max(answer.totals), **slowest}
+        return answer.results[0]
+
+    def _call(
+        self, fit: dict[str, Any] | None, points: int, view: dict[str, Any] | None, target: dict[str, Any] | None
+    ) -> Answer:
+        source = self.rows.source(self._cluster)
+        payload = {"explorer": self._id, "source": source, "points": points, "fit": fit, "view": view, "target": target}
+        return self._cluster.call("explore.update", payload)
+
+    def _view(self, features: tuple[int, int]) -> dict[str, Any]:
+        low, high = (tuple(float(limit[f]) for f in features) for limit in self.limits)
+        return {"features": features, "low": low, "high": high, "shape": self.shape}
+
+    def _checked(self, name: str, value: int, most: int) -> int:
+        if not 1 <= value <= most:
+            raise ValueError(f"{name}={value} was given; expected 1 to {most:,}")
+        return int(value)
+
+    def _checked_features(self, features: Sequence[int | str]) -> tuple[int, int]:
+        numbers = [self.names.index(f) if f in self.names else f for f in features]
+        if len(self.names) == 1 and numbers == [0, 1]:
+            numbers = [0, 0]
+        if len(numbers) != 2 or any(f not in range(len(self.names)) for f in numbers):
+            known = f"two of 0 to {len(self.names) - 1}"
+            known += f", or of {', '.join(self.names)}" if len(self.names) <= 20 else ""
+            raise ValueError(f"features={tuple(features)} was given; expected {known}")
+        return int(numbers[0]), int(numbers[1])

@@ -1,0 +1,131 @@
+"""Counts of rows by cluster and pixel become an image: a colour for each cluster, denser where more rows are."""
+
+from __future__ import annotations
+
+import functools
+import io
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["PALETTE", "Picture", "colour", "colour_of", "encode", "ink_on"]
+
+#: One colour a cluster, and then again from the first; the number at each centre tells those apart. Found by a search
+#: for twelve that stay far apart for readers who do not see red, green or blue, the first ones the farthest, and that
+#: are seen on white and on black.
+PALETTE = (
+    "#3cb4ff", "#3c5a2d", "#960096", "#2d3cff", "#e196a5", "#96b41e",
+    "#5a960f", "#e10fb4", "#786969", "#1e87ff", "#c37878", "#2d7800",
+)  # fmt: skip
+
+_FAINTEST = 0.4  # opacity of a pixel with one row
+_FEW = 0.02  # of all pixels: when fewer have rows, each is drawn larger
+_DISC = [(y, x) for y in range(-2, 3) for x in range(-2, 3) if x * x + y * y <= 5]
+
+
+def colour_of(cluster: int) -> str:
+    """The colour of a cluster, as ``"#rrggbb"``."""
+    return PALETTE[cluster % len(PALETTE)]
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever reads better on a colour: at least 4.5 to 1 on any."""
+    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return "#000000" if float(linear @ (0.2126, 0.7152, 0.0722)) > 0.179 else "#ffffff"
+
+
+def colour(counts: np.ndarray) -> np.ndarray:
+    """Pixels in the colour of the cluster that has most rows there, more opaque where more rows are.
+
+    Parameters
+    ----------
+    counts : numpy.ndarray of int of shape (n_clusters, lines, columns)
+        The first line is the lowest.
+
+    Returns
+    -------
+    numpy.ndarray of uint8 of shape (lines, columns, 4)
+        Red, green, blue, opacity; the first line is the highest. Pixels without rows are transparent. A pixel of
+        several clusters has no mixed colour: that could be the colour of yet another.
+    """
+    cluster, most, total = np.zeros(counts.shape[1:], np.uint8), counts[0].copy(), counts.sum(axis=0)
+    for j in range(1, len(counts)):
+        more = counts[j] > most
+        cluster[more] = j % len(PALETTE)
+        np.maximum(most, counts[j], out=most)
+    filled = total > 0
+    n_filled = np.count_nonzero(filled)
+    if 0 < n_filled < _FEW * total.size:
+        cluster, total = _enlarged(cluster, total)
+        filled = total > 0
+    rgba = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] + [255] for c in PALETTE], np.uint8)[cluster]
+    rgba[..., 3] = _opacities(total)
+    rgba[~filled] = 0
+    return rgba[::-1]
+
+
+def _opacities(total: np.ndarray) -> np.ndarray:
+    """By the logarithm of the number of rows; the fullest pixels, 1 in 200, are all opaque."""
+    filled = total[total > 0]
+    top = int(np.quantile(filled, 0.995)) if filled.size else 1
+    steps = np.log1p(np.arange(top + 1)) / np.log1p(top)
+    scale = np.round(255 * (_FAINTEST + (1 - _FAINTEST) * steps)).astype(np.uint8)
+    return scale[np.minimum(total, top)]
+
+
+def _enlarged(cluster: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each pixel that has rows as a small disc; the fullest is on top."""
+    lines, columns = total.shape
+    y, x = np.nonzero(total)
+    order = np.argsort(total[y, x], kind="stable")
+    y, x = y[order], x[order]
+    larger_cluster, larger_total = np.zeros_like(cluster), np.zeros_like(total)
+    for down, right in _DISC:
+        to_y, to_x = np.clip(y + down, 0, lines - 1), np.clip(x + right, 0, columns - 1)
+        over = total[y, x] >= larger_total[to_y, to_x]
+        larger_cluster[to_y[over], to_x[over]] = cluster[y[over], x[over]]
+        larger_total[to_y[over], to_x[over]] = total[y[over], x[over]]
+    return larger_cluster, larger_total
+
+
+def encode(rgba: np.ndarray) -> bytes:
+    """PNG of an image of shape (lines, columns, 4), packed for speed rather than size."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(rgba).save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """The rows of each cluster in the plane of two features.
+
+    Attributes
+    ----------
+    counts : numpy.ndarray of int of shape (n_clusters, lines, columns)
+        Rows by cluster and pixel; the first line is the lowest.
+    names : tuple of two str
+        Of the features, across and up.
+    low, high : tuple of two floats
+        What the picture shows of them.
+    """
+
+    counts: np.ndarray
+    names: tuple[str, str]
+    low: tuple[float, float]
+    high: tuple[float, float]
+
+    @functools.cached_property
+    def png(self) -> bytes:
+        """The image, transparent where there are no rows."""
+        return encode(colour(self.counts))
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+    @functools.cached_property
+    def sizes(self) -> np.ndarray:
+        """Rows of each cluster that are in the picture: shape (n_clusters,)."""
+        return self.counts.sum(axis=(1, 2), dtype=np.int64)
