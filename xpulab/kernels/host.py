@@ -60,8 +60,7 @@ def pack_centers(
                 norm += c * c
                 packed[first + f * tile] = -2 * centers[j, f]
             packed[d + j] = norm
-            # also NaN, after an overflow
-            largest = largest if norm <= largest else norm
+            largest = norm if norm > largest or np.isnan(norm) else largest
         else:
             packed[d + j] = np.inf
             for f in range(d):

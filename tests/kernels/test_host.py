@@ -1,0 +1,92 @@
+"""The compiled host functions against the same in NumPy."""
+
+import numpy as np
+import pytest
+
+from xpulab.kernels import host
+
+
+@pytest.fixture(params=["float32", "float64"])
+def centers(request):
+    return np.random.default_rng(0).normal(size=(7, 3)).astype(request.param)
+
+
+def test_packed_centers_are_where_the_kernel_reads_them(centers):
+    k, d = centers.shape
+    shift, moved = np.arange(d, dtype=centers.dtype), np.arange(k, dtype=np.float64)
+    packed = np.full(d + 8 + 8 * d + k, np.nan, centers.dtype)
+    norms = (centers.astype(np.float64) ** 2).sum(axis=1)
+    largest = host.pack_centers(shift, centers, moved, 4, packed)
+    assert largest == pytest.approx(norms.max())
+    np.testing.assert_array_equal(packed[:d], shift)
+    np.testing.assert_allclose(packed[d : d + k], norms, rtol=1e-6)
+    assert np.isinf(packed[d + k])
+    tiles = packed[d + 8 : -k].reshape(2, d, 4)
+    np.testing.assert_array_equal(tiles.transpose(0, 2, 1).reshape(8, d)[:k], -2 * centers)
+    np.testing.assert_array_equal(packed[-k:], moved)
+
+
+def test_a_norm_that_overflows_is_the_largest(centers):
+    centers[2] = np.nan
+    room = np.empty(3 + 8 + 24 + 7, centers.dtype)
+    assert np.isnan(host.pack_centers(centers[0], centers, np.zeros(7), 4, room))
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_moved_grows_by_the_own_step_and_the_longest_of_the_others(centers, twice):
+    steps = np.array([0, 3, 1, 2, 3 if twice else 0.5, 0, 0])
+    before = centers.astype(np.float64)
+    after = before.copy()
+    after[:, 1] += steps
+    moved = np.ones(7)
+    host.widen_moved(before, after, moved)
+    others = [np.delete(steps, j).max() for j in range(7)]
+    np.testing.assert_allclose(moved, 1 + steps + others)
+    assert (moved >= 1 + np.abs(after - centers).sum(axis=1)).all()
+    np.testing.assert_array_equal(before, after)
+
+
+def test_partial_sums_are_added_in_float64(centers):
+    dtype, workers, k, width = centers.dtype, 3, 7, 16
+    rng = np.random.default_rng(1)
+    partial = rng.normal(size=workers * k * 2 * width + workers).astype(dtype)
+    partial[-workers:] = [5, 0, 7]
+    sums = rng.normal(size=(k, 4))
+    expected = sums + partial[:-workers].reshape(workers, k, 2, width).sum(axis=(0, 2), dtype=np.float64)[:, :4]
+    assert host.add_partial_sums(partial, workers, width, sums) == 12
+    np.testing.assert_allclose(sums, expected, rtol=1e-13)
+
+
+def test_inertia_of_sums_is_that_of_the_rows(centers):
+    rng = np.random.default_rng(2)
+    X, labels = rng.normal(size=(40, 3)), rng.integers(7, size=40)
+    sums, weights = np.zeros((7, 3)), np.bincount(labels, minlength=7).astype(float)
+    np.add.at(sums, labels, X)
+    found = host.inertia_of_sums((X**2).sum(), sums, weights, centers)
+    assert found == pytest.approx(((X - centers[labels]) ** 2).sum())
+    assert host.inertia_of_sums(-1.0, np.zeros((7, 3)), np.zeros(7), centers) == 0
+
+
+@pytest.mark.parametrize("heaviest", [0, 3, 6])
+def test_means_with_the_order_of_scikit_learn_for_empty_clusters(centers, heaviest):
+    rng = np.random.default_rng(3)
+    weights = np.array([1.0, 0, 2, 1, 0, 3, 2])
+    weights[heaviest] = 9
+    sums = rng.normal(size=(7, 3))
+    expected = sums.copy()
+    for j in range(7):
+        expected[j] = expected[j] / weights[j] if weights[j] > 0 else expected[heaviest]
+    moved = np.empty_like(centers)
+    shift = host.move_centers(sums, weights, centers, moved)
+    np.testing.assert_array_equal(moved, expected.astype(centers.dtype))
+    assert shift == pytest.approx(((moved.astype(np.float64) - centers) ** 2).sum())
+
+
+def test_without_a_folder_for_machine_code_it_is_compiled_for_this_process(monkeypatch):
+    def refuse(function, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return "compiled"
+
+    monkeypatch.setattr(host.numba, "njit", refuse)
+    assert host._compiled(len) == "compiled"
