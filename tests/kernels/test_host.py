@@ -67,6 +67,11 @@ def test_inertia_of_sums_is_that_of_the_rows(centers):
     assert host.inertia_of_sums(-1.0, np.zeros((7, 3)), np.zeros(7), centers) == 0
 
 
+def test_rows_without_weight_are_not_counted():
+    labels, weights = np.array([0, 2, 2, 1, 2], np.int32), np.array([1, 0, 2, 0, 1e-9], np.float32)
+    assert host.count_positive(labels, weights, 4).tolist() == [1, 0, 2, 0]
+
+
 @pytest.mark.parametrize("heaviest", [0, 3, 6])
 def test_means_with_the_order_of_scikit_learn_for_empty_clusters(centers, heaviest):
     rng = np.random.default_rng(3)

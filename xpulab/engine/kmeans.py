@@ -23,7 +23,7 @@ from mpi4py import MPI
 from xpulab.board import RUNS
 from xpulab.engine.engine import Interrupted, Task
 from xpulab.kernels.choice import AnyRows, kernels_for
-from xpulab.kernels.host import inertia_of_sums, move_centers
+from xpulab.kernels.host import count_positive, inertia_of_sums, move_centers
 
 __all__ = ["Outcome", "Problem", "fit"]
 
@@ -202,7 +202,7 @@ def _clear_absent(problem: Problem, labels: Any, sums: np.ndarray, weights: np.n
     """
     if problem.weights is not None:
         host = problem.kernels.labels_to_host(labels, problem.rows.n_samples)
-        absent = np.bincount(host, problem.weights > 0, minlength=len(weights)) == 0
+        absent = count_positive(host, problem.weights, len(weights)) == 0
         sums[absent] = weights[absent] = 0
 
 

@@ -9,7 +9,15 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["add_partial_sums", "inertia_of_sums", "move_centers", "pack_centers", "widen_moved"]
+__all__ = [
+    "add_columns",
+    "add_partial_sums",
+    "count_positive",
+    "inertia_of_sums",
+    "move_centers",
+    "pack_centers",
+    "widen_moved",
+]
 
 
 def _compiled(function: Callable[..., Any]) -> Any:
@@ -121,6 +129,31 @@ def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: 
     for worker in range(workers):
         changes += partial[workers * k * 2 * width + worker]
     return changes
+
+
+@_compiled
+def add_columns(
+    columns: npt.NDArray[np.int32],
+    values: npt.NDArray[Any],
+    middle: npt.NDArray[np.float64],
+    squared: bool,
+    totals: npt.NDArray[np.float64],
+) -> None:
+    """Add each value to the total of its column, or if `squared` what it adds to the sum of ``(x - middle)**2``."""
+    for i in range(len(columns)):
+        column = columns[i]
+        value = np.float64(values[i])
+        totals[column] += (value - 2 * middle[column]) * value if squared else value
+
+
+@_compiled
+def count_positive(labels: npt.NDArray[np.int32], weights: npt.NDArray[Any], n_clusters: int) -> npt.NDArray[np.int64]:
+    """How many rows of positive weight each cluster has."""
+    counts = np.zeros(n_clusters, np.int64)
+    for i in range(len(labels)):
+        if weights[i] > 0:
+            counts[labels[i]] += 1
+    return counts
 
 
 @_compiled

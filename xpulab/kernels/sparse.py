@@ -18,6 +18,7 @@ import numpy.typing as npt
 from numba_dpex.kernel_api import PrivateArray, group_barrier
 
 from xpulab.kernels.device import Device
+from xpulab.kernels.host import add_columns
 from xpulab.kernels.launch import fma, index, launch
 from xpulab.kernels.rows import SPAN
 
@@ -182,16 +183,14 @@ def column_sums(
     """Sum over the rows of ``x - shift``, or of its square, in float64 on the host; weights are not used."""
     d, n = rows.n_features, rows.n_samples
     middle = np.zeros(d) if shift is None else shift.astype(np.float64)
-    nnz = int(rows.device.fetch(rows.indptr, n, n + 1)[0])
-    totals = np.zeros(d)
-    step = _STAGE_BYTES // 8
-    for first in range(0, nnz, step):
-        columns = rows.device.fetch(rows.indices, first, min(first + step, nnz))
-        values = rows.device.fetch(rows.data, first, min(first + step, nnz)).astype(np.float64)
-        if squared:
-            values = (values - middle[columns]) ** 2 - middle[columns] ** 2
-        totals += np.bincount(columns, values, minlength=d)
-    return totals + n * middle**2 if squared else totals - n * middle
+    stored = int(rows.device.fetch(rows.indptr, n, n + 1)[0])
+    totals = n * middle**2 if squared else -n * middle
+    for first in range(0, stored, _STAGE_BYTES // 8):
+        part = first, min(first + _STAGE_BYTES // 8, stored)
+        add_columns(
+            rows.device.fetch(rows.indices, *part), rows.device.fetch(rows.data, *part), middle, squared, totals
+        )
+    return totals
 
 
 # --- the nearest centre
