@@ -16,6 +16,9 @@ import xpulab
 # A shell starts what runs in its background with SIGINT ignored, and Python then never raises KeyboardInterrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Neither what was tuned on this machine before, nor a search in the middle of a test; the tests of tuning turn it on.
+os.environ["XPULAB_TUNE"] = "0"
+
 
 def _left() -> set[str]:
     """What a run must not leave: shared memory with a name, and processes that were started for this one."""

@@ -126,6 +126,18 @@ def test_text_has_headline_inertia_engines_straggler_and_notes() -> None:
     ]
 
 
+def test_tiles_are_told_once_where_all_engines_have_the_same() -> None:
+    one, two = "4x4x16, span 4096 (default)", "1x8x64, span 1024 (tuned)"
+    assert report().tiles == ""
+    assert "tile" not in str(report())
+    same, differ = report(), report()
+    same.engines = [engine(rank, tile=one) for rank in range(2)]
+    assert f"  tile: {one}\n" in str(same)
+    differ.engines = [engine(rank, tile=tile) for rank, tile in enumerate((one, two))]
+    assert f"  tile: engine 0: {one}; engine 1: {two}\n" in str(differ)
+    assert f"<dt>tile</dt><dd>{one}</dd>" in same._repr_html_()
+
+
 def test_text_of_short_calls_is_in_milliseconds() -> None:
     quick = report(engines=1)
     quick.engines = [EngineReport(0, "h", 1, "d", 5, seconds={"kernel": 0.0015}, total=0.002)]

@@ -40,6 +40,7 @@ _RANK = np.dtype(
         ("inertia", "f8"),
         ("center_shift", "f8"),
         ("seconds", "f8", (len(PHASES),)),
+        ("tile", "S96"),  # the one last used, and how many classes of sizes are tuned
         ("total", "f8"),  # seconds since the task arrived
     ],
     align=True,

@@ -159,6 +159,10 @@ class Call:
         ):
             engine.seconds, engine.total = dict(seconds), total
             engine.rows = result.get("rows", engine.rows)
+            engine.tile = result.get("tile")
+        tried, seconds = answer.results[0].get("tuning", (0, 0.0))
+        if tried:
+            self.report.notes.append(f"the engines first tried {tried} tiles, in {format_seconds(seconds)}")
         history = answer.results[0].get("history")
         if history:
             times = np.diff([0.0, *(elapsed for *_, elapsed in history)])

@@ -47,6 +47,10 @@ class EngineReport:
         The cores it was pinned to; None for all of them.
     memory : int, optional
         Bytes in use on the device at the end; None where the device does not tell.
+    tile : str, optional
+        How the search for the nearest centre was cut for its device, and whether that was measured to be the fastest:
+        ``"4x4x16, span 4096 (tuned)"``, which is rows of a work-item, centres at a time, work-items of a group, and
+        rows of a group.
     seconds : dict of str to float
         Seconds by phase, under the names in `PHASES`; phases left out are 0.
     total : float
@@ -60,6 +64,7 @@ class EngineReport:
     rows: int
     cores: list[int] | None = None
     memory: int | None = None
+    tile: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     total: float = 0.0
 
@@ -249,6 +254,14 @@ class FitReport(Timed):
         if self.slowest is None or mean == 0:
             return None
         return 100 * (self.slowest.work / mean - 1)
+
+    @property
+    def tiles(self) -> str:
+        """The tile of the engines, or of each where they differ; empty where there is none."""
+        used = {engine.rank: engine.tile for engine in self.engines if engine.tile}
+        if len(set(used.values())) <= 1:
+            return next(iter(used.values()), "")
+        return "; ".join(f"engine {rank}: {tile}" for rank, tile in used.items())
 
     @property
     def runs(self) -> int:

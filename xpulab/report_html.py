@@ -163,6 +163,8 @@ def _facts(report: FitReport) -> str:
         facts["time left"] = f"at most {format_seconds(report.remaining)}"
     if report.slowest is not None and report.imbalance is not None:
         facts["slowest engine"] = f"{report.slowest.rank}, {report.imbalance:.0f} % more work than the mean"
+    if report.tiles:
+        facts["tile"] = report.tiles
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
     return f"<dl>{items}</dl>" if items else ""
 

@@ -55,6 +55,7 @@ def fit_text(report: FitReport) -> str:
         lines += [table_text(header, rows, "rll" + "r" * (len(header) - 3))]
     if report.slowest is not None and report.imbalance is not None:
         lines += [f"  slowest: {report.slowest.name}, {report.imbalance:.0f} % more work than the mean"]
+    lines += [f"  tile: {plain(report.tiles)}"] if report.tiles else []
     lines += [f"  note: {plain(note)}" for note in report.notes]
     return "\n".join(lines)
 

@@ -46,6 +46,14 @@ def test_text_shows_the_cluster_each_engine_and_the_warnings() -> None:
     assert warning == "  warning: engines 0 and 1 share the cores 0-2, 8"
 
 
+def test_tiles_and_their_files_are_told() -> None:
+    about = status(tile_files=["/home/me/.cache/xpulab/tiles/arc.json"])
+    about["engines"][0]["tile"] = "1x8x64, span 1024 (tuned), 1 class tuned"
+    for text in (status_text(about), Document(status_html(about)).text):
+        assert "1x8x64, span 1024 (tuned), 1 class tuned" in text
+        assert "tuned tiles are kept in /home/me/.cache/xpulab/tiles/arc.json" in text
+
+
 def test_html_holds_the_same() -> None:
     document = Document(status_html(status()))
     for text in (

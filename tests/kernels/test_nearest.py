@@ -5,18 +5,8 @@ import pytest
 
 from xpulab.kernels import nearest
 from xpulab.kernels.lloyd import labels_to_host, lloyd_step
-from xpulab.kernels.nearest import Tile, find_nearest
+from xpulab.kernels.nearest import find_nearest
 from xpulab.kernels.rows import Rows
-
-TILES = [
-    Tile(),
-    Tile(1, 8, items=64, span=1024, spread=True),
-    Tile(2, 8),
-    Tile(4, 6),
-    Tile(1, 16, items=64),
-    Tile(2, 4, items=32, span=64),
-    Tile(span=1024, spread=True),
-]
 
 
 @pytest.fixture(autouse=True)
@@ -72,21 +62,6 @@ def test_forty_iterations_of_lloyd(device, n, d, k, dtype):
         centers = np.where(weights[:, None] > 0, sums / np.maximum(weights, 1)[:, None], centers).astype(dtype)
     assert counts[0] == n
     assert counts[-1] < n / 2
-
-
-@pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize("again", [False, True])
-def test_every_tile_gives_the_same_labels(device, monkeypatch, tile, again):
-    X, centers = data(5000, 14, 127)
-    rows, state = Rows.upload(device, X), new_labels(device, 5000)
-    expected = labels_of_all(device, rows, centers)
-    monkeypatch.setattr(nearest, "tile_for", lambda *_: tile)
-    for _ in range(3):
-        find_nearest(rows, None, centers, state, again)
-        np.testing.assert_array_equal(labels_to_host(state, 5000), expected)
-        centers, back = centers + np.float32(1e-3), centers
-        find_nearest(rows, None, centers, state, again)
-        centers = back
 
 
 def test_rows_are_let_be_where_the_centres_stand_still(device):

@@ -249,10 +249,12 @@ class XPUCluster:
                     memory_used=_resident(fact["pid"]),
                     device_bytes=int(record["device_bytes"]),
                     device_memory=fact["device"]["memory"],
+                    tile=bytes(record["tile"]).decode(),
                 )
             )
         state = "lost" if self._processes.ended() else "running"
-        return ClusterStatus(state, len(engines), self._seconds_to_start, tuple(engines), self._plan.warnings)
+        files = tuple(dict.fromkeys(fact["tiles"] for fact in self.facts if fact["tiles"]))
+        return ClusterStatus(state, len(engines), self._seconds_to_start, tuple(engines), self._plan.warnings, files)
 
     def logs(self, lines: int = 40) -> str:
         """The last words of the controller and the engines; those of the last run after `stop`."""

@@ -21,6 +21,8 @@ class EngineStatus:
         "idle", the name of the task in hand, or "silent" when its heartbeat stopped.
     heartbeat_age_s : float
         Seconds since it last wrote to the board.
+    tile : str
+        The tile (see `EngineReport`) last used, and for how many classes of sizes one is tuned.
     memory_used, device_bytes, device_memory : int
         Resident memory of the process, bytes held on the device for handles, and the device's memory, in bytes.
     """
@@ -36,6 +38,7 @@ class EngineStatus:
     memory_used: int
     device_bytes: int
     device_memory: int
+    tile: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,6 +51,8 @@ class ClusterStatus(Displayed):
     seconds_to_start : float or None
     engines : tuple of EngineStatus
     warnings : tuple of str
+    tile_files : tuple of str
+        Where tuned tiles are kept, a file for each kind of device; none where tuning is off.
     """
 
     state: str
@@ -55,6 +60,7 @@ class ClusterStatus(Displayed):
     seconds_to_start: float | None = None
     engines: tuple[EngineStatus, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    tile_files: tuple[str, ...] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain lists and dicts."""

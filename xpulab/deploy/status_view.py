@@ -19,12 +19,16 @@ def status_html(status: Mapping[str, Any]) -> Html:
         ``state``, ``n``, ``id``, ``seconds_to_start``, ``warnings`` (texts) and ``engines``, a list of mappings with
         ``rank, host, pid, device, selector, cores`` (numbers), ``memory_used, memory_total`` (bytes, of the host),
         ``device_bytes, device_memory`` (bytes in use and in all, of the device), ``state, heartbeat_age_s`` (seconds).
-        What is missing or None is shown as a dash, or as no column at all where no engine has it.
+        ``tile`` (text); and ``tile_files``, paths. What is missing or None is shown as a dash, or as no column at all
+        where no engine has it.
     """
     header, rows, align = _engines_table(status.get("engines") or ())
     parts = [Html(f"<div><strong>{escape(_name(status))}</strong>: {escape(_summary(status))}</div>")]
     if rows:
         parts.append(table_html(header, rows, align, "Engines"))
+    parts += [
+        Html(f'<div class="xpu-note">{escape(_TILES)}{escape(path)}</div>') for path in status.get("tile_files") or ()
+    ]
     parts += [Html(f'<div class="xpu-note">⚠ {escape(text)}</div>') for text in status.get("warnings") or ()]
     return block("Status of the cluster", parts)
 
@@ -34,6 +38,7 @@ def status_text(status: Mapping[str, Any]) -> str:
     header, rows, align = _engines_table(status.get("engines") or ())
     lines = [plain(f"{_name(status)}: {_summary(status)}")]
     lines += [table_text(header, rows, align)] if rows else []
+    lines += [f"  {_TILES}{plain(path)}" for path in status.get("tile_files") or ()]
     lines += [f"  warning: {plain(text)}" for text in status.get("warnings") or ()]
     return "\n".join(lines)
 
@@ -41,6 +46,8 @@ def status_text(status: Mapping[str, Any]) -> str:
 def _name(status: Mapping[str, Any]) -> str:
     return f"xpulab cluster {status['id']}" if status.get("id") else "xpulab cluster"
 
+
+_TILES = "tuned tiles are kept in "
 
 #: What to type where nothing can be computed.
 _CURES = {"stopped": "%xpu_cluster start", "lost": "%xpu_cluster restart"}
@@ -68,6 +75,7 @@ _COLUMNS: tuple[tuple[str, str, tuple[str, ...], Callable[[Mapping[str, Any]], s
     ("memory", "r", ("memory_used",), lambda e: _used(e.get("memory_used"), e.get("memory_total"))),
     ("host", "l", ("host",), lambda e: str(e.get("host") or "–")),
     ("pid", "r", ("pid",), lambda e: str(e.get("pid") or "–")),
+    ("tile", "l", ("tile",), lambda e: str(e.get("tile") or "–")),
     ("heard", "r", ("heartbeat_age_s",), lambda e: _heard(e.get("heartbeat_age_s"))),
 )
 

@@ -20,6 +20,8 @@ from xpulab.board import PHASES, Board
 from xpulab.engine.comm import Communicator, PeerFailed
 from xpulab.engine.interruptible import Intracomm
 from xpulab.kernels.device import Device
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.tune import MODE, Tuner
 
 __all__ = ["Engine", "Interrupted", "Task", "task", "users_code"]
 
@@ -61,6 +63,8 @@ class Engine:
     rank, size : int
     device : Device
         The one SYCL device of this rank.
+    tuner : Tuner
+        What was measured on it.
     handles : dict of str to objects with `nbytes`
         Rows, and what an explorer keeps: they live here until the notebook's handle dies.
     namespace : dict
@@ -77,6 +81,8 @@ class Engine:
         self.size: int = world.size
         self.placement = placement
         self.device = Device()
+        # One mode for all: it steers collectives.
+        self.tuner = Tuner(self.device, world.bcast(os.environ.get(MODE, "1")))
         self.handles: dict[str, Any] = {}
         self.namespace: dict[str, Any] = {}
         self.cell_comms: dict[tuple[int, ...], Intracomm] = {}
@@ -88,6 +94,7 @@ class Engine:
         self._abandoned: list[MPI.Intracomm] = []
         self._stale = False
         self.record["pid"] = os.getpid()
+        self.record["tile"] = f"none used yet, {self.tuner.summary}".encode()
         threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
 
     @property
@@ -108,6 +115,7 @@ class Engine:
             "memory_used": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "mpi": MPI.Get_library_version().splitlines()[0].strip("\0 "),
             "selector": self.placement.get("selector", ""),
+            "tiles": str(self.tuner.path) if self.tuner.mode != "0" else "",
         }
 
     def run(self, name: str, number: int, payload: dict[str, Any]) -> dict[str, Any]:
@@ -231,6 +239,15 @@ class Task:
             record[field] = value
         record["seconds"] = list(self.seconds().values())
         record["total"] = time.perf_counter() - self.started
+
+    def show_tile(self, rows: Any, n_clusters: int) -> str | None:
+        """Write on the board which tile these sizes get, and return it; None for sparse rows, which have no tiles."""
+        if not isinstance(rows, Rows):
+            return None
+        tuner = self.engine.tuner
+        tile = tuner.describe(rows.dtype, rows.n_features, n_clusters)
+        self.engine.record["tile"] = f"{tile}, {tuner.summary}".encode()
+        return tile
 
     def seconds(self) -> dict[str, float]:
         """Seconds by phase so far."""

@@ -85,6 +85,8 @@ def _kmeans_fit(
         "messages": best.messages,
         "random": generator.get_state(),
         "rows": rows.n_samples,
+        "tile": task.show_tile(rows, len(best.centers)),
+        "tuning": problem.tuning,
     }
 
 
@@ -100,13 +102,14 @@ def _kmeans_predict(
     rows = rows_of(task, source, weights_of(task, weights, source["bounds"]))
     shift = np.zeros(rows.n_features, rows.dtype)
     kernels = kernels_for(rows)
+    tile = task.show_tile(rows, len(centers))
     labels = kernels.new_labels(task.device, rows.n_samples)
     kernels.assign(rows, shift, centers, labels, again=False)
     if target is not None:
         write_block(task, target, source["bounds"], kernels.labels_to_host(labels, rows.n_samples))
-        return {"rows": rows.n_samples}
+        return {"rows": rows.n_samples, "tile": tile}
     inertia = kernels.inertia(rows, shift, centers, labels)
-    return {"inertia": float(task.comm.allreduce(np.array([inertia]))[0]), "rows": rows.n_samples}
+    return {"inertia": float(task.comm.allreduce(np.array([inertia]))[0]), "rows": rows.n_samples, "tile": tile}
 
 
 @task("KMeans.transform")

@@ -21,12 +21,12 @@ import numba
 import numba_dpex
 import platformdirs
 
-__all__ = ["folder", "key_of", "load", "store"]
+__all__ = ["folder", "key_of", "load", "store", "write"]
 
 
-def folder() -> Path:
+def folder(name: str = "kernels") -> Path:
     """Where the files are: in the user's cache folder, under ``XPULAB_CACHE`` if that is set."""
-    return Path(os.environ.get("XPULAB_CACHE") or platformdirs.user_cache_dir("xpulab")) / "kernels"
+    return Path(os.environ.get("XPULAB_CACHE") or platformdirs.user_cache_dir("xpulab")) / name
 
 
 def key_of(function: Callable[..., None], kinds: tuple[Any, ...]) -> str:
@@ -51,15 +51,20 @@ def load(key: str) -> tuple[str, bytes] | None:
 
 def store(key: str, name: str, spirv: bytes) -> None:
     """Keep a kernel for the next process."""
+    write(folder() / key, b"\n".join([_digest(name.encode(), spirv), name.encode(), spirv]))
+
+
+def write(path: Path, content: bytes) -> None:
+    """Make or replace a file as a whole, for other ranks may be writing it too, or reading; or let it be."""
     with contextlib.suppress(OSError):
-        folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, path = tempfile.mkstemp(dir=folder())
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(b"\n".join([_digest(name.encode(), spirv), name.encode(), spirv]))
-            os.replace(path, folder() / key)  # other ranks may be writing the same file, or reading it
+                file.write(content)
+            os.replace(temporary, path)
         except OSError:
-            os.unlink(path)
+            os.unlink(temporary)
             raise
 
 

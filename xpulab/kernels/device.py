@@ -63,6 +63,7 @@ class Device:
         self.kernel_seconds = 0.0
         self.compile_seconds = 0.0
         self.specialisations: dict[Any, Any] = {}  # filled and read by launch.py
+        self.tiles: dict[str, Any] = {}  # by class of sizes, where not the default; filled by tune.py
         self._running: list[tuple[Event, Any]] = []
 
     def describe(self) -> dict[str, Any]:

@@ -26,44 +26,16 @@ from xpulab.kernels.device import Device
 from xpulab.kernels.host import pack_centers, widen_moved
 from xpulab.kernels.launch import fma, index, launch
 from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.tiles import ROOMS, Tile, default_tile, size_class
 
-__all__ = ["Labels", "Tile", "find_nearest", "new_labels"]
+__all__ = ["Labels", "Tile", "find_nearest", "new_labels", "tile_for"]
 
 _RING = 2 * BLOCK  # rows side by side: those of a block, and what the blocks before left over
-#: Features that a kernel has private memory for: one kernel for many numbers of them, and so few to compile. More
-#: would not leave room in a core's cache.
-_ROOMS = (4, 16, 64, 256, 512)
 _LINE = 64  # bytes that memory moves at a time, or a multiple of it
 _LEAST_CENTERS = 48  # with fewer, copying a row costs about as much as comparing it with all of them
 _LEAST_WORK = 512  # centres times features
 _MOST_LISTED = 0.75  # of all rows: with more, looking at every row where it lies is faster than listing and copying
 _LONGEST_PAUSE = 16  # passes over all rows, before the slacks are tried again
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How the work is cut for a device.
-
-    Attributes
-    ----------
-    rows : int
-        Of a work-item: a centre's number, once loaded, serves them all.
-    centers : int
-        Whose distances are computed together: ``rows * centers`` scores stay in registers.
-    items : int
-        Of a work-group; ``rows * items`` divides BLOCK.
-    span : int
-        Rows of a work-group, a power of two and at least BLOCK.
-    spread : bool
-        Whether the items of a group share the copying of rows (a GPU), or each does all of it: where a group is one
-        thread with vector registers (a CPU), those are plain scalar moves, which cost less than vector gathers.
-    """
-
-    rows: int = 4
-    centers: int = 4
-    items: int = 16
-    span: int = 4096
-    spread: bool = False
 
 
 @dataclass(eq=False)
@@ -119,7 +91,12 @@ def new_labels(device: Device, n: int) -> Labels:
 
 
 def find_nearest(
-    rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels, again: bool = True
+    rows: Rows,
+    shift: npt.NDArray[Any] | None,
+    centers: npt.NDArray[Any],
+    labels: Labels,
+    again: bool = True,
+    tile: Tile | None = None,
 ) -> dpt.usm_ndarray:
     """Label each row with its nearest centre; among equally near ones the first.
 
@@ -135,6 +112,8 @@ def find_nearest(
         Changed in place.
     again : bool
         Whether the same rows will be labelled again, for centres that have moved a little.
+    tile : Tile, optional
+        The one of `tile_for` by default; the labels are the same with any.
 
     Returns
     -------
@@ -142,7 +121,7 @@ def find_nearest(
         Its first n_features numbers are the shift.
     """
     k, d = centers.shape
-    tile = tile_for(rows)
+    tile = tile or tile_for(rows, k)
     bounded = again and k >= _LEAST_CENTERS and k * d >= _LEAST_WORK and _bounds_pay(rows, labels)
     moved = _bounds(rows, shift, centers, labels) if bounded else np.zeros(k)
     n_groups = -(-k // tile.centers)
@@ -165,7 +144,7 @@ def find_nearest(
         outputs = numbers, integers, integers, stage, integers
     # Scores are off by less than this times (|x|^2 + 2 |c|^2), and so is their difference by twice that.
     eps = np.finfo(rows.dtype).eps
-    room_for = next((room for room in _ROOMS if d <= room), 0)
+    room_for = next((room for room in ROOMS if d <= room), 0)
     rounding = 2 * (d + 8) * eps
     launch(
         rows.device, _nearest_kernel(room_for, rows.dtype, tile, bounded), n_spans, tile.items,
@@ -176,14 +155,10 @@ def find_nearest(
     return parameters
 
 
-def tile_for(rows: Rows) -> Tile:
-    """What was fastest on CPUs with AVX-512, 2.0 times the float32 tile for float64, whose scores need twice the room.
-
-    For other devices, of which none has been measured, one whose items share the copying.
-    """
-    if not rows.device.is_cpu:
-        return Tile(rows=1, centers=8, items=64, span=1024, spread=True)
-    return Tile() if rows.dtype == np.float32 else Tile(rows=2, centers=4)
+def tile_for(rows: Rows, k: int) -> Tile:
+    """What was measured to be fastest for the device and such sizes, or else the default."""
+    tuned = rows.device.tiles.get(size_class(rows.dtype, rows.n_features, k))
+    return tuned or default_tile(rows.dtype, rows.device.is_cpu)
 
 
 def _span(rows: Rows, tile: Tile, k: int) -> int:

@@ -1,0 +1,70 @@
+"""Real engines tune, say so, and leave what they found to the next cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+import pytest
+
+import xpulab
+from xpulab.cluster import KMeans
+
+X = np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32)
+
+
+@pytest.fixture
+def tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of tiles, beside the kernels that were compiled before."""
+    kernels = Path(os.environ.get("XPULAB_CACHE") or platformdirs.user_cache_dir("xpulab")) / "kernels"
+    kernels.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "kernels").symlink_to(kernels)
+    monkeypatch.setenv("XPULAB_CACHE", str(tmp_path))
+    return tmp_path / "tiles"
+
+
+def fitted() -> Any:
+    return KMeans(5, init=X[:5], n_init=1, max_iter=7, tol=0).fit(X)
+
+
+@pytest.mark.cluster
+def test_a_fit_tunes_and_the_next_cluster_knows(tiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPULAB_TUNE", "0")
+    with xpulab.XPUCluster(2) as cluster:
+        plain = fitted()
+        assert "tile: 4x4x16, span 4096 (default, tuning is off)" in str(plain.report_)
+        assert cluster.status().tile_files == ()
+        assert "tuning is off" in str(cluster.status())
+    assert not tiles.exists()
+
+    monkeypatch.setenv("XPULAB_TUNE", "all")
+    with xpulab.XPUCluster(2) as cluster:
+        assert "none used yet, 0 classes tuned" in str(cluster.status())
+        first = fitted()
+        assert first.report_.tiles.endswith(" (tuned)")
+        assert "the engines first tried 8 tiles" in str(first.report_)
+        assert "tried" not in str(fitted().report_)
+        (file,) = tiles.iterdir()
+        assert cluster.status().tile_files == (str(file),)
+        assert str(file) in str(cluster.status())
+        assert [engine.tile for engine in cluster.status().engines] == [f"{first.report_.tiles}, 1 class tuned"] * 2
+        assert "(tuned)" in cluster.status()._repr_html_()
+    assert len(json.loads(file.read_text())["speeds"]["float32 d<=4 k<=8"]) == 8
+
+    monkeypatch.setenv("XPULAB_TUNE", "1")
+    with xpulab.XPUCluster(2) as cluster:
+        assert "none used yet, 1 class tuned" in str(cluster.status())
+        second = fitted()
+        assert second.report_.tiles == first.report_.tiles
+        assert "tried" not in str(second.report_)
+        assert second.report_.tiles in second.report_._repr_html_()
+        second.predict(X)
+        assert cluster.last_report is not None
+        assert cluster.last_report.tiles == first.report_.tiles
+    for other in (first, second):
+        np.testing.assert_array_equal(other.labels_, plain.labels_)
+        np.testing.assert_array_equal(other.cluster_centers_, plain.cluster_centers_)

@@ -1,0 +1,28 @@
+"""Ranks with equal devices measure different tiles."""
+
+from __future__ import annotations
+
+from xpulab import oneapi
+
+oneapi.load()
+
+from xpulab.engine.tuning import share  # noqa: E402
+from xpulab.kernels.tiles import Tile  # noqa: E402
+
+A, B, C = Tile(1), Tile(2), Tile(4)
+
+
+def test_equal_devices_share_and_others_do_all_themselves() -> None:
+    offers = [("arc", [A, B, C]), ("xeon", [A, B]), ("arc", [A, B, C])]
+    assert [share(offers, rank) for rank in range(3)] == [[A, C], [A, B], [B]]
+
+
+def test_ranks_that_cannot_measure_leave_it_to_the_others() -> None:
+    offers = [("xeon", []), ("xeon", [A, B]), ("xeon", [A, B])]
+    assert [share(offers, rank) for rank in range(3)] == [[], [A], [B]]
+
+
+def test_ranks_that_know_different_things_still_share_one_list() -> None:
+    offers = [("xeon", [A, B, C]), ("xeon", [C])]
+    assert [share(offers, rank) for rank in range(2)] == [[A, C], [B]]
+    assert share([("xeon", [A])] * 3, 2) == []

@@ -1,0 +1,277 @@
+"""Every tile that is tried gives the same labels; the fastest is found, and kept for the next process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xpulab.exceptions import DeviceError, KernelBuildError
+from xpulab.kernels import lloyd, nearest, tune
+from xpulab.kernels.device import Device
+from xpulab.kernels.nearest import Labels, find_nearest, tile_for
+from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.tiles import Tile, default_tile, shapes, size_class, spans
+from xpulab.kernels.tune import Tuner
+
+F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
+SIZES = [(F32, 14), (F64, 2), (F32, 70), (F64, 14), (F32, 2), (F64, 70)]
+CPU, OTHER = shapes(F32, True), shapes(F32, False)
+#: Every value of the space, each with one of the types and sizes, because compiling takes seconds.
+CASES = [(tile, *SIZES[(i + j) % 6]) for j, tiles in enumerate((CPU, OTHER)) for i, tile in enumerate(tiles)]
+CASES += [(tile, F32, 14) for tile in spans(Tile())]
+
+
+def same_labels(device: Device, X: np.ndarray, centers: np.ndarray, tile: Tile | None, bounded: bool) -> Any:
+    """Labels after the centres were there, a little further, and back."""
+    rows, labels = Rows.upload(device, X), nearest.new_labels(device, len(X))
+    labels._pause = 0
+    for now in (centers, centers + X.dtype.type(1e-3), centers):
+        find_nearest(rows, X[0], now, labels, bounded, tile)
+    assert bool(labels.span) == bounded
+    return lloyd.labels_to_host(labels, len(X))
+
+
+@pytest.mark.parametrize(("tile", "dtype", "d"), CASES, ids=str)
+def test_every_tile_gives_the_labels_of_the_default(
+    device: Device, monkeypatch: pytest.MonkeyPatch, tile: Tile, dtype: np.dtype[Any], d: int
+) -> None:
+    monkeypatch.setattr(nearest, "_LEAST_CENTERS", 3)
+    monkeypatch.setattr(nearest, "_LEAST_WORK", 1)
+    monkeypatch.setattr(nearest, "_MOST_LISTED", 2)
+    X = np.random.default_rng(0).normal(size=(2 * BLOCK * 9 + 5, d)).astype(dtype)
+    for k in (3, 60):
+        centers = np.concatenate([X[1:k], X[1:2]])  # the last is as near as the first
+        expected = same_labels(device, X, centers, None, bounded=False)
+        for bounded in (False, True):
+            np.testing.assert_array_equal(same_labels(device, X, centers, tile, bounded), expected)
+
+
+def test_the_space_fits_the_kernel() -> None:
+    for tile in [shape for is_cpu in (True, False) for dtype in (F32, F64) for shape in shapes(dtype, is_cpu)]:
+        assert BLOCK % (tile.rows * tile.items) == 0
+        for each in (tile, *spans(tile)):
+            assert each.span >= BLOCK
+            assert each.span & (each.span - 1) == 0
+
+
+# --- the search, with a clock that needs no kernels
+
+
+@pytest.fixture(autouse=True)
+def own_folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    if "every_tile" not in request.node.name:  # those compile, and so have use for the kernels of earlier runs
+        monkeypatch.setenv("XPULAB_CACHE", str(tmp_path))
+    return tmp_path / "tiles"
+
+
+@pytest.fixture
+def own_device() -> Device:
+    return Device()
+
+
+class Clock:
+    """Seconds of a pass: a microsecond a row with the default, and by these factors less with others."""
+
+    def __init__(self, **speeds: float) -> None:
+        self.speeds = {name.replace("_", "x").strip("x"): speed for name, speed in speeds.items()}
+        self.asked: list[str] = []
+
+    def __call__(self, rows: Rows, shift: Any, centers: Any, labels: Labels, tile: Tile) -> float:
+        self.asked.append(str(tile))
+        speed = self.speeds.get(f"{tile.rows}x{tile.centers}x{tile.items}", 1.0)
+        if speed == 0:
+            raise KernelBuildError("no room")
+        return rows.n_samples * 1e-6 / speed
+
+
+def rows_of(device: Device, n: int = 5000, d: int = 14) -> tuple[Rows, np.ndarray]:
+    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+    return Rows.upload(device, X), X[:60]
+
+
+def tuned(device: Device, clock: Any, mode: str = "all", n: int = 5000, passes: int = 1) -> Tuner:
+    """A tuner that has measured and learnt until nothing is missing, or nothing is found."""
+    tuner = Tuner(device, mode, clock)
+    rows, centers = rows_of(device, n)
+    while missing := tuner.missing(rows.dtype, 14, len(centers)):
+        speeds = tuner.measure(rows, None, centers, missing, passes)
+        if not speeds:
+            break
+        tuner.learn(size_class(rows.dtype, 14, len(centers)), speeds)
+    return tuner
+
+
+def test_the_fastest_is_taken(own_device: Device) -> None:
+    tuner = tuned(own_device, Clock(_2_8_16=1.5, _4_2_16=1.4, _2_4_16=0.1, _1_8_16=0))
+    rows, _ = rows_of(own_device)
+    assert str(tile_for(rows, 60)) == "2x8x16, span 4096"
+    assert str(tile_for(rows, 33)) == "2x8x16, span 4096"
+    assert str(tile_for(rows, 8)) == "4x4x16, span 4096"  # another class
+    speeds = tuner.speeds["float32 d<=16 k<=128"]
+    assert speeds["2x8x16, span 4096"] == pytest.approx(1.5)
+    assert speeds["1x8x16, span 4096"] == 0  # the device refused it
+    assert {"2x8x16, span 256", "2x8x16, span 1024", "2x8x16, span 16384"} < set(speeds)
+    assert tuner.describe(F32, 14, 60) == "2x8x16, span 4096 (tuned)"
+    assert tuner.describe(F32, 14, 8) == "4x4x16, span 4096 (default)"
+    assert tuner.summary == "1 class tuned"
+
+
+def test_a_gain_that_may_be_chance_is_not_taken(own_device: Device) -> None:
+    tuner = tuned(own_device, Clock(_2_8_16=1.04))
+    assert tuner.describe(F32, 14, 60) == "4x4x16, span 4096 (tuned)"
+
+
+def test_a_moment_in_which_the_machine_is_busy_does_not_mislead(own_device: Device) -> None:
+    class Busy(Clock):
+        def __call__(self, *passed: Any) -> float:
+            return super().__call__(*passed) * (3 if len(self.asked) % 5 == 0 else 1)
+
+    tuner = tuned(own_device, Busy(_2_8_16=1.3))
+    assert tuner.describe(F32, 14, 60) == "2x8x16, span 4096 (tuned)"
+
+
+def test_a_hopeless_tile_is_not_measured_for_long(own_device: Device) -> None:
+    clock = Clock(_2_8_16=0.1)
+    tuned(own_device, clock)
+    assert clock.asked.count("2x8x16, span 4096") == 1
+    assert clock.asked.count("4x2x16, span 4096") > 5
+
+
+def test_what_there_is_no_time_for_waits_for_the_next_fit(own_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "_BUDGET", 0)
+    tuner = Tuner(own_device, "1", Clock(_4_2_16=2.0))
+    rows, centers = rows_of(own_device)
+    for tried in range(1, 4):
+        missing = tuner.missing(F32, 14, 60)
+        speeds = tuner.measure(rows, None, centers, missing, passes=10_000)
+        assert list(speeds) == [str(missing[0])]
+        tuner.learn(size_class(F32, 14, 60), speeds)
+        assert tuner.describe(F32, 14, 60).endswith(f"(tuned, {tried} tried so far)")
+
+
+def test_short_fits_are_not_tuned_for_unless_asked(own_device: Device) -> None:
+    rows, centers = rows_of(own_device)
+    missing = shapes(F32, True)[1:]
+    for mode, passes, expected in (("1", 100, 0), ("1", 10_000, 5), ("all", 1, 5)):
+        assert len(Tuner(own_device, mode, Clock()).measure(rows, None, centers, missing, passes)) == expected
+
+
+def test_a_request_to_stop_ends_the_search(own_device: Device) -> None:
+    rows, centers = rows_of(own_device)
+    tuner = Tuner(own_device, "all", Clock())
+    answers = iter([False, False, True])
+    assert len(tuner.measure(rows, None, centers, shapes(F32, True)[1:], 1, stop=lambda: next(answers))) == 2
+
+
+def test_real_passes_have_a_time(device: Device) -> None:
+    rows, centers = rows_of(device)
+    labels = nearest.new_labels(device, rows.n_samples)
+    assert 0 < tune.pass_seconds(rows, None, centers, labels, Tile()) < 60
+
+
+# --- the file
+
+
+def test_the_next_process_reads_what_this_one_found(own_folder: Path, own_device: Device) -> None:
+    first = tuned(own_device, Clock(_2_8_16=1.5))
+    assert own_folder.stat().st_mode & 0o077 == 0
+    device = Device()
+    second = Tuner(device, "1", clock=None)  # type: ignore[arg-type]
+    assert second.path == first.path
+    assert second.speeds == first.speeds
+    assert second.missing(F32, 14, 60) == []
+    assert device.tiles == own_device.tiles != {}
+
+
+def test_two_processes_add_to_each_other(own_device: Device) -> None:
+    first, second = (Tuner(own_device, "1") for _ in range(2))
+    first.learn("float32 d<=16 k<=8", {"4x2x16, span 4096": 1.5})
+    second.learn("float64 d<=16 k<=8", {"2x8x16, span 4096": 1.5})
+    third = Tuner(own_device, "1")
+    assert third.summary == "2 classes tuned"
+    assert {str(tile) for tile in own_device.tiles.values()} == {"4x2x16, span 4096", "2x8x16, span 4096"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[1, 2]",
+        b"{}",
+        b'{"speeds": {"float32 d<=16 k<=128": {"2x8x16, span 4096": 9}}}',
+        pytest.param({"speeds": 5}, id="no speeds"),
+        pytest.param({"speeds": {"float99 d": {"2x8x16, span 4096": 9}}}, id="no such type"),
+        pytest.param({"speeds": {"": {}}}, id="no class"),
+        pytest.param({"speeds": {"float32 d<=16 k<=128": {"2x8x16, span 4096": "fast"}}}, id="no number"),
+        pytest.param({"speeds": {"float32 d<=16 k<=128": {"9x9x9, span 5": 9}}}, id="no such tile"),
+        pytest.param({"code": "of another version"}, id="another version"),
+        pytest.param({"driver": "another"}, id="another driver"),
+    ],
+)
+def test_a_file_that_is_something_else_counts_as_none(own_folder: Path, content: Any, own_device: Device) -> None:
+    tuner = tuned(own_device, Clock(_2_8_16=1.5))
+    if isinstance(content, dict):
+        content = json.dumps({**json.loads(tuner.path.read_text()), **content}).encode()
+    tuner.path.write_bytes(content)
+    device = Device()
+    after = Tuner(device, "all", Clock(_4_2_16=1.5))
+    assert set(device.tiles.values()) <= {default_tile(F32, True)}
+    assert [str(tile) for tile in after.missing(F32, 14, 60)] == [str(tile) for tile in shapes(F32, True)[1:]]
+    tuned(device, Clock(_4_2_16=1.5))
+    assert "4x2x16, span 4096" in map(str, device.tiles.values())
+    assert json.loads(tuner.path.read_text())["speeds"]["float32 d<=16 k<=128"]["4x2x16, span 4096"] > 1.4
+
+
+def test_another_driver_or_another_number_of_cores_has_a_file_of_its_own(
+    own_device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = own_device.describe()
+    paths = {tuned(own_device, Clock(_2_8_16=1.5)).path}
+    for change in ({"driver": "9.9"}, {"compute_units": 77}, {"name": "Arc"}):
+        monkeypatch.setattr(Device, "describe", lambda self, change=change: {**about, **change})
+        other = Tuner(own_device, "1")
+        assert other.speeds == {}
+        paths.add(other.path)
+    assert len(paths) == 4
+
+
+def test_a_folder_that_cannot_be_written_is_let_be(
+    own_device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XPULAB_CACHE", str(tmp_path / "file"))
+    tuned(own_device, Clock(_2_8_16=1.5))
+    assert "2x8x16, span 4096" in map(str, own_device.tiles.values())
+
+
+# --- turned off
+
+
+def test_tuning_can_be_turned_off(own_folder: Path, own_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned(own_device, Clock(_2_8_16=1.5))
+    monkeypatch.setenv("XPULAB_TUNE", "0")
+    device = Device()
+    tuner = Tuner(device)
+    assert device.tiles == {}
+    assert tuner.missing(F32, 14, 60) == []
+    assert tuner.describe(F32, 14, 60) == "4x4x16, span 4096 (default, tuning is off)"
+    assert tuner.summary == "tuning is off"
+
+
+def test_another_word_is_an_error(own_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPULAB_TUNE", "yes")
+    with pytest.raises(DeviceError, match=r'XPULAB_TUNE is "yes"; expected "0" .*, "1" .* or "all"'):
+        Tuner(own_device)
+
+
+def test_a_tile_for_few_rows_is_cut_shorter(device: Device) -> None:
+    """So that a span never decides about results: fewer rows than it holds are no special case."""
+    X = np.random.default_rng(0).normal(size=(100, 14)).astype(np.float32)
+    expected = same_labels(device, X, X[:60], None, bounded=False)
+    np.testing.assert_array_equal(same_labels(device, X, X[:60], replace(Tile(), span=16384), True), expected)

@@ -1,0 +1,88 @@
+"""How the search for the nearest centre is cut for a device: the tile, the one to begin with, those worth trying."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ROOMS", "Tile", "default_tile", "shapes", "size_class", "spans"]
+
+#: Features that a kernel has private memory for: one kernel for many numbers of them, and so few to compile. More
+#: would not leave room in a core's cache.
+ROOMS = (4, 16, 64, 256, 512)
+_CENTERS = (8, 32, 128, 512)  # limits of the classes of k
+
+#: (rows, centers, items) that came within a fifth of the fastest on a CPU with AVX-512, in some class of sizes. With
+#: fewer than 16 items its compiler uses no vectors at all: a tenth of the speed.
+_CPU_SHAPES = ((4, 4, 16), (2, 8, 16), (4, 2, 16), (2, 4, 16), (4, 3, 16), (1, 8, 16))
+#: For devices of which none has been measured, from one row to four a work-item, and 16 to 64 of these a group. A
+#: sub-group may have any size.
+_OTHER_SHAPES = ((1, 8, 64), (1, 4, 64), (1, 16, 64), (2, 8, 32), (2, 4, 32), (4, 4, 16))
+_SPANS = (256, 1024, 4096, 16384)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How the work is cut for a device.
+
+    Attributes
+    ----------
+    rows : int
+        Of a work-item: a centre's number, once loaded, serves them all.
+    centers : int
+        Whose distances are computed together: ``rows * centers`` scores stay in registers.
+    items : int
+        Of a work-group; ``rows * items`` divides BLOCK.
+    span : int
+        Rows of a work-group, a power of two and at least BLOCK.
+    spread : bool
+        Whether the items of a group share the copying of rows (a GPU), or each does all of it: where a group is one
+        thread with vector registers (a CPU), those are plain scalar moves, which cost less than vector gathers.
+    """
+
+    rows: int = 4
+    centers: int = 4
+    items: int = 16
+    span: int = 4096
+    spread: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.centers}x{self.items}, span {self.span}"
+
+
+@cache
+def default_tile(dtype: np.dtype[Any], is_cpu: bool) -> Tile:
+    """Where nothing was measured.
+
+    What was fastest on CPUs with AVX-512, 2.0 times the float32 tile for float64, whose scores need twice the room. For
+    other devices, of which none has been measured, one whose items share the copying.
+    """
+    if not is_cpu:
+        return Tile(rows=1, centers=8, items=64, span=1024, spread=True)
+    return Tile() if dtype == np.float32 else Tile(rows=2, centers=4)
+
+
+def shapes(dtype: np.dtype[Any], is_cpu: bool) -> list[Tile]:
+    """Tiles to try, the default first; each is a kernel of its own, and takes seconds to compile for the first time."""
+    default = default_tile(dtype, is_cpu)
+    every = [replace(default, rows=r, centers=c, items=i) for r, c, i in (_CPU_SHAPES if is_cpu else _OTHER_SHAPES)]
+    return [default, *(tile for tile in every if tile != default)]
+
+
+def spans(tile: Tile) -> list[Tile]:
+    """The same tile with other spans, for which there is nothing to compile."""
+    return [replace(tile, span=span) for span in _SPANS if span != tile.span]
+
+
+@cache
+def size_class(dtype: np.dtype[Any], n_features: int, n_clusters: int) -> str:
+    """The sizes that are tuned together: ``"float32 d<=16 k<=128"``."""
+    return f"{dtype} {_bounded('d', n_features, ROOMS)} {_bounded('k', n_clusters, _CENTERS)}"
+
+
+def _bounded(name: str, value: int, limits: tuple[int, ...]) -> str:
+    limit = next((limit for limit in limits if value <= limit), None)
+    return f"{name}>{limits[-1]}" if limit is None else f"{name}<={limit}"
