@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from xpulab.memory import SharedBlock
+from xpulab.memory import BlockPool, SharedBlock, restore
 
 
 def test_another_process_reads_what_was_written() -> None:
@@ -93,3 +96,88 @@ def test_another_user_is_refused(tmp_path: Path) -> None:
         done = subprocess.run(["/bin/cat", block.path], preexec_fn=become_nobody, capture_output=True, text=True)
     assert done.returncode != 0
     assert "Permission denied" in done.stderr
+
+
+def test_write_is_what_another_mapping_reads() -> None:
+    rows = np.arange(30, dtype=np.float32).reshape(10, 3)
+    with SharedBlock.create(rows.nbytes) as block:
+        block.write(rows[4:], 4 * 3 * 4)
+        block.write(rows[:4], 0)
+        block.write(rows[:0], 0)
+        np.testing.assert_array_equal(block.array((10, 3), np.float32), rows)
+
+
+MIB = 1 << 20
+
+
+def inode(block: SharedBlock) -> int:
+    return os.stat(block.path).st_ino
+
+
+def test_a_pool_gives_out_what_came_back() -> None:
+    pool = BlockPool()
+    first = pool.take(4 * MIB)
+    known = inode(first)
+    pool.give(first)
+    again = pool.take(4 * MIB - 100)
+    assert inode(again) == known
+    assert pool.nbytes == 0
+    other = pool.take(4 * MIB)
+    assert inode(other) != known
+    for block in (again, other):
+        pool.give(block)
+    assert pool.nbytes == 8 * MIB
+    pool.clear()
+    assert pool.nbytes == 0
+
+
+def test_a_pool_never_holds_what_does_not_fit_beside_what_is_in_use() -> None:
+    pool = BlockPool()
+    pool.give(pool.take(4 * MIB))
+    for nbytes in (8 * MIB, 2 * MIB):
+        block = pool.take(nbytes)
+        assert pool.nbytes == 0
+        assert block.nbytes == nbytes
+        pool.give(block)
+
+
+def test_a_pool_keeps_nothing_small_and_nothing_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = BlockPool()
+    pool.give(pool.take(1000))
+    assert pool.nbytes == 0
+    block = pool.take(4 * MIB)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=15 * MIB))
+    pool.give(block)
+    assert pool.nbytes == 0
+    with pytest.raises(ValueError, match="closed"):
+        block.array((1,), np.int8)
+
+
+def test_a_pool_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpulab.memory._KEPT", 0.05)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    pool = BlockPool()
+    pool.give(pool.take(MIB))
+    deadline = time.monotonic() + 10
+    while pool.nbytes and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert pool.nbytes == 0
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_block_in_the_place_of_other_memory() -> None:
+    size = 3 * mmap.PAGESIZE
+    ours = mmap.mmap(-1, size)
+    there = np.frombuffer(ours, np.uint8)
+    there[:] = 1
+    address = there.__array_interface__["data"][0]
+    with SharedBlock.create(size) as block:
+        block.write(np.full(size, 2, np.uint8), 0)
+        block.overlay(address, size - mmap.PAGESIZE)
+        assert np.unique(there).tolist() == [1, 2]
+        there[5] = 7
+        assert block.array((size,), np.uint8)[5] == 7
+    assert there[5] == 7  # after `close`
+    restore(address, size - mmap.PAGESIZE)
+    assert not there[: size - mmap.PAGESIZE].any()
+    assert there[-1] == 1

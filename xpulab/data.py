@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +12,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from xpulab.exceptions import HandleError
-from xpulab.memory import SharedBlock
+from xpulab.memory import BlockPool, SharedBlock
 from xpulab.rendering import format_size
 
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster
 
-__all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "incoming", "mapped"]
+__all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "mapped"]
 
 _CHUNK = 8 << 20  # bytes that one thread copies at a time: small arrays stay with one thread
 _THREADS = 4  # more do not fill new pages faster
@@ -76,51 +77,92 @@ def bounds_by_stored(indptr: np.ndarray[Any, Any], size: int) -> list[int]:
 class Outgoing:
     """Arrays on their way to the engines of this host: each is copied once, into memory that they map.
 
-    Use it as a context manager: the memory is gone at its end, whatever happened.
+    Use it as a context manager. At its end the memory waits for the next call; after an error, when an engine may still
+    be reading, it is gone.
+
+    Parameters
+    ----------
+    pool : BlockPool, optional
+        Where memory comes from, and goes to; without one it is new, and gone at the end.
     """
 
-    def __init__(self) -> None:
-        self._blocks: list[SharedBlock] = []
+    def __init__(self, pool: BlockPool | None = None) -> None:
+        self._pool = pool
+        self._sent: list[SharedBlock] = []
+        self._results: list[SharedBlock] = []
 
     def __enter__(self) -> Outgoing:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for block in self._blocks:
-            block.close()
-        self._blocks.clear()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for block in self.keep():
+            self._pool.give(block) if self._pool and kind is None else block.close()
+        for block in self._results:
+            block.close()  # the arrays over it are the user's
+        self._results.clear()
 
-    def send(self, array: np.ndarray[Any, Any], dtype: DTypeLike = None) -> dict[str, Any]:
-        """Copy an array; the answer tells an engine where it is."""
-        dtype = np.dtype(dtype or array.dtype)
-        block = SharedBlock.create(array.size * dtype.itemsize)
-        self._blocks.append(block)
-        _copy(array, block.array(array.shape, dtype))
-        return _described(block, array.shape, dtype)
+    def keep(self) -> list[SharedBlock]:
+        """What was sent, which the caller now has to give back."""
+        sent, self._sent = self._sent, []
+        return sent
+
+    def send(self, array: np.ndarray[Any, Any]) -> dict[str, Any]:
+        """Copy an array; the answer tells all engines where it is."""
+        (block,) = self._copies(array, [0, len(array)])
+        return _described(block, array.shape, array.dtype)
+
+    def send_rows(self, rows: np.ndarray[Any, Any], bounds: list[int]) -> dict[str, Any]:
+        """Copy rows, those of each rank into a block of its own, which the rank may make its device's memory.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray of shape (n_samples, n_features)
+        bounds : list of int
+            Rank r gets the rows from the r-th to the next.
+
+        Returns
+        -------
+        dict
+            The source that tells the engines where they are.
+        """
+        blocks = self._copies(rows, bounds)
+        return {
+            "parts": [block.path for block in blocks],
+            "shape": list(rows.shape),
+            "dtype": rows.dtype.str,
+            "bounds": bounds,
+        }
 
     def receive(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
         """Room for a result: what tells the engines where to write, and the array that will hold it."""
         block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize)
-        self._blocks.append(block)
+        self._results.append(block)
         return _described(block, shape, dtype), block.array(shape, dtype)
 
+    def _copies(self, array: np.ndarray[Any, Any], bounds: list[int]) -> list[SharedBlock]:
+        """A block for each part of the array; threads fill them, one block each as far as there are enough."""
+        row_bytes = array[:1].nbytes or array.itemsize
+        parts = list(itertools.pairwise(bounds))
+        blocks = []
+        for first, last in parts:
+            blocks.append((self._pool or BlockPool()).take((last - first) * row_bytes))
+            self._sent.append(blocks[-1])
+        step = max(1, _CHUNK // row_bytes)
 
-def incoming(path: str | os.PathLike[str]) -> tuple[dict[str, Any], tuple[int, int], np.dtype[Any]]:
-    """A file in NumPy's format that the engines read by themselves: its source, shape and dtype.
+        def copy(part: int, start: int) -> None:
+            first, last = parts[part]
+            rows = np.ascontiguousarray(array[start : min(start + step, last)])
+            blocks[part].write(rows, (start - first) * row_bytes)
 
-    Raises
-    ------
-    ValueError
-        If it does not hold rows of float32 or float64.
-    """
-    path = os.path.abspath(path)
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if array.ndim != 2 or array.dtype not in (np.float32, np.float64) or not array.size:
-        raise ValueError(
-            f"{path} holds an array of shape {array.shape} and dtype {array.dtype}; expected rows (2 dimensions, not "
-            "empty) of float32 or float64: convert it with numpy.save(path, array.astype('float32'))"
-        )
-    return {"npy": path}, array.shape, array.dtype
+        jobs = [(part, start) for part, (first, last) in enumerate(parts) for start in range(first, last, step)]
+        if len(jobs) <= len(parts):
+            for job in jobs:
+                copy(*job)
+            return blocks
+        jobs.sort(key=lambda job: job[1] - parts[job[0]][0])
+        with ThreadPoolExecutor(min(_THREADS, len(os.sched_getaffinity(0))), "xpulab-copy") as pool:
+            list(pool.map(copy, *zip(*jobs, strict=True)))
+        return blocks
 
 
 def mapped(X: Any) -> dict[str, Any] | None:
@@ -133,17 +175,23 @@ def mapped(X: Any) -> dict[str, Any] | None:
     Returns
     -------
     dict or None
-        None for whatever is not a mapped file of rows of float32 or float64, one after the other.
+        None for whatever is not a mapped file of rows of float32 or float64, one after the other, or column by column.
     """
     if not isinstance(X, np.memmap) or X.ndim != 2 or X.dtype not in (np.float32, np.float64) or not X.size:
         return None
-    if X.filename is None or X.mode == "c" or not X.flags.c_contiguous:  # "c": what was written is not in the file
+    if X.filename is None or X.mode == "c" or not X.flags.forc:  # "c": what was written is not in the file
         return None
     whole = X
     while isinstance(whole.base, np.memmap):
         whole = whole.base
     offset = whole.offset + X.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-    return {"file": os.path.abspath(X.filename), "shape": list(X.shape), "dtype": X.dtype.str, "offset": offset}
+    return {
+        "file": os.path.abspath(X.filename),
+        "shape": list(X.shape),
+        "dtype": X.dtype.str,
+        "offset": offset,
+        "order": "C" if X.flags.c_contiguous else "F",
+    }
 
 
 class ShardedArray:
@@ -211,7 +259,7 @@ class ShardedArray:
             If the rows are gone, because the cluster was stopped or restarted.
         """
         source = self.source(self.cluster)
-        with Outgoing() as outgoing:
+        with Outgoing(self.cluster.blocks) as outgoing:
             target, rows = outgoing.receive(self.shape, self.dtype)
             self.cluster.call("gather", {"handle": source, "target": target})
         return rows
@@ -225,15 +273,3 @@ class ShardedArray:
 
 def _described(block: SharedBlock, shape: tuple[int, ...], dtype: DTypeLike) -> dict[str, Any]:
     return {"path": block.path, "shape": list(shape), "dtype": np.dtype(dtype).str, "offset": 0}
-
-
-def _copy(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> None:
-    """Copy with several threads: filling new pages is bound by the kernel's work for each page, which they share."""
-    step = max(1, _CHUNK // max(1, target[:1].nbytes))
-    starts = range(0, len(source), step)
-    if len(starts) <= 1:
-        np.copyto(target, source)
-        return
-    threads = min(_THREADS, len(os.sched_getaffinity(0)), len(starts))
-    with ThreadPoolExecutor(threads, "xpulab-copy") as pool:
-        list(pool.map(lambda start: np.copyto(target[start : start + step], source[start : start + step]), starts))

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
+import threading
 import weakref
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import DTypeLike
 
-__all__ = ["SharedBlock"]
+__all__ = ["BlockPool", "SharedBlock", "restore"]
 
 
 class SharedBlock:
-    """A memfd, mapped.
+    """A memfd, mapped where it is looked at.
 
     Another process of the same user reaches it through ``/proc/<pid>/fd/<n>``; other users are refused by the kernel.
     It is freed when the last process that maps it lets go or ends, so that no failure leaves memory behind.
     """
 
     def __init__(self, descriptor: int, nbytes: int, *, writable: bool) -> None:
-        self._descriptor = -1  # not ours to close until it is mapped
+        self._descriptor = descriptor
         self.nbytes = nbytes
         self._writable = writable
-        self._map = _map(descriptor, max(nbytes, 1), writable)
-        self._descriptor = descriptor
 
     @classmethod
     def create(cls, nbytes: int, name: str = "xpulab") -> SharedBlock:
@@ -38,20 +39,24 @@ class SharedBlock:
         MemoryError
             If the host has not that much left.
         """
-        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if nbytes >= _LEAST_KEPT:
+            # Pages are given out as they are written to: asking for too many shows only then, and ends a process.
+            free = psutil.virtual_memory().available + psutil.swap_memory().free
+            if nbytes > free:
+                raise MemoryError(f"no shared block of {nbytes:,} bytes: {free:,} bytes are free")
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(descriptor, max(nbytes, 1))
-            return cls(descriptor, nbytes, writable=True)
-        except (OSError, OverflowError) as error:
-            os.close(descriptor)
-            raise MemoryError(f"no shared block of {nbytes:,} bytes: {error}; {available:,} bytes are free") from error
+        os.ftruncate(descriptor, max(nbytes, 1))
+        return cls(descriptor, nbytes, writable=True)
 
     @classmethod
     def open(cls, path: str, *, writable: bool = False) -> SharedBlock:
         """Map a block that another process made; see `path`."""
         descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         return cls(descriptor, os.fstat(descriptor).st_size, writable=writable)
+
+    @functools.cached_property
+    def _map(self) -> ctypes.Array[ctypes.c_char]:
+        return _map(self._descriptor, max(self.nbytes, 1), self._writable)
 
     @property
     def path(self) -> str:
@@ -60,9 +65,37 @@ class SharedBlock:
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> np.ndarray[Any, Any]:
         """The memory from `offset` (in bytes) as an array; it keeps the memory alive after `close`."""
+        if self._descriptor < 0:
+            raise ValueError("this block is closed")
         array = np.frombuffer(memoryview(self._map), dtype, int(np.prod(shape)), offset).reshape(shape)
         array.flags.writeable = self._writable
         return array
+
+    def write(self, data: np.ndarray[Any, Any], offset: int) -> None:
+        """Copy a contiguous array to `offset` (in bytes).
+
+        Not through a mapping: the kernel would fill each new page with zeros first, and be called for each of them.
+        Threads that write into one block wait for each other.
+
+        Raises
+        ------
+        MemoryError
+            If the host has not that much left.
+        """
+        rest = data.reshape(-1).view(np.uint8).data
+        try:
+            while rest:
+                written = os.pwrite(self._descriptor, rest, offset)
+                rest, offset = rest[written:], offset + written
+        except OSError as error:
+            raise MemoryError(f"no shared memory for {len(rest):,} bytes more: {error}") from error
+
+    def overlay(self, address: int, nbytes: int) -> None:
+        """Put the block's first `nbytes` in the place of memory that this process has, a whole number of pages.
+
+        It stays there, also after `close`, until `restore`.
+        """
+        _map_at(address, nbytes, mmap.MAP_SHARED, self._descriptor)
 
     def close(self) -> None:
         """Drop the descriptor; the memory goes with the last array over it."""
@@ -82,6 +115,73 @@ class SharedBlock:
         self.close()
 
 
+class BlockPool:
+    """Blocks that are done with, kept for the next that are asked for: their pages are there already.
+
+    Together they are never more than was in use at one time: where none fits, all go. They also go when nobody came for
+    them in a while, and are not kept where memory is short.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: list[SharedBlock] = []
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait here."""
+        return sum(block.nbytes for block in self._blocks)
+
+    def take(self, nbytes: int) -> SharedBlock:
+        """A block of at least so many bytes; what is in it is left from before.
+
+        Raises
+        ------
+        MemoryError
+            If the host has not that much left.
+        """
+        with self._lock:
+            fitting = [block for block in self._blocks if nbytes <= block.nbytes <= 1.25 * nbytes]
+            if fitting:
+                block = min(fitting, key=lambda block: block.nbytes)
+                self._blocks.remove(block)
+                return block
+        if nbytes >= _LEAST_KEPT:
+            self.clear()
+        return SharedBlock.create(nbytes)
+
+    def give(self, block: SharedBlock) -> None:
+        """A block that nobody writes to or reads any more."""
+        with self._lock:
+            if block.nbytes < _LEAST_KEPT or 4 * (self.nbytes + block.nbytes) > psutil.virtual_memory().available:
+                block.close()
+                return
+            self._blocks.append(block)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = threading.Timer(_KEPT, self.clear)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def clear(self) -> None:
+        """Let all of them go."""
+        with self._lock:
+            for block in self._blocks:
+                block.close()
+            self._blocks.clear()
+
+
+def restore(address: int, nbytes: int) -> None:
+    """Ordinary memory, all zeros, in the place of what `SharedBlock.overlay` put there."""
+    _map_at(address, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+
+
+def _map_at(address: int, length: int, flags: int, descriptor: int) -> None:
+    if _libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags | _MAP_FIXED, descriptor, 0) == _FAILED:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
 def _map(descriptor: int, length: int, writable: bool) -> ctypes.Array[ctypes.c_char]:
     """Map a file; it is unmapped when the last array over the buffer is gone.
 
@@ -96,6 +196,10 @@ def _map(descriptor: int, length: int, writable: bool) -> ctypes.Array[ctypes.c_
     weakref.finalize(buffer, _libc.munmap, address, length).atexit = False
     return buffer
 
+
+_LEAST_KEPT = 1 << 20  # bytes of a block: the pages of smaller ones are soon filled
+_KEPT = 30.0  # seconds
+_MAP_FIXED = 0x10
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p

@@ -19,6 +19,7 @@ from sklearn.cluster import KMeans as Reference
 
 import xpulab
 from xpulab.cluster import KMeans
+from xpulab.data import Outgoing
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
 
@@ -49,9 +50,9 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 
 def test_an_interrupted_fit_keeps_its_last_centres_and_the_next_is_right(current: xpulab.XPUCluster) -> None:
     X = NOISE
-    descriptors = len(os.listdir("/proc/self/fd"))
     estimator = KMeans(100, init=X[:100], n_init=1, max_iter=1_000_000, tol=0)
     estimator.set_params(max_iter=3).fit(X)  # compiles
+    descriptors = len(os.listdir("/proc/self/fd"))
     estimator.set_params(max_iter=1_000_000)
     with interrupted_after(0.5):
         estimator.fit(X)
@@ -69,7 +70,10 @@ def test_an_interrupted_fit_keeps_its_last_centres_and_the_next_is_right(current
 
 
 def shared_blocks(current: xpulab.XPUCluster) -> int:
-    """Mappings of rows or results in this process and in the engines; the board has another name."""
+    """Mappings of rows or results in this process and in the engines; the board has another name.
+
+    Blocks that wait for the next call are not mapped anywhere.
+    """
     maps = [Path(f"/proc/{pid}/maps") for pid in [os.getpid(), *(fact["pid"] for fact in current.facts)]]
     return sum(line.endswith("memfd:xpulab (deleted)") for path in maps for line in path.read_text().splitlines())
 
@@ -86,7 +90,8 @@ def test_shared_memory_is_gone_after_a_fit_however_it_ends(
     with interrupted_after(0.4):
         KMeans(100, init=X[:100], n_init=1, max_iter=1_000_000, tol=0).fit(X)
     with monkeypatch.context() as patch:
-        patch.setattr("xpulab.cluster._kmeans.bounds_of", lambda n, size: "nonsense")
+        send_rows = Outgoing.send_rows
+        patch.setattr(Outgoing, "send_rows", lambda *given: {**send_rows(*given), "dtype": "nonsense"})
         with pytest.raises(xpulab.exceptions.EngineError):
             KMeans(8, init=X[:8], n_init=1).fit(X)
     gc.collect()

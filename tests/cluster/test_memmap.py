@@ -13,6 +13,7 @@ import pytest
 import xpulab
 from xpulab.cluster import KMeans
 from xpulab.data import Outgoing, mapped
+from xpulab.memory import SharedBlock
 
 pytestmark = pytest.mark.cluster
 
@@ -53,6 +54,16 @@ def test_what_is_not_plain_rows_in_a_file_goes_the_ordinary_way(pair: xpulab.XPU
         np.testing.assert_array_equal(pair.scatter(other).gather(), other)
 
 
+def test_columns_in_a_file(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    X = np.asfortranarray(on_disk(tmp_path / "x.npy"))
+    np.save(tmp_path / "f.npy", X)
+    Y = np.load(tmp_path / "f.npy", mmap_mode="r")
+    assert mapped(Y) is not None
+    assert mapped(Y[:99]) is None
+    for handle in (pair.scatter(Y), pair.load_npy(tmp_path / "f.npy"), pair.scatter(Y[:99])):
+        np.testing.assert_array_equal(handle.gather(), X[: len(handle)])
+
+
 def test_the_notebook_does_not_grow(pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
     X = on_disk(tmp_path / "x.npy", n=2_000_000)  # 112 MB
@@ -60,13 +71,13 @@ def test_the_notebook_does_not_grow(pair: xpulab.XPUCluster, tmp_path: Path, mon
     init = X[:8].copy()
     del X
     sent: list[int] = []
-    send = Outgoing.send
+    copies = Outgoing._copies
 
-    def watched(self: Outgoing, array: np.ndarray, *more: Any) -> dict[str, Any]:
+    def watched(self: Outgoing, array: np.ndarray, bounds: list[int]) -> list[SharedBlock]:
         sent.append(array.nbytes)
-        return send(self, array, *more)
+        return copies(self, array, bounds)
 
-    monkeypatch.setattr(Outgoing, "send", watched)
+    monkeypatch.setattr(Outgoing, "_copies", watched)
     km = KMeans(8, init=init, n_init=1, max_iter=3)
     me = psutil.Process(os.getpid())
     before = me.memory_full_info().uss

@@ -1,8 +1,12 @@
+import gc
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from xpulab.kernels import rows as module
 from xpulab.kernels.rows import Rows, column_sums, find_nonfinite, take
+from xpulab.memory import SharedBlock
 
 SHAPES = [(1, 1), (5, 3), (64, 14), (257, 2), (10007, 14), (10007, 64), (1030, 130), (257, 300)]
 
@@ -114,3 +118,53 @@ def test_find_nonfinite(device, value, at):
 
 def test_the_largest_numbers_are_finite(device):
     assert find_nonfinite(Rows.upload(device, np.full((70, 300), np.finfo(np.float32).max))) == -1
+
+
+def shared(X):
+    block = SharedBlock.create(X.nbytes)
+    block.write(np.ascontiguousarray(X), 0)
+    return block
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "d"), [(30_001, 14), (64 * 300, 64), (4097, 130), (1, 300_000), (100, 4), (0, 3)])
+def test_adopted_rows_are_those_of_the_block(device, n, d, dtype):
+    X = table(n, d, dtype)
+    with shared(X) as block:
+        rows = Rows.adopt(device, block, X.shape, dtype, np.ones(n))
+    assert rows.shared == (X.nbytes >= 1 << 20)
+    np.testing.assert_array_equal(take(rows, np.arange(n)), X)
+    assert find_nonfinite(rows) == -1  # also what fills the last block
+    np.testing.assert_allclose(column_sums(rows), X.sum(axis=0, dtype=np.float64), rtol=1e-5)
+
+
+def test_adopted_rows_take_no_other_memory_and_give_theirs_back(device):
+    def blocks() -> int:
+        return Path("/proc/self/maps").read_text().count("memfd:xpulab ")
+
+    gc.collect()
+    before = blocks()
+    X = table(100_000, 14)
+    with shared(X) as block:
+        rows = Rows.adopt(device, block, X.shape, np.float32)
+        assert blocks() == before + 1
+        laid_out = device.fetch(rows.data, stop=64 * 14).reshape(14, 64).T
+        np.testing.assert_array_equal(laid_out, X[:64])
+        np.testing.assert_array_equal(block.array((14, 64), np.float32).T, X[:64])
+    del block
+    np.testing.assert_array_equal(take(rows, [0, 99_999]), X[[0, -1]])
+    del rows
+    assert blocks() == before
+    fresh = device.empty(100_000 * 14, np.float32)  # SYCL may give out the same memory again
+    device.store(np.ones(100_000 * 14, np.float32), fresh)
+    assert device.fetch(fresh).min() == 1
+
+
+def test_a_device_that_is_no_cpu_gets_a_copy(device, monkeypatch):
+    X = table(30_001, 14)
+    monkeypatch.setattr(device, "is_cpu", False)
+    with shared(X) as block:
+        rows = Rows.adopt(device, block, X.shape, np.float32)
+        assert not rows.shared
+        np.testing.assert_array_equal(block.array(X.shape, np.float32), X)
+    np.testing.assert_array_equal(take(rows, np.arange(len(X))), X)

@@ -132,7 +132,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         """What the engines answered; the attributes are set."""
         call = Call(self, "fit", X, cluster, n_init, callbacks.reached)
         try:
-            with call, Outgoing() as outgoing:
+            with call, Outgoing(cluster.blocks) as outgoing:
                 target, labels = outgoing.receive((X.shape[0],), np.int32)
                 source, packed_weights = _packed(outgoing, call, X, weights)
                 answer = call.send(
@@ -174,7 +174,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         check_is_fitted(self)
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=False)
-        with Call(self, "predict", X, cluster) as call, Outgoing() as outgoing:
+        with Call(self, "predict", X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
             target, labels = outgoing.receive((X.shape[0],), np.int32)
             source, _ = _packed(outgoing, call, X, None)
             call.send("KMeans.predict", source=source, weights=None, target=target, centers=self._centers(X))
@@ -182,7 +182,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
 
     def _transform(self, X: Any) -> np.ndarray:
         cluster = current_cluster()
-        with Call(self, "transform", X, cluster) as call, Outgoing() as outgoing:
+        with Call(self, "transform", X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
             target, distances = outgoing.receive((X.shape[0], len(self.cluster_centers_)), X.dtype)
             source, _ = _packed(outgoing, call, X, None)
             call.send("KMeans.transform", source=source, target=target, centers=self._centers(X))
@@ -224,7 +224,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=False)
         weights = _checked_weights(sample_weight, X)
-        with Call(self, "score", X, cluster) as call, Outgoing() as outgoing:
+        with Call(self, "score", X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
             source, packed_weights = _packed(outgoing, call, X, weights)
             answer = call.send(
                 "KMeans.predict", source=source, weights=packed_weights, target=None, centers=self._centers(X)
@@ -373,5 +373,5 @@ def _packed(
             parts = [outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
             source = {"csr": parts, "shape": X.shape, "bounds": bounds_by_stored(X.indptr, call.cluster.size)}
         else:
-            source = {**outgoing.send(X), "bounds": bounds_of(X.shape[0], call.cluster.size)}
+            source = outgoing.send_rows(X, bounds_of(X.shape[0], call.cluster.size))
         return source, None if weights is None else outgoing.send(weights)

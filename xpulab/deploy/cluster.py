@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -21,7 +21,7 @@ import psutil
 
 from xpulab import progress
 from xpulab.board import Board, new_task_number
-from xpulab.data import Outgoing, ShardedArray, bounds_of, incoming, mapped
+from xpulab.data import Outgoing, ShardedArray, bounds_of, mapped
 from xpulab.deploy.launch import Processes
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, probe
@@ -34,6 +34,7 @@ from xpulab.exceptions import (
     NoClusterError,
     OversubscribedWarning,
 )
+from xpulab.memory import BlockPool, SharedBlock
 
 __all__ = ["Answer", "XPUCluster", "current_cluster", "find_current", "raise_errors"]
 
@@ -142,8 +143,9 @@ class XPUCluster:
         self._board: Board | None = None
         self._seconds_to_start: float | None = None
         self._last_words = ""
+        self.blocks = BlockPool()
         self._handles: set[str] = set()
-        self._released: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._released: queue.SimpleQueue[tuple[str, Sequence[SharedBlock]] | None] = queue.SimpleQueue()
         self._sending = threading.RLock()
         self._owner = os.getpid()
 
@@ -206,6 +208,7 @@ class XPUCluster:
             self._board.close()
             self._board = None
         self._handles.clear()
+        self.blocks.clear()
 
     def restart(self) -> XPUCluster:
         """Stop, then start with the same settings. Rows held on the engines are gone."""
@@ -286,15 +289,20 @@ class XPUCluster:
         from sklearn.utils import check_array
 
         where = mapped(X)
-        if where is not None:
-            return self._hold(
-                {**where, "bounds": bounds_of(len(X), self._require_running().size, counts)}, X.shape, X.dtype, None
-            )
         columns = getattr(X, "columns", None)
-        rows = check_array(X, dtype=[np.float64, np.float32], input_name="X")
+        rows = X if where else check_array(X, dtype=[np.float64, np.float32], input_name="X")
         bounds = bounds_of(len(rows), self._require_running().size, counts)
-        with Outgoing() as outgoing:
-            return self._hold({**outgoing.send(rows), "bounds": bounds}, rows.shape, rows.dtype, columns)
+        array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns)
+        blocks: list[SharedBlock] = []
+        # Before the rows are there: an interrupted transfer frees them too.
+        self.release_with(array, array.id, blocks)
+        with Outgoing(self.blocks) as outgoing:
+            source = {**where, "bounds": bounds} if where else outgoing.send_rows(rows, bounds)
+            answer = self.call("scatter", {"source": source, "handle": array.id})
+            if any(result["shared"] for result in answer.results):
+                blocks += outgoing.keep()  # the rows are there, for as long as the handle lives
+        self._handles.add(array.id)
+        return array
 
     def load_npy(self, path: str | os.PathLike[str], *, counts: list[int] | None = None) -> ShardedArray:
         """Rows from a file of `numpy.save`, which each engine reads by itself: nothing passes through this process.
@@ -304,21 +312,17 @@ class XPUCluster:
         ValueError
             If the file does not hold rows of float32 or float64, or if one holds NaN or infinity.
         """
-        source, shape, dtype = incoming(path)
-        bounds = bounds_of(shape[0], self._require_running().size, counts)
-        return self._hold({**source, "bounds": bounds}, shape, dtype, None)
+        X = np.load(path, mmap_mode="r", allow_pickle=False)
+        if mapped(X) is None:
+            raise ValueError(
+                f"{path} holds an array of shape {X.shape} and dtype {X.dtype}; expected rows (2 dimensions, not "
+                "empty) of float32 or float64: convert it with numpy.save(path, array.astype('float32'))"
+            )
+        return self.scatter(X, counts=counts)
 
-    def _hold(self, source: dict[str, Any], shape: tuple[int, ...], dtype: Any, columns: Any) -> ShardedArray:
-        array = ShardedArray(self, (shape[0], shape[1]), dtype, source["bounds"], columns)
-        # Before the rows are there: an interrupted transfer frees them too.
-        self.release_with(array, array.id)
-        self.call("scatter", {"source": source, "handle": array.id})
-        self._handles.add(array.id)
-        return array
-
-    def release_with(self, owner: Any, handle: str) -> None:
-        """Free what the engines keep under this name when `owner` dies here."""
-        weakref.finalize(owner, self._released.put, handle)
+    def release_with(self, owner: Any, handle: str, blocks: Sequence[SharedBlock] = ()) -> None:
+        """Free what the engines keep under this name, and the blocks that it lies in, when `owner` dies here."""
+        weakref.finalize(owner, self._released.put, (handle, blocks))
 
     def require_handle(self, array: ShardedArray) -> None:
         """Raise HandleError unless the array's rows are on the engines."""
@@ -483,12 +487,15 @@ class XPUCluster:
     def _release_handles(self) -> None:
         """Free on the engines the rows whose handles have died here; in a thread, as handles die at any moment."""
         while True:
-            handle = self._released.get()
-            if handle is None:
+            released = self._released.get()
+            if released is None:
                 return
+            handle, blocks = released
             self._handles.discard(handle)
             with contextlib.suppress(Exception):  # the cluster may be going
                 self._exchange("release", {"handles": [handle]}, None)
+                for block in blocks:
+                    self.blocks.give(block)
 
 
 def _by_value(function: Callable[..., Any]) -> bytes:

@@ -22,7 +22,11 @@ __all__ = ["rows_of", "weights_of", "write_block"]
 
 def weights_of(task: Task, weights: dict[str, Any] | None, bounds: list[int]) -> np.ndarray | None:
     """This rank's sample weights, on the host; None for ones."""
-    return None if weights is None else _block(weights, bounds, task.comm.rank)
+    if weights is None:
+        return None
+    with SharedBlock.open(weights["path"]) as block:
+        whole = block.array(tuple(weights["shape"]), weights["dtype"], weights["offset"])
+    return whole[bounds[task.comm.rank] : bounds[task.comm.rank + 1]]
 
 
 def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None = None) -> AnyRows:
@@ -33,11 +37,10 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
     task : Task
         Its `transfer` grows by the seconds that this takes, what the device computes aside.
     source : dict
-        ``bounds`` (rank r has the rows from bounds[r] to bounds[r + 1]) and one of: ``path`` with ``shape``, ``dtype``
-        and ``offset`` of a shared block; ``csr``, such blocks for data, indices and indptr, with ``shape``; ``npy``,
-        the path of a file in NumPy's format; ``file``, one of bare rows, with ``shape``, ``dtype`` and ``offset``;
-        ``handle``, rows that are here. Rows from a file are looked through for NaN and infinity, which the notebook
-        has not done.
+        ``bounds`` (rank r has the rows from bounds[r] to bounds[r + 1]) and one of: ``parts``, the path of a shared
+        block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for data, indices and indptr, with ``shape``;
+        ``file``, with ``shape``, ``dtype``, ``offset`` and ``order``; ``handle``, rows that are here. Rows from a file
+        are looked through for NaN and infinity, which the notebook has not done.
     sample_weight : numpy.ndarray or None
         As `weights_of` gives them.
     """
@@ -51,10 +54,15 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         rows: AnyRows = held if sample_weight is None else kernels_for(held).weighted(held, sample_weight)
     elif "csr" in source:
         rows = _sparse(task, source, sample_weight)
+    elif "file" in source:
+        rows = Rows.upload(device, _from_file(source, task.comm.rank), sample_weight)
     else:
-        rows = Rows.upload(device, _block(source, source["bounds"], task.comm.rank), sample_weight)
+        rank, bounds = task.comm.rank, source["bounds"]
+        with SharedBlock.open(source["parts"][rank], writable=True) as block:
+            shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
+            rows = Rows.adopt(device, block, shape, source["dtype"], sample_weight)
     busy = device.kernel_seconds + device.compile_seconds - busy
-    if ("npy" in source or "file" in source) and isinstance(rows, Rows):
+    if "file" in source and isinstance(rows, Rows):
         _all_finite(task, rows, source["bounds"])
     task.transfer += max(0.0, time.perf_counter() - started - busy)
     task.show(rows=rows.n_samples)
@@ -82,23 +90,17 @@ def _sparse(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         return SparseRows.upload(task.device, data[stored], indices[stored], mine, source["shape"][1], sample_weight)
 
 
-def _block(source: dict[str, Any], bounds: list[int], rank: int) -> np.ndarray:
-    if "npy" in source:
-        whole = np.load(source["npy"], mmap_mode="r", allow_pickle=False)
-    elif "file" in source:
-        shape, dtype, offset = tuple(source["shape"]), np.dtype(source["dtype"]), source["offset"]
-        # Mapped pages that the file does not have would end this process.
-        has, needs = os.path.getsize(source["file"]), offset + int(np.prod(shape)) * dtype.itemsize
-        if has < needs:
-            raise ValueError(
-                f"{source['file']} has {has:,} bytes, and the rows of the memory-mapped X end at {needs:,}; it was "
-                "written to since: map it again"
-            )
-        whole = np.memmap(source["file"], dtype, "r", offset, shape)
-    else:
-        with SharedBlock.open(source["path"]) as block:
-            whole = block.array(tuple(source["shape"]), source["dtype"], source["offset"])
-    return whole[bounds[rank] : bounds[rank + 1]]
+def _from_file(source: dict[str, Any], rank: int) -> np.ndarray:
+    shape, dtype, offset = tuple(source["shape"]), np.dtype(source["dtype"]), source["offset"]
+    # Mapped pages that the file does not have would end this process.
+    has, needs = os.path.getsize(source["file"]), offset + int(np.prod(shape)) * dtype.itemsize
+    if has < needs:
+        raise ValueError(
+            f"{source['file']} has {has:,} bytes, and the rows of the memory-mapped X end at {needs:,}; it was "
+            "written to since: map it again"
+        )
+    whole = np.memmap(source["file"], dtype, "r", offset, shape, source["order"])
+    return whole[source["bounds"][rank] : source["bounds"][rank + 1]]
 
 
 def write_block(task: Task, target: dict[str, Any], bounds: list[int], block: np.ndarray) -> None:

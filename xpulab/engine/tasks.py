@@ -42,7 +42,7 @@ def _release(task: Task, handles: list[str]) -> dict[str, Any]:
 def _scatter(task: Task, source: dict[str, Any], handle: str) -> dict[str, Any]:
     rows = rows_of(task, source)
     task.engine.handles[handle] = rows
-    return {"nbytes": rows.nbytes}
+    return {"shared": isinstance(rows, Rows) and rows.shared}
 
 
 @task("gather")

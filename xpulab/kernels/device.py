@@ -112,15 +112,16 @@ class Device:
                 "has no room for them; use more engines, or float32, or fewer rows"
             ) from error
 
-    def store(self, host: npt.NDArray[Any], array: dpt.usm_ndarray) -> None:
-        """Copy a contiguous host array to the start of a device array of the same dtype."""
+    def store(self, host: npt.NDArray[Any], array: dpt.usm_ndarray, start: int = 0) -> None:
+        """Copy a contiguous host array into a flat device array of the same dtype, from element `start` on."""
         if not host.size:
             return
         if self._usm_type == "shared":
             self.wait()
-            np.frombuffer(array.usm_data, host.dtype, host.size)[:] = host.reshape(-1)
+            np.frombuffer(array.usm_data, host.dtype, host.size, start * host.itemsize)[:] = host.reshape(-1)
         else:
-            self.queue.memcpy(array.usm_data, host.reshape(-1).view(np.uint8), host.nbytes)
+            part = dpctl.memory.as_usm_memory(array[start : start + host.size])
+            self.queue.memcpy(part, host.reshape(-1).view(np.uint8), host.nbytes)
 
     def array(self, host: npt.NDArray[Any]) -> dpt.usm_ndarray:
         """A flat device copy of a host array."""
