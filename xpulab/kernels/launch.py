@@ -30,9 +30,9 @@ from numba_dpex.core.types.kernel_api.index_space_ids import NdItemType
 from xpulab.exceptions import DeviceError, KernelBuildError, KernelLaunchError
 from xpulab.kernels import cache
 from xpulab.kernels.device import Device
-from xpulab.kernels.submit import KINDS, POINTER, submit
+from xpulab.kernels.submit import KINDS, POINTER, submission
 
-__all__ = ["Specialisation", "fma", "index", "launch", "specialise"]
+__all__ = ["Prepared", "Specialisation", "fma", "index", "launch", "prepare", "specialise"]
 
 #: Wraps each array index in a kernel: ``data[index(i)]``. Numba lets a signed index count from the end; the test for
 #: that hides from the device's compiler that neighbours read neighbouring numbers, and costs up to a factor of ten.
@@ -82,6 +82,40 @@ class Specialisation:
     kinds: Any
 
 
+class Prepared:
+    """A launch to be made again and again: of the same kernel, on the same arrays, with the same numbers.
+
+    Made by `prepare`; a call starts it, as `launch` does. It keeps the arrays alive.
+    """
+
+    def __init__(
+        self, device: Device, specialisation: Specialisation, groups: int, size: int, passed: list[Any], keep: Any
+    ) -> None:
+        if not (groups > 0 and 0 < size <= specialisation.most and groups * size <= _MAX_ITEMS):
+            raise KernelLaunchError(
+                f"{specialisation.name}: {groups:,} work-groups of {size:,} work-items were asked for; {device.name} "
+                f"takes 1 to {specialisation.most:,} in a work-group and {_MAX_ITEMS:,} in all; use more engines, or "
+                "fewer rows"
+            )
+        self._device = device
+        self._specialisation = specialisation
+        self._keep = passed, keep
+        values = [value for p in passed for value in p[1]]
+        self._submit = submission(
+            device.queue, specialisation.kernel.addressof_ref(), values, specialisation.kinds, groups * size, size
+        )
+        self._asked = f"{groups:,} work-groups of {size:,}"
+
+    def __call__(self) -> None:
+        event = self._submit()
+        if event is None:
+            raise KernelLaunchError(
+                f"{self._specialisation.name}: {self._device.name} did not take {self._asked}; "
+                "its memory may be full: use fewer rows"
+            )
+        self._device.track(event, self)
+
+
 def launch(device: Device, function: Callable[..., None], groups: int, size: int, *arguments: Any) -> None:
     """Start a kernel on `groups` work-groups of `size` work-items each; it runs after those started before it.
 
@@ -105,23 +139,14 @@ def launch(device: Device, function: Callable[..., None], groups: int, size: int
     DeviceError
         If an argument is float64 on a device without it, or of another type than those above.
     """
+    prepare(device, function, groups, size, *arguments)()
+
+
+def prepare(device: Device, function: Callable[..., None], groups: int, size: int, *arguments: Any) -> Prepared:
+    """What `launch` does before it starts the kernel; the parameters and errors are the same."""
     passed = [_pass(argument) for argument in arguments]
     specialisation = _specialise(device, function, tuple([p[0] for p in passed]), arguments)
-    if not (groups > 0 and 0 < size <= specialisation.most and groups * size <= _MAX_ITEMS):
-        raise KernelLaunchError(
-            f"{specialisation.name}: {groups:,} work-groups of {size:,} work-items were asked for; {device.name} takes "
-            f"1 to {specialisation.most:,} in a work-group and {_MAX_ITEMS:,} in all; use more engines, or fewer rows"
-        )
-    values = [value for p in passed for value in p[1]]
-    event = submit(
-        device.queue, specialisation.kernel.addressof_ref(), values, specialisation.kinds, groups * size, size
-    )
-    if event is None:
-        raise KernelLaunchError(
-            f"{specialisation.name}: {device.name} did not take {groups:,} work-groups of {size:,}; "
-            "its memory may be full: use fewer rows"
-        )
-    device.track(event, arguments)
+    return Prepared(device, specialisation, groups, size, passed, arguments)
 
 
 def specialise(device: Device, function: Callable[..., None], *arguments: Any) -> Specialisation:
@@ -138,7 +163,7 @@ def specialise(device: Device, function: Callable[..., None], *arguments: Any) -
 def _specialise(
     device: Device, function: Callable[..., None], kinds: tuple[Any, ...], arguments: tuple[Any, ...]
 ) -> Specialisation:
-    key = (function, kinds)
+    key = function, kinds
     found = device.specialisations.get(key)
     if found is None:
         start = time.perf_counter()

@@ -171,8 +171,8 @@ def _moves(rows: Rows, parameters: dpt.usm_ndarray, k: int, labels: Labels, fres
     weights = parameters if rows.sample_weight is None else rows.sample_weight
     counts = labels.current if labels.counts is None else labels.counts
     kernel = _moves_kernel(rows.dtype, rows.sample_weight is not None, labels.span > 0)
-    launch(
-        rows.device, kernel, workers, _LANES,
+    labels.launch(
+        kernel, workers, _LANES,
         rows.data, np.int64(d), weights, np.int64(rows.n_samples), np.int64(n_spans), np.int64(span),
         np.int32(span.bit_length() - 1), parameters, labels.current, labels.listed, counts,
         np.int64(fresh), np.int64(k), sums,

@@ -13,6 +13,7 @@ References
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -24,7 +25,7 @@ from numba_dpex.kernel_api import PrivateArray, group_barrier
 
 from xpulab.kernels.device import Device
 from xpulab.kernels.host import pack_centers, widen_moved
-from xpulab.kernels.launch import fma, index, launch
+from xpulab.kernels.launch import Prepared, fma, index, prepare
 from xpulab.kernels.rows import BLOCK, Rows
 from xpulab.kernels.tiles import ROOMS, Tile, default_tile, size_class
 
@@ -70,14 +71,23 @@ class Labels:
     _moved: npt.NDArray[np.float64] | None = None  # by how much, since, each row's slack has shrunk
     _pause: int = 2  # passes over all rows, until the slacks are tried again: at first the centres move far
     _next_pause: int = 2
-    _scratch: dict[str, dpt.usm_ndarray] = field(default_factory=dict)
+    _scratch: dict[Any, tuple[int, dpt.usm_ndarray]] = field(default_factory=dict)
+    _prepared: dict[Any, Prepared] = field(default_factory=dict)
 
     def scratch(self, name: str, size: int, dtype: npt.DTypeLike) -> dpt.usm_ndarray:
         """A flat device array of at least `size` elements, kept for the next call."""
-        array = self._scratch.get(name)
-        if array is None or array.size < size or array.dtype != dtype:
-            array = self._scratch[name] = self.device.empty(size, dtype)
-        return array
+        held = self._scratch.get((name, dtype))
+        if held is None or held[0] < size:
+            held = self._scratch[name, dtype] = size, self.device.empty(size, dtype)
+        return held[1]
+
+    def launch(self, function: Callable[..., None], groups: int, size: int, *arguments: Any) -> None:
+        """As `xpulab.kernels.launch.launch`, prepared once for the same arrays and numbers."""
+        key = function, groups, *[id(a) if isinstance(a, dpt.usm_ndarray) else a for a in arguments]
+        prepared = self._prepared.get(key)
+        if prepared is None:  # it keeps the arrays, and so their ids
+            prepared = self._prepared[key] = prepare(self.device, function, groups, size, *arguments)
+        prepared()
 
     def forget(self) -> None:
         """Look at every row the next time."""
@@ -125,10 +135,9 @@ def find_nearest(
     bounded = again and k >= _LEAST_CENTERS and k * d >= _LEAST_WORK and _bounds_pay(rows, labels)
     moved = _bounds(rows, shift, centers, labels) if bounded else np.zeros(k)
     n_groups = -(-k // tile.centers)
-    host = np.empty(d + n_groups * tile.centers * (1 + d) + k, rows.dtype)
+    host = np.empty(d + n_groups * tile.centers * (1 + d) + k + 2, rows.dtype)
     largest = pack_centers(rows.shift_or_zero(shift), centers, moved, tile.centers, host)
     parameters = labels.scratch("parameters", host.size, rows.dtype)
-    rows.device.store(host, parameters)
     span = _span(rows, tile, k)
     n_spans = -(-rows.n_samples // span)
     labels.n_clusters, labels.span = k, span if bounded else 0
@@ -144,13 +153,14 @@ def find_nearest(
         outputs = numbers, integers, integers, stage, integers
     # Scores are off by less than this times (|x|^2 + 2 |c|^2), and so is their difference by twice that.
     eps = np.finfo(rows.dtype).eps
-    room_for = next((room for room in ROOMS if d <= room), 0)
     rounding = 2 * (d + 8) * eps
-    launch(
-        rows.device, _nearest_kernel(room_for, rows.dtype, tile, bounded), n_spans, tile.items,
-        rows.data, np.int64(rows.n_samples), np.int64(d), parameters, np.int64(n_groups), np.int64(span),
-        np.int32(span.bit_length() - 1), rows.dtype.type(rounding), rows.dtype.type(2 * largest),
-        rows.dtype.type(4 * eps * moved.max()), labels.current, *outputs,
+    host[-2:] = 2 * largest, 4 * eps * moved.max()
+    rows.device.store(host, parameters)
+    room_for = next((room for room in ROOMS if d <= room), 0)
+    labels.launch(
+        _nearest_kernel(room_for, rows.dtype, tile, bounded), n_spans, tile.items,
+        rows.data, np.int64(rows.n_samples), np.int64(d), parameters, np.int64(n_groups), np.int64(k), np.int64(span),
+        np.int32(span.bit_length() - 1), rows.dtype.type(rounding), labels.current, *outputs,
     )  # fmt: skip
     return parameters
 
@@ -231,11 +241,10 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
         d,
         parameters,
         n_groups,
+        k,
         span,
         bits,
         rounding,
-        largest,
-        margin,
         labels,
         slack,
         listed,
@@ -244,12 +253,15 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
         found,
     ):
         # parameters: shift (d), squared norms (n_groups * n_centers), then -2 * centres (n_groups, d, n_centers), then
-        # for each centre by how much the slack of its rows has shrunk.
+        # for each centre by how much the slack of its rows has shrunk; then twice the largest of the norms, and by how
+        # much the slacks are rounded.
         # stage, of each group: the rows side by side (d, _RING), then the new slacks; found: their labels.
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         centers = d + n_groups * n_centers
         moved = centers + n_groups * n_centers * d
+        largest = parameters[index(moved + k)]
+        margin = parameters[index(moved + k + 1)]
         x = PrivateArray(tile_size, number)
         least = PrivateArray(n_rows, number)
         second = PrivateArray(n_rows, number)

@@ -8,13 +8,13 @@ References
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import dpctl
 
-__all__ = ["KINDS", "POINTER", "Event", "submit"]
+__all__ = ["KINDS", "POINTER", "Event", "submission"]
 
 #: DPCTLKernelArgType of the C types that a kernel takes by value, and of memory on the device.
 KINDS: dict[type, int] = {ctypes.c_int32: 4, ctypes.c_int64: 6, ctypes.c_float: 8, ctypes.c_double: 9}
@@ -44,10 +44,10 @@ class Event:
         _library.DPCTLEvent_Delete(self._reference)
 
 
-def submit(
+def submission(
     queue: dpctl.SyclQueue, kernel: int, values: Sequence[int], kinds: ctypes.Array[ctypes.c_int], items: int, size: int
-) -> Event | None:
-    """Start a kernel on `items` work-items in groups of `size`.
+) -> Callable[[], Event | None]:
+    """A function that starts a kernel on `items` work-items in groups of `size`.
 
     Parameters
     ----------
@@ -61,14 +61,19 @@ def submit(
 
     Returns
     -------
-    Event or None
-        None if the runtime refused; it has said why on the standard error.
+    callable
+        It returns an Event, or None if the runtime refused; that has said why on the standard error.
     """
     addresses = (ctypes.c_void_p * len(values))(*values)
-    reference = _library.DPCTLQueue_SubmitNDRange(
+    arguments = (
         kernel, queue.addressof_ref(), addresses, kinds, len(values), _Sizes(items), _Sizes(size), 1, None, 0
-    )
-    return Event(reference) if reference else None
+    )  # fmt: skip
+
+    def submit() -> Event | None:
+        reference = _library.DPCTLQueue_SubmitNDRange(*arguments)
+        return Event(reference) if reference else None
+
+    return submit
 
 
 def _load() -> Any:
