@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from xpulab import exceptions
     from xpulab.data import ShardedArray
     from xpulab.deploy.cluster import XPUCluster, current_cluster
+    from xpulab.widgets.explore_view import explore
 
 __version__ = "0.1.0"
-__all__ = ["ShardedArray", "XPUCluster", "__version__", "current_cluster", "exceptions"]
+__all__ = ["ShardedArray", "XPUCluster", "__version__", "current_cluster", "exceptions", "explore"]
 
 # Imported at first use: the engines and the probe import this package too, and must stay light.
 _HOMES = {
     "ShardedArray": "xpulab.data",
     "XPUCluster": "xpulab.deploy.cluster",
     "current_cluster": "xpulab.deploy.cluster",
+    "explore": "xpulab.widgets.explore_view",
 }
 
 

@@ -219,15 +219,7 @@ class Explorer:
 
     def picture(self) -> Picture:
         """The clusters as they are now, in the two features."""
-        with self._lock:
-            low, high = self.limits
-            x, y = self._features
-            return Picture(
-                counts=self._counts,
-                names=(self.names[x], self.names[y]),
-                low=(float(low[x]), float(low[y])),
-                high=(float(high[x]), float(high[y])),
-            )
+        return self._picture
 
     def snapshot(self) -> Snapshot:
         """All that can be seen now, as an object that stays as it is: text, HTML, a figure."""
@@ -272,10 +264,14 @@ class Explorer:
             fit = self._fit(self.centers, max_iter=0)
         self._labelled = False
         k = self.k if fit is None else fit["n_clusters"]
+        view = self._view(features)
         with Outgoing() as outgoing:
             target, counts = outgoing.receive((k, *self.shape), np.int32)
-            answer = self._call(fit, points, self._view(features), target)
-        self._labelled, self._counts, self._features, self._points = True, counts, features, points
+            answer = self._call(fit, points, view, target)
+        self._labelled, self._features, self._points = True, features, points
+        self._picture = Picture(
+            counts=counts, names=(self.names[features[0]], self.names[features[1]]), low=view["low"], high=view["high"]
+        )
         slowest = max(answer.seconds, key=lambda seconds: seconds["kernel"])
         self.seconds = {"total": time.perf_counter() - started, "task": max(answer.totals), **slowest}
         return answer.results[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["PALETTE", "Picture", "colour", "colour_of", "encode", "ink_on"]
+__all__ = ["INKS", "PALETTE", "Picture", "colour", "colour_of", "encode", "ink_on"]
 
 #: One colour a cluster, and then again from the first; the number at each centre tells those apart. Found by a search
 #: for twelve that stay far apart for readers who do not see red, green or blue, the first ones the farthest, and that
@@ -18,6 +18,7 @@ PALETTE = (
     "#5a960f", "#e10fb4", "#786969", "#1e87ff", "#c37878", "#2d7800",
 )  # fmt: skip
 
+_LEVELS = 21  # of opacity: with twelve colours they leave room for the transparent one in a byte
 _FAINTEST = 0.4  # opacity of a pixel with one row
 _FEW = 0.02  # of all pixels: when fewer have rows, each is drawn larger
 _DISC = [(y, x) for y in range(-2, 3) for x in range(-2, 3) if x * x + y * y <= 5]
@@ -45,33 +46,28 @@ def colour(counts: np.ndarray) -> np.ndarray:
 
     Returns
     -------
-    numpy.ndarray of uint8 of shape (lines, columns, 4)
-        Red, green, blue, opacity; the first line is the highest. Pixels without rows are transparent. A pixel of
-        several clusters has no mixed colour: that could be the colour of yet another.
+    numpy.ndarray of uint8 of shape (lines, columns)
+        Places in `INKS`; the first line is the highest. A pixel of several clusters has no mixed colour: that could be
+        the colour of yet another.
     """
-    cluster, most, total = np.zeros(counts.shape[1:], np.uint8), counts[0].copy(), counts.sum(axis=0)
+    cluster, most, total = np.zeros(counts.shape[1:], np.uint8), counts[0], counts[0].copy()
     for j in range(1, len(counts)):
-        more = counts[j] > most
-        cluster[more] = j % len(PALETTE)
-        np.maximum(most, counts[j], out=most)
-    filled = total > 0
-    n_filled = np.count_nonzero(filled)
-    if 0 < n_filled < _FEW * total.size:
+        np.copyto(cluster, j % len(PALETTE), where=counts[j] > most)
+        most = np.maximum(most, counts[j])
+        total += counts[j]
+    if 0 < np.count_nonzero(total) < _FEW * total.size:
         cluster, total = _enlarged(cluster, total)
-        filled = total > 0
-    rgba = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] + [255] for c in PALETTE], np.uint8)[cluster]
-    rgba[..., 3] = _opacities(total)
-    rgba[~filled] = 0
-    return rgba[::-1]
+    inks = 1 + cluster * np.uint8(_LEVELS) + _levels(total)
+    inks[total == 0] = 0
+    return inks[::-1]
 
 
-def _opacities(total: np.ndarray) -> np.ndarray:
-    """By the logarithm of the number of rows; the fullest pixels, 1 in 200, are all opaque."""
+def _levels(total: np.ndarray) -> np.ndarray:
+    """By the logarithm of the number of rows, from 0; the fullest pixels, 1 in 200, are all on the last one."""
     filled = total[total > 0]
-    top = int(np.quantile(filled, 0.995)) if filled.size else 1
-    steps = np.log1p(np.arange(top + 1)) / np.log1p(top)
-    scale = np.round(255 * (_FAINTEST + (1 - _FAINTEST) * steps)).astype(np.uint8)
-    return scale[np.minimum(total, top)]
+    top = max(2, int(np.quantile(filled, 0.995))) if filled.size else 2
+    scale = np.log(np.maximum(np.arange(top + 1), 1)) / np.log(top)
+    return np.round((_LEVELS - 1) * scale).astype(np.uint8)[np.minimum(total, top)]
 
 
 def _enlarged(cluster: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -89,12 +85,25 @@ def _enlarged(cluster: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.nd
     return larger_cluster, larger_total
 
 
-def encode(rgba: np.ndarray) -> bytes:
-    """PNG of an image of shape (lines, columns, 4), packed for speed rather than size."""
+def _inks() -> np.ndarray:
+    opacities = np.round(255 * np.linspace(_FAINTEST, 1, _LEVELS)).astype(np.uint8)
+    rgb = np.array([tuple(bytes.fromhex(colour[1:])) for colour in PALETTE], np.uint8)
+    inks = np.column_stack([np.repeat(rgb, _LEVELS, axis=0), np.tile(opacities, len(PALETTE))])
+    return np.vstack([np.zeros((1, 4), np.uint8), inks])
+
+
+#: Red, green, blue and opacity of what a pixel can be: nothing, or a colour at a level.
+INKS = _inks()
+
+
+def encode(pixels: np.ndarray) -> bytes:
+    """PNG of places in `INKS`, of shape (lines, columns): a byte a pixel, packed for speed rather than size."""
     from PIL import Image
 
+    image = Image.fromarray(pixels, "P")
+    image.putpalette(INKS[:, :3].tobytes())
     file = io.BytesIO()
-    Image.fromarray(rgba).save(file, "PNG", compress_level=1)
+    image.save(file, "PNG", compress_level=1, transparency=INKS[:, 3].tobytes())
     return file.getvalue()
 
 

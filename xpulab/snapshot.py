@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xpulab.picture import Picture, colour_of, ink_on
+from xpulab.picture import INKS, Picture, colour, colour_of, ink_on
 from xpulab.rendering import Displayed, Html, block, escape, format_number, plain, table_html, table_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Snapshot"]
+__all__ = ["STYLE", "Snapshot"]
 
 # In units of the plot's own coordinates, of which the picture has one a pixel.
 _LEFT, _TOP, _RIGHT, _BOTTOM = 60, 10, 12, 40
 _CHART = (300, 150)
 
-_STYLE = """
+STYLE = """
 .xpu .xpu-explore{display:flex;flex-wrap:wrap;gap:8px 20px;align-items:flex-start}
 .xpu .xpu-explore>div{flex:1 1 240px;max-width:340px}
-.xpu .xpu-explore>svg{flex:4 1 420px;max-width:720px}
+.xpu .xpu-explore>svg{flex:4 1 420px;min-width:260px;max-width:720px}
 .xpu svg.xpu-plot,.xpu svg.xpu-chart{display:block;width:100%;height:auto;overflow:visible;font-size:11px;
 font-variant-numeric:tabular-nums}
 .xpu svg text{fill:currentColor}
 .xpu .xpu-axis{stroke:currentColor;opacity:.45;fill:none}
 .xpu .xpu-faint{stroke:currentColor;opacity:.14}
-.xpu .xpu-trail{fill:none;stroke-width:2.2;stroke-linejoin:round}
+.xpu .xpu-trail{fill:none;stroke:currentColor;stroke-width:1.6;stroke-linejoin:round}
 .xpu .xpu-halo{fill:none;stroke:var(--jp-layout-color0,Canvas);stroke-width:4.5;stroke-linejoin:round;opacity:.8}
 .xpu .xpu-center circle{stroke:var(--jp-layout-color0,Canvas);stroke-width:2}
 .xpu .xpu-center text{font-weight:700;text-anchor:middle}
@@ -98,16 +98,28 @@ class Snapshot(Displayed):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return block(f"k-means explorer: {self.line()}", [self.body()], _STYLE)
+        return self.html()
 
-    def body(self) -> Html:
-        """The HTML without its style."""
+    def html(self, extra: str = "") -> Html:
+        """The HTML; `extra` is more of it, at its end."""
+        return block(f"k-means explorer: {self.line()}", [self.body(), extra], STYLE)
+
+    def body(self, image: str | None = None) -> Html:
+        """The HTML without its style.
+
+        Parameters
+        ----------
+        image : str, optional
+            Where the image is; inside, as base64, by default.
+        """
+        if image is None:
+            image = f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
         rows = [
             (Html(f'<i class="xpu-key" style="background:{colour_of(j)}"></i>{j}'), *cells)
             for j, (_, *cells) in enumerate(self._rows())
         ]
         return Html(
-            f'<div class="xpu-explore">{_plot(self)}<div>'
+            f'<div class="xpu-explore">{_plot(self, image)}<div>'
             f"{_chart('Inertia by iteration', list(enumerate(self.inertias)), None)}"
             f"{_chart('Inertia by number of clusters', list(self.elbows.items()), self.k)}"
             f"</div></div><div>{escape(self.line())}</div>"
@@ -136,7 +148,7 @@ def _ticks(low: float, high: float) -> list[tuple[float, str]]:
     return [(float(v), f"{v:.8g}") for v in values if low <= v <= high]
 
 
-def _plot(snapshot: Snapshot) -> str:
+def _plot(snapshot: Snapshot, image: str) -> str:
     """The rows as an image; axes, trails and centres as shapes, which stay sharp."""
     picture = snapshot.picture
     lines, columns = picture.counts.shape[1:]
@@ -145,7 +157,6 @@ def _plot(snapshot: Snapshot) -> str:
     place = np.clip((snapshot.trails - low) / (high - low), 0, 1)
     place[..., 1] = 1 - place[..., 1]
     place *= size
-    image = base64.b64encode(picture.png).decode()
     names = [escape(plain(name)) for name in picture.names]
     view = " ".join(f"{number:.9g}" for number in (_LEFT, _TOP, columns, lines, *low, *high))
     label = escape(f"{snapshot.line()}. Across: {picture.names[0]}, up: {picture.names[1]}.")
@@ -154,8 +165,8 @@ def _plot(snapshot: Snapshot) -> str:
         f'viewBox="0 0 {_LEFT + columns + _RIGHT} {_TOP + lines + _BOTTOM}">'
         f"{_grid(picture, columns, lines)}"
         f'<svg x="{_LEFT}" y="{_TOP}" width="{columns}" height="{lines}">'
-        f'<image width="{columns}" height="{lines}" href="data:image/png;base64,{image}"/>'
-        f"{''.join(_trail(place[:, j], colour_of(j)) for j in range(snapshot.k))}</svg>"
+        f'<image width="{columns}" height="{lines}" href="{image}"/>'
+        f"{''.join(_trail(place[:, j]) for j in range(snapshot.k))}</svg>"
         f"{''.join(_center(j, *(place[-1, j] + (_LEFT, _TOP))) for j in range(snapshot.k))}"
         f'<text x="{_LEFT + columns / 2}" y="{_TOP + lines + 34}" text-anchor="middle">{names[0]}</text>'
         f'<text transform="translate(12,{_TOP + lines / 2}) rotate(-90)" text-anchor="middle">{names[1]}</text></svg>'
@@ -175,12 +186,12 @@ def _grid(picture: Picture, columns: int, lines: int) -> str:
     return "".join(pieces)
 
 
-def _trail(places: np.ndarray, colour: str) -> str:
+def _trail(places: np.ndarray) -> str:
     if len(places) < 2:
         return ""
     points = _points(places)
     halo = f'<polyline class="xpu-halo" points="{points}"/>'
-    return f'{halo}<polyline class="xpu-trail" stroke="{colour}" points="{points}"/>'
+    return f'{halo}<polyline class="xpu-trail" points="{points}"/>'
 
 
 def _center(j: int, x: float, y: float) -> str:
@@ -260,14 +271,12 @@ def _figure(snapshot: Snapshot, axes: Sequence[Axes] | None) -> Figure:
 def _draw_rows(snapshot: Snapshot, axes: Axes) -> None:
     from matplotlib.patheffects import withStroke
 
-    from xpulab.picture import colour
-
     picture = snapshot.picture
     extent = (picture.low[0], picture.high[0], picture.low[1], picture.high[1])
-    axes.imshow(colour(picture.counts), extent=extent, aspect="auto", interpolation="nearest")
+    axes.imshow(INKS[colour(picture.counts)], extent=extent, aspect="auto", interpolation="nearest")
     for j, (x, y) in enumerate(snapshot.trails[-1]):
         axes.plot(
-            *snapshot.trails[:, j].T, color=colour_of(j), lw=1.6, path_effects=[withStroke(linewidth=3, foreground="w")]
+            *snapshot.trails[:, j].T, color="black", lw=1.2, path_effects=[withStroke(linewidth=3, foreground="w")]
         )
         axes.text(
             x, y, str(j), color=ink_on(colour_of(j)), ha="center", va="center", weight="bold", size=8,

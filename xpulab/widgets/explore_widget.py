@@ -1,0 +1,41 @@
+"""The explorer's part in the browser: one widget, of what every browser has.
+
+Its controls are the browser's own, so that each has its label and takes keys, and the centres can be dragged and moved
+by keys too. For this a widget needs JavaScript of its own; anywidget brings it to JupyterLab, Notebook and VS Code
+without a build.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+__all__ = ["ExploreWidget"]
+
+
+class ExploreWidget(anywidget.AnyWidget):
+    """What `explore.js` shows; it sends messages ``{"name": ..., "value": ...}`` of what was asked for.
+
+    Attributes
+    ----------
+    name : str
+        Of the explorer; the standing picture of the same name is hidden.
+    css : str
+    choices : dict
+        ``names`` of the features, numbers of ``points`` and of ``clusters`` to choose from.
+    png : bytes
+        The rows. Set it before `state`.
+    state : dict
+        ``html`` with an empty image, ``centers`` (k, 2), ``k``, ``points``, ``x``, ``y``, ``playing``, ``message``.
+    """
+
+    _esm = Path(__file__).with_name("explore.js")
+
+    name = traitlets.Unicode().tag(sync=True)
+    css = traitlets.Unicode().tag(sync=True)
+    choices: Any = traitlets.Dict().tag(sync=True)
+    png = traitlets.Bytes().tag(sync=True)
+    state: Any = traitlets.Dict().tag(sync=True)
