@@ -17,8 +17,8 @@ from traitlets.config import Config
 import xpulab
 from xpulab import progress
 from xpulab.deploy import cluster as registry
+from xpulab.deploy.devices import Devices
 from xpulab.deploy.plan import Plan
-from xpulab.deploy.probe import Probe
 from xpulab.exceptions import ClusterError, DeviceNotFoundError, NoClusterError, UsageError
 
 SUBCOMMANDS = ["start", "plan", "stop", "restart", "status", "devices", "logs", "last", "doctor"]
@@ -49,7 +49,7 @@ def test_plan_starts_nothing_and_shows_where_each_engine_goes(shell: Any) -> Non
 
 
 def test_devices_and_doctor_return_what_they_found(shell: Any) -> None:
-    assert isinstance(magic(shell, "devices"), Probe)
+    assert isinstance(magic(shell, "devices"), Devices)
     report = magic(shell, "doctor")
     assert report.ready
     assert str(report).splitlines()[-1].startswith("ready")
@@ -162,6 +162,9 @@ def test_the_story_of_a_cluster(shell: Any, capsys: pytest.CaptureFixture[str]) 
     cluster = shell.user_ns["c"]
     assert cluster is xpulab.current_cluster()
     assert magic(shell, "status").n == 2
+    used = magic(shell, "devices")
+    assert used.running
+    assert "rank 0-1" in str(used)
     assert magic(shell, "start") is cluster
     assert magic(shell, "start -n 2") is cluster
     assert "running already" in capsys.readouterr().out

@@ -55,7 +55,7 @@ def _parser() -> Parser:
     demo.add_argument("--out", type=_file, default=Path("xpulab-demo.html"), metavar="FILE", help="file for the report")
     plan = parser.command(commands, "plan", _plan, "show which engine would go on which device; starts nothing")
     add_placement(plan, None, None, False)
-    parser.command(commands, "devices", _devices, "list the devices of this machine")
+    parser.command(commands, "devices", _devices, "show the devices of this machine, and which engines would use them")
     parser.command(commands, "doctor", _doctor, "check this machine; says what to type where it fails")
     return parser
 
@@ -95,9 +95,9 @@ def _plan(arguments: Any) -> int:
 
 
 def _devices(arguments: Any) -> int:
-    from xpulab.deploy.probe import probe
+    from xpulab.deploy.devices import devices
 
-    print(probe())
+    print(devices())
     return 0
 
 

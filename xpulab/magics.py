@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from typing import Any
@@ -87,7 +88,7 @@ class XPUMagics(Magics):
         parser.command(commands, "stop", _stop, "end every process of the cluster")
         parser.command(commands, "restart", lambda _: current_cluster().restart(), "stop, and start as before")
         parser.command(commands, "status", lambda _: _status(), "show engines, devices, memory and health")
-        parser.command(commands, "devices", lambda _: _devices(), "list the devices of this machine")
+        parser.command(commands, "devices", lambda _: _devices(), "show the devices of this machine, and who uses them")
         logs = parser.command(commands, "logs", _logs, "show the last words of the controller and the engines")
         logs.add_argument("--lines", type=count, default=40, metavar="K", help="how many of each")
         last = parser.command(commands, "last", _last, "show the report of the last fit or predict")
@@ -136,13 +137,13 @@ def _stop(arguments: Any) -> ClusterStatus:
 
 def _status() -> ClusterStatus:
     cluster = find_current()
-    return cluster.status() if cluster else ClusterStatus("stopped", 0)
+    return dataclasses.replace(cluster.status(), cluster=cluster) if cluster else ClusterStatus("stopped", 0)
 
 
 def _devices() -> Any:
-    from xpulab.deploy.probe import probe
+    from xpulab.deploy.devices import devices
 
-    return probe()
+    return devices(find_current())
 
 
 def _logs(arguments: Any) -> Text:

@@ -266,7 +266,7 @@ def test_the_report_says_what_ran_where(current: xpulab.XPUCluster) -> None:
 
 def test_a_dead_handle_frees_its_rows(current: xpulab.XPUCluster) -> None:
     def held() -> int:
-        return sum(engine.device_bytes for engine in current.status().engines)
+        return sum(engine.device_bytes or 0 for engine in current.status().engines)
 
     gc.collect()
     handle = current.scatter(blobs(10_000, 10, 3))

@@ -18,9 +18,9 @@ def status(**changes: Any) -> dict[str, Any]:
         "selector": "level_zero:0",
         "cores": [0, 1, 2, 8],
         "memory_used": 2**28,
-        "memory_total": 2**36,
+        "memory_free": 2**36,
         "device_bytes": 2**20,
-        "device_memory": 2**34,
+        "device_free": 2**34,
         "state": "idle",
         "heartbeat_age_s": 0.25,
     }
@@ -40,7 +40,15 @@ def test_text_shows_the_cluster_each_engine_and_the_warnings() -> None:
     headline, _, first, second, warning = status_text(status()).splitlines()
     assert headline == "xpulab cluster xpu-3f2a: running, 2 engines, ready after 6.25 s"
     assert first.split("  ")[-1] == "250 ms ago"
-    for text in ("● idle", "Arc A770", "level_zero:0", "1.0 MiB of 16.0 GiB", "0-2, 8", "256 MiB of 64.0 GiB", "991"):
+    for text in (
+        "● idle",
+        "Arc A770",
+        "level_zero:0",
+        "1.0 MiB used, 16.0 GiB free",
+        "0-2, 8",
+        "256 MiB used, 64.0 GiB free",
+        "991",
+    ):
         assert text in first
     assert "✕ silent" in second
     assert warning == "  warning: engines 0 and 1 share the cores 0-2, 8"
@@ -67,6 +75,14 @@ def test_html_holds_the_same() -> None:
     ):
         assert text in document.text
     assert [a["scope"] for a in document.attributes("th")] == ["col"] * 10 + ["row"] * 2
+
+
+def test_a_fit_says_where_it_is() -> None:
+    (engine, _) = status()["engines"]
+    states = [{**engine, "state": "KMeans.fit", "run": run, "iteration": i} for run, i in ((1, 0), (1, 12), (3, 4))]
+    for words in ("▶ KMeans.fit ", "▶ KMeans.fit, iteration 12", "▶ KMeans.fit, run 3, iteration 4"):
+        assert words in status_text(status(engines=states))
+        assert words.strip() in Document(status_html(status(engines=states))).text
 
 
 def test_columns_that_no_engine_fills_are_left_out() -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ from xpulab.exceptions import (
     OversubscribedWarning,
 )
 from xpulab.memory import BlockPool, SharedBlock
+from xpulab.rendering import Displayed
 
 __all__ = ["Answer", "XPUCluster", "current_cluster", "find_current", "raise_errors"]
 
@@ -99,7 +101,7 @@ class Answer:
         self.interrupted = any(reply["status"] == "interrupted" for reply in replies)
 
 
-class XPUCluster:
+class XPUCluster(Displayed):
     """One MPI engine per device, or as many as asked for, behind one object.
 
     Parameters
@@ -235,24 +237,34 @@ class XPUCluster:
         """Engines, devices, memory and health, now."""
         if not self.running or self._board is None or self._plan is None or self._processes is None:
             return ClusterStatus("stopped", 0)
+        free = psutil.virtual_memory().available
+        held: Counter[str] = Counter()
+        for fact, record in zip(self.facts, self._board.ranks, strict=True):
+            held[fact["selector"]] += int(record["device_bytes"])
         engines = []
         for fact, record in zip(self.facts, self._board.ranks, strict=True):
             age = max(0.0, time.time() - float(record["heartbeat"]))
-            working = bytes(record["name"]).decode() if record["task"] else "idle"
+            busy, device = bool(record["task"]), fact["device"]
+            working = bytes(record["name"]).decode() if busy else "idle"
+            on_host = device["device_type"] == "cpu"
             engines.append(
                 EngineStatus(
                     rank=fact["rank"],
                     host=fact["host"],
                     pid=fact["pid"],
-                    device=fact["device"]["name"],
+                    device=device["name"],
                     selector=fact["selector"],
                     cores=tuple(fact["cores"]),
                     state="silent" if age > _SILENT else working,
                     heartbeat_age_s=age,
                     memory_used=_resident(fact["pid"]),
                     device_bytes=int(record["device_bytes"]),
-                    device_memory=fact["device"]["memory"],
+                    device_memory=device["memory"],
                     tile=bytes(record["tile"]).decode(),
+                    memory_free=free,
+                    device_free=free if on_host else max(0, device["memory"] - held[fact["selector"]]),
+                    run=int(record["run"]) if busy else 0,
+                    iteration=int(record["iteration"]) if busy else 0,
                 )
             )
         state = "lost" if self._processes.ended() else "running"
@@ -265,6 +277,8 @@ class XPUCluster:
 
     def __repr__(self) -> str:
         return str(self.status())
+
+    __str__ = __repr__
 
     def _repr_html_(self) -> str:
         return self.status()._repr_html_()
@@ -419,12 +433,13 @@ class XPUCluster:
                     if time.monotonic() > signal_next:
                         self._signal_running(number)
                         signal_next = time.monotonic() + _SIGNAL_AGAIN
-                    if watch is not None and failure is None and self._board is not None:
+                    board = self._board
+                    if watch is not None and failure is None and board is not None and board.ranks is not None:
                         try:
-                            watch(self._board.ranks)
+                            watch(board.ranks)
                         except Exception as error:  # a user's callback: the engines must not go on for nothing
                             failure = error
-                            self._board.cancel(number)
+                            board.cancel(number)
                 if failure is not None:
                     raise failure
                 return list(pending.get())
@@ -467,11 +482,13 @@ class XPUCluster:
         return self
 
     def _require_alive(self) -> None:
-        assert self._processes is not None
-        ended = self._processes.ended()
+        processes = self._processes
+        ended = processes.ended() if processes is not None else ""
+        if processes is None or self._processes is not processes:  # by a button, or by another thread
+            raise NoClusterError("the cluster was stopped while a task was running; type: %xpu_cluster start")
         if ended:
             where = ", ".join(f"rank {f['rank']} (pid {f['pid']}, {f['device']['name']})" for f in self._lost())
-            words = self._processes.logs(15)
+            words = processes.logs(15)
             self.stop()
             raise EngineLostError(
                 f"{ended} has ended, and the engines with it{': first ' + where if where else ''}.\n{words}\n"

@@ -119,14 +119,15 @@ class Probe(Displayed):
 
     def __str__(self) -> str:
         table = table_text(_HEADER, map(_row, self.devices), _ALIGN)
-        return "\n".join([self._title, table, *(f"  {plain(error)}" for error in self.errors)])
+        return "\n".join([self.title, table, *(f"  {plain(error)}" for error in self.errors)])
 
     def _repr_html_(self) -> str:
-        table = table_html(_HEADER, map(_row, self.devices), _ALIGN, caption=self._title)
+        table = table_html(_HEADER, map(_row, self.devices), _ALIGN, caption=self.title)
         return block("devices", [table, *(f'<div class="xpu-note">{escape(error)}</div>' for error in self.errors)])
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """Host, cores and free memory, on one line."""
         cores = f"{len(self.logical_cores)} cores ({core_ranges(self.logical_cores)})"
         free = f"{format_size(self.memory_available)} of {format_size(self.memory_total)} free"
         return f"Devices of {self.host}: {cores}, {free}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from xpulab.deploy.status_view import status_html, status_text
 from xpulab.rendering import Displayed, Html
+
+if TYPE_CHECKING:
+    from xpulab.deploy.cluster import XPUCluster
 
 __all__ = ["ClusterStatus", "EngineStatus"]
 
@@ -25,6 +28,11 @@ class EngineStatus:
         The tile (see `EngineReport`) last used, and for how many classes of sizes one is tuned.
     memory_used, device_bytes, device_memory : int
         Resident memory of the process, bytes held on the device for handles, and the device's memory, in bytes.
+    memory_free, device_free : int or None
+        Bytes that the host has left, and the device: a CPU has what its host has; of a GPU it is what xpulab's engines
+        leave, as its driver does not tell what others hold.
+    run, iteration : int
+        Where a fit is, both from 1 on; 0 where nothing iterates.
     """
 
     rank: int
@@ -34,11 +42,15 @@ class EngineStatus:
     selector: str
     cores: tuple[int, ...]
     state: str
-    heartbeat_age_s: float
-    memory_used: int
-    device_bytes: int
+    heartbeat_age_s: float | None
+    memory_used: int | None
+    device_bytes: int | None
     device_memory: int
-    tile: str
+    tile: str = ""
+    memory_free: int | None = None
+    device_free: int | None = None
+    run: int = 0
+    iteration: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,6 +65,8 @@ class ClusterStatus(Displayed):
     warnings : tuple of str
     tile_files : tuple of str
         Where tuned tiles are kept, a file for each kind of device; none where tuning is off.
+    cluster : XPUCluster or None
+        Whom a live view follows; None for a picture of one moment.
     """
 
     state: str
@@ -61,10 +75,13 @@ class ClusterStatus(Displayed):
     engines: tuple[EngineStatus, ...] = ()
     warnings: tuple[str, ...] = field(default=())
     tile_files: tuple[str, ...] = field(default=())
+    cluster: XPUCluster | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain lists and dicts."""
-        return asdict(self)
+        content = asdict(replace(self, cluster=None))
+        del content["cluster"]
+        return content
 
     def __str__(self) -> str:
         return status_text(self.to_dict())

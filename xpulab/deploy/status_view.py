@@ -17,20 +17,28 @@ def status_html(status: Mapping[str, Any]) -> Html:
     ----------
     status : mapping
         ``state``, ``n``, ``id``, ``seconds_to_start``, ``warnings`` (texts) and ``engines``, a list of mappings with
-        ``rank, host, pid, device, selector, cores`` (numbers), ``memory_used, memory_total`` (bytes, of the host),
-        ``device_bytes, device_memory`` (bytes in use and in all, of the device), ``state, heartbeat_age_s`` (seconds).
+        ``rank, host, pid, device, selector, cores`` (numbers), ``memory_used, memory_free`` (bytes, of the host),
+        ``device_bytes, device_free`` (bytes, of the device), ``state, run, iteration, heartbeat_age_s`` (seconds) and
         ``tile`` (text); and ``tile_files``, paths. What is missing or None is shown as a dash, or as no column at all
         where no engine has it.
     """
     header, rows, align = _engines_table(status.get("engines") or ())
     parts = [Html(f"<div><strong>{escape(_name(status))}</strong>: {escape(_summary(status))}</div>")]
     if rows:
+        state = header.index("state") if "state" in header else -1
+        rows = [[_unbroken(cell) if i == state else cell for i, cell in enumerate(row)] for row in rows]
         parts.append(table_html(header, rows, align, "Engines"))
     parts += [
         Html(f'<div class="xpu-note">{escape(_TILES)}{escape(path)}</div>') for path in status.get("tile_files") or ()
     ]
     parts += [Html(f'<div class="xpu-note">⚠ {escape(text)}</div>') for text in status.get("warnings") or ()]
-    return block("Status of the cluster", parts)
+    return block("Status of the cluster", parts, ".xpu .xpu-word{white-space:nowrap}")
+
+
+def _unbroken(state: str) -> Html:
+    """The mark stays with its word; what follows may go to the next line."""
+    word, comma, rest = state.partition(",")
+    return Html(f'<span class="xpu-word">{escape(word)}</span>{comma}{escape(rest)}')
 
 
 def status_text(status: Mapping[str, Any]) -> str:
@@ -70,9 +78,9 @@ _COLUMNS: tuple[tuple[str, str, tuple[str, ...], Callable[[Mapping[str, Any]], s
     ("state", "l", ("state",), lambda e: _health(e)),
     ("device", "l", ("device",), lambda e: str(e.get("device") or "–")),
     ("selector", "l", ("selector",), lambda e: str(e.get("selector") or "–")),
-    ("device memory", "r", ("device_memory",), lambda e: _used(e.get("device_bytes"), e.get("device_memory"))),
+    ("device memory", "r", ("device_bytes",), lambda e: _used(e.get("device_bytes"), e.get("device_free"))),
     ("cores", "l", ("cores",), lambda e: _ranges(e.get("cores"))),
-    ("memory", "r", ("memory_used",), lambda e: _used(e.get("memory_used"), e.get("memory_total"))),
+    ("memory", "r", ("memory_used",), lambda e: _used(e.get("memory_used"), e.get("memory_free"))),
     ("host", "l", ("host",), lambda e: str(e.get("host") or "–")),
     ("pid", "r", ("pid",), lambda e: str(e.get("pid") or "–")),
     ("tile", "l", ("tile",), lambda e: str(e.get("tile") or "–")),
@@ -88,11 +96,16 @@ def _engines_table(engines: Sequence[Mapping[str, Any]]) -> tuple[list[str], lis
 
 def _health(engine: Mapping[str, Any]) -> str:
     state = str(engine.get("state") or "unknown")
-    return {"lost": "✕ ", "silent": "✕ ", "starting": "… "}.get(state, "● ") + state
+    mark = {"lost": "✕", "silent": "✕", "ended": "○", "starting": "…", "idle": "●"}.get(state, "▶")
+    run, iteration = engine.get("run") or 0, engine.get("iteration") or 0
+    where = (f", run {run}" if run > 1 else "") + (f", iteration {iteration}" if iteration else "")
+    return f"{mark} {state}{where}"
 
 
-def _used(used: float | None, total: float | None) -> str:
-    return " of ".join(format_size(value) for value in (used, total) if value is not None) or "–"
+def _used(used: float | None, free: float | None) -> str:
+    parts = [] if used is None else [f"{format_size(used)} used"]
+    parts += [] if free is None else [f"{format_size(free)} free"]
+    return ", ".join(parts) or "–"
 
 
 def _heard(age: float | None) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xpulab import progress
+from xpulab.deploy.cluster import XPUCluster
+from xpulab.deploy.status import ClusterStatus
+from xpulab.widgets.cluster_view import ClusterView
 from xpulab.widgets.fit_view import NotebookView, NotebookViews, TextView
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 __all__ = [
+    "ClusterView",
     "NotebookView",
     "NotebookViews",
     "TextView",
@@ -19,7 +24,8 @@ __all__ = [
     "uninstall",
 ]
 
-_unsubscribe: Callable[[], None] | None = None
+_undo: list[Callable[[], None]] = []
+_views: weakref.WeakKeyDictionary[XPUCluster, ClusterView] = weakref.WeakKeyDictionary()
 
 
 def install(shell: InteractiveShell | None = None) -> None:
@@ -28,19 +34,40 @@ def install(shell: InteractiveShell | None = None) -> None:
     Parameters
     ----------
     shell : IPython's InteractiveShell, optional
-        A notebook's kernel gets HTML outputs; a terminal, or no shell at all, gets text.
+        A notebook's kernel gets HTML outputs and widgets; a terminal, or no shell at all, gets text.
     """
-    global _unsubscribe
     uninstall()
     # By name, so that a terminal need not have ipykernel; other front ends (Colab's) derive from its class.
     in_notebook = any(parent.__name__ == "ZMQInteractiveShell" for parent in type(shell).__mro__)
-    factory: progress.Factory = NotebookViews(shell) if in_notebook and shell is not None else TextView
-    _unsubscribe = progress.subscribe(factory)
+    if not in_notebook or shell is None:
+        _undo.append(progress.subscribe(TextView))
+        return
+    _undo.append(progress.subscribe(NotebookViews(shell)))
+    assert shell.display_formatter is not None
+    displays = shell.display_formatter.ipython_display_formatter
+    for kind, show in ((XPUCluster, _show_cluster), (ClusterStatus, _show_status)):
+        displays.for_type(kind, show)
+        _undo.append(lambda kind=kind: displays.pop(kind, None))  # type: ignore[misc]
 
 
 def uninstall() -> None:
     """End what `install` began. Harmless when repeated."""
-    global _unsubscribe
-    if _unsubscribe is not None:
-        _unsubscribe()
-        _unsubscribe = None
+    while _undo:
+        _undo.pop()()
+    for view in list(_views.values()):
+        view.close()
+    _views.clear()
+
+
+def _show_cluster(cluster: XPUCluster) -> None:
+    if cluster not in _views:
+        if not cluster.running:
+            raise NotImplementedError  # IPython's word for: as if there were no view
+        _views[cluster] = ClusterView(cluster)
+    _views[cluster].show()
+
+
+def _show_status(status: ClusterStatus) -> Any:
+    if status.cluster is None:
+        raise NotImplementedError
+    _show_cluster(status.cluster)

@@ -1,0 +1,73 @@
+"""The devices and who uses them, from answers of the probe."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from reports import EVIL, Document
+
+from xpulab.deploy import devices as module
+from xpulab.deploy.devices import Devices, devices
+from xpulab.deploy.plan import plan
+from xpulab.deploy.probe import Probe
+
+MACHINES = Path(__file__).parent / "probes"
+
+
+def machine(name: str) -> Probe:
+    return Probe.from_dict(json.loads((MACHINES / f"{name}.json").read_text()))
+
+
+def uses(name: str, n: int | None = None) -> dict[str, str]:
+    """Selector -> who uses it."""
+    found = machine(name)
+    answer = Devices(found, plan(found, n), True)
+    return {device.selector: answer.used_by(device) for device in found.devices}
+
+
+def test_every_device_says_who_uses_it_or_why_it_is_idle() -> None:
+    used = uses("laptop", 2)
+    assert used["level_zero:0"] == "rank 0-1"
+    idle = [text for selector, text in used.items() if selector != "level_zero:0"]
+    assert idle
+    assert all(text.startswith("idle: ") and len(text) > len("idle: ") for text in idle)
+
+
+def test_tiles_are_told_apart() -> None:
+    used = uses("two_tile_gpus_composite", 3)
+    assert used["level_zero:0"] == "rank 0 on tile 0; rank 1 on tile 1"
+    assert used["level_zero:1"] == "rank 2 on tile 0; tile 1 idle: only 3 engines"
+
+
+def test_the_same_in_html_and_in_text() -> None:
+    found = machine("laptop")
+    for answer, words in (
+        (Devices(found, plan(found), True), "Used by the engines that run."),
+        (Devices(found, plan(found), False), "Nothing runs"),
+        (Devices(found, None, False), "No engine can run here; type: %xpu_cluster doctor"),
+    ):
+        for text in (str(answer), Document(answer._repr_html_()).text):
+            assert words in text
+            assert found.host in text
+            assert all(device.name in text for device in found.devices)
+    assert json.loads(json.dumps(answer.to_dict()))["running"] is False
+
+
+def test_everything_is_escaped() -> None:
+    found = machine("laptop")
+    evil = replace(
+        found, host=EVIL, errors=(EVIL,), devices=tuple(replace(d, name=EVIL, driver=EVIL) for d in found.devices)
+    )
+    answer = Devices(evil, plan(evil), False)
+    assert "<script" not in answer._repr_html_()
+    assert "\x1b" not in answer._repr_html_() + str(answer)
+
+
+def test_no_device_is_no_error_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = replace(machine("laptop"), devices=())
+    monkeypatch.setattr(module.probes, "probe", lambda: nothing)
+    assert devices().plan is None
+    assert "type: %xpu_cluster doctor" in str(devices())

@@ -1,0 +1,239 @@
+"""The view of a cluster: what it shows in which form, that it follows, and that its buttons ask first."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from reports import EVIL, Document
+
+from xpulab import widgets
+from xpulab.deploy.status import ClusterStatus, EngineStatus
+from xpulab.widgets import cluster_view
+from xpulab.widgets.cluster_view import ClusterView
+
+ENGINE = EngineStatus(
+    rank=0,
+    host="node01",
+    pid=991,
+    device="Arc A770",
+    selector="level_zero:0.1",
+    cores=(0, 1),
+    state="idle",
+    heartbeat_age_s=0.2,
+    memory_used=2**28,
+    device_bytes=2**20,
+    device_memory=2**34,
+    memory_free=2**33,
+    device_free=2**34 - 2**20,
+)
+
+
+class Cluster:
+    """A stand-in with the public state that a view reads."""
+
+    def __init__(self) -> None:
+        self.running = True
+        self.size = 1
+        self.engine = ENGINE
+        self.calls: list[str] = []
+
+    def status(self) -> ClusterStatus:
+        return ClusterStatus("running", 1, 2.0, (self.engine,)) if self.running else ClusterStatus("stopped", 0)
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+        self.running = False
+
+    def start(self) -> None:
+        self.calls.append("start")
+        self.running = True
+
+    def restart(self) -> None:
+        self.calls.append("restart")
+        raise RuntimeError(EVIL)
+
+
+class ZMQInteractiveShell(InteractiveShell):
+    """Of the name that a notebook's shell has."""
+
+
+@pytest.fixture
+def shell() -> Iterator[Any]:
+    InteractiveShell.clear_instance()
+    shell = ZMQInteractiveShell.instance()
+    shell.display_pub = CapturingDisplayPublisher()
+    yield shell
+    widgets.uninstall()
+    ZMQInteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def cluster() -> Any:
+    return Cluster()
+
+
+@pytest.fixture
+def view(cluster: Any, shell: Any) -> Iterator[ClusterView]:
+    view = ClusterView(cluster)
+    yield view
+    view.close()
+
+
+def shown(view: ClusterView) -> Document:
+    """The live table."""
+    view._update()
+    return Document(view._widget._table.value)  # type: ignore[union-attr]
+
+
+def buttons(view: ClusterView) -> dict[str, Any]:
+    """The buttons that can be pressed, by name."""
+    view._update()
+    return {b.description: b for b in view._widget._buttons.children if hasattr(b, "click")}  # type: ignore[union-attr]
+
+
+def within_seconds(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 10
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return true()
+
+
+def test_three_forms(view: ClusterView) -> None:
+    bundle = view._repr_mimebundle_()
+    assert set(bundle) == {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"}
+    for text in (bundle["text/plain"], Document(bundle["text/html"]).text, shown(view).text):
+        for word in ("node01", "991", "Arc A770", "level_zero:0.1", "256 MiB used, 8.0 GiB free", "1.0 MiB used"):
+            assert word in text
+
+
+def test_it_follows_the_engines(view: ClusterView, cluster: Any, shell: Any) -> None:
+    view.show()
+    cluster.engine = dataclasses.replace(ENGINE, state="KMeans.fit", run=2, iteration=17)
+    outputs = shell.display_pub.outputs
+    assert within_seconds(lambda: "KMeans.fit, run 2, iteration 17" in outputs[-1]["data"]["text/plain"])
+    live, standing, *updates = outputs
+    assert "application/vnd.jupyter.widget-view+json" in live["data"]
+    assert {output["transient"]["display_id"] for output in (standing, *updates)} == {view._id}
+    assert [output["update"] for output in outputs] == [False, False, *[True] * len(updates)]
+
+
+def test_memory_and_heartbeats_do_not_change_the_notebook(view: ClusterView, cluster: Any, shell: Any) -> None:
+    view.show()
+    sent = len(shell.display_pub.outputs)
+    table = view._widget._table  # type: ignore[union-attr]
+    values = []
+    table.observe(lambda change: values.append(change.new), "value")
+    for age in (0.1, 0.3, 0.49):
+        cluster.engine = dataclasses.replace(ENGINE, heartbeat_age_s=age)
+        view._update()
+    assert values == []
+    cluster.engine = dataclasses.replace(ENGINE, memory_free=2**32)
+    view._update()
+    assert len(values) == 1
+    assert len(shell.display_pub.outputs) == sent
+
+
+def test_after_the_stop_it_shows_which_engines_there_were(view: ClusterView, cluster: Any) -> None:
+    assert "● idle" in shown(view).text
+    cluster.running = False
+    text = shown(view).text
+    assert "stopped, 1 engine; type: %xpu_cluster start" in text
+    assert "○ ended" in text
+    assert "Arc A770" in text
+    assert "ago" not in text
+
+
+def test_stop_asks_first_and_the_engines_can_be_started_again(view: ClusterView, cluster: Any) -> None:
+    buttons(view)["Stop"].click()
+    assert cluster.calls == []
+    question = Document(view._widget._buttons.children[0].value)  # type: ignore[union-attr]
+    assert question.text == "Stop 1 engine? Rows and variables there are lost."
+    buttons(view)["No"].click()
+    assert set(buttons(view)) == {"Stop", "Restart"}
+    buttons(view)["Stop"].click()
+    buttons(view)["Yes"].click()
+    assert cluster.calls == ["stop"]
+    assert set(buttons(view)) == {"Start the engines"}
+    buttons(view)["Start the engines"].click()
+    assert cluster.calls == ["stop", "start"]
+    assert set(buttons(view)) == {"Stop", "Restart"}
+
+
+def test_what_goes_wrong_is_shown_escaped_and_the_buttons_come_back(view: ClusterView, cluster: Any) -> None:
+    buttons(view)["Restart"].click()
+    buttons(view)["Yes"].click()
+    assert cluster.calls == ["restart"]
+    said = view._widget._buttons.children[-1].value  # type: ignore[union-attr]
+    assert "<script" not in said
+    assert Document(said).text.startswith("RuntimeError: <script>")
+    assert set(buttons(view)) == {"Stop", "Restart"}
+
+
+def test_everything_is_escaped(view: ClusterView, cluster: Any) -> None:
+    cluster.engine = dataclasses.replace(ENGINE, device=EVIL, host=EVIL, selector=EVIL, state=EVIL)
+    bundle = view._repr_mimebundle_()
+    assert "<script" not in bundle["text/html"]
+    assert "\x1b" not in bundle["text/plain"]
+    assert shown(view).text.count("<script>") == 4
+
+
+def test_every_button_has_a_name(view: ClusterView) -> None:
+    for _ in range(2):
+        for button in buttons(view).values():
+            assert button.description
+            assert button.tooltip
+        buttons(view)["Stop"].click() if "Stop" in buttons(view) else None
+
+
+def test_without_ipywidgets_there_is_html(cluster: Any, shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.split(".")[0] == "ipywidgets":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    view = ClusterView(cluster)
+    assert set(view._repr_mimebundle_()) == {"text/html", "text/plain"}
+    view.show()
+    view.close()
+    assert [set(output["data"]) for output in shell.display_pub.outputs] == [{"text/html", "text/plain"}]
+
+
+def test_a_notebook_shows_clusters_so_and_a_terminal_as_text(cluster: Any, shell: Any) -> None:
+    widgets.install(shell)
+    shell.display_formatter.ipython_display_formatter.for_type(Cluster, widgets._show_cluster)
+    status = dataclasses.replace(cluster.status(), cluster=cluster)
+    assert shell.display_formatter.format(status) == ({}, {})
+    assert len(shell.display_pub.outputs) == 2
+    assert set(shell.display_formatter.format(cluster.status())[0]) == {"text/html", "text/plain"}
+    shell.display_formatter.format(cluster)
+    identities = {(o["transient"] or {}).get("display_id") for o in shell.display_pub.outputs} - {None}
+    assert len(identities) == 1  # one view of a cluster, shown twice
+    widgets.uninstall()
+    assert set(shell.display_formatter.format(status)[0]) == {"text/html", "text/plain"}
+
+
+def test_a_cluster_that_never_ran_has_no_view(cluster: Any, shell: Any) -> None:
+    cluster.running = False
+    with pytest.raises(NotImplementedError):
+        widgets._show_cluster(cluster)
+
+
+def test_a_look_that_fails_is_not_the_last(view: ClusterView, cluster: Any, shell: Any) -> None:
+    view.show()
+    good = cluster.status
+    cluster.status = lambda: 1 / 0
+    time.sleep(2 * cluster_view._INTERVAL)
+    cluster.status = good
+    cluster.engine = dataclasses.replace(ENGINE, state="%%xpu")
+    outputs = shell.display_pub.outputs
+    assert within_seconds(lambda: "▶ %%xpu" in outputs[-1]["data"]["text/plain"])

@@ -1,0 +1,118 @@
+"""The devices of this host, and who uses them: what was found, by which engine it is used, what is idle and why."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from xpulab.deploy import probe as probes
+from xpulab.deploy.plan import Plan, plan
+from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges
+from xpulab.exceptions import PlanError
+from xpulab.rendering import Displayed, Html, block, escape, format_size, plain, table_html, table_text
+
+if TYPE_CHECKING:
+    from xpulab.deploy.cluster import XPUCluster
+
+__all__ = ["Devices", "devices"]
+
+_HEADER = ("selector", "device", "kind", "driver", "units", "memory", "float64", "tiles", "used by")
+_ALIGN = "llllrrlrl"
+
+
+@dataclass(frozen=True)
+class Devices(Displayed):
+    """The devices of a host, and their engines. A notebook shows it as a table.
+
+    Attributes
+    ----------
+    probe : Probe
+        What was found.
+    plan : Plan or None
+        Who uses it: that of the cluster that runs, or of the one that ``%xpu_cluster start`` would start; None where no
+        engine can be placed.
+    running : bool
+        Whether the engines of the plan run.
+    """
+
+    probe: Probe
+    plan: Plan | None
+    running: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as of use to JSON."""
+        return asdict(self)
+
+    def used_by(self, device: DeviceInfo) -> str:
+        """``"rank 0, 1"``, ``"rank 0 on tile 0; tile 1 idle: only 1 engine"``, ``"idle: engines run on the GPU"``."""
+        if self.plan is None:
+            return "idle"
+        ranks: dict[int | None, list[int]] = {}
+        for p in self.plan.ranks:
+            if p.device.selector == device.selector:
+                ranks.setdefault(p.tile, []).append(p.rank)
+        idle: dict[str, list[int | None]] = {}
+        for unused in self.plan.idle:
+            if unused.device.selector == device.selector:
+                idle.setdefault(unused.reason, []).append(unused.tile)
+        parts = [f"rank {core_ranges(r)}" + ("" if tile is None else f" on tile {tile}") for tile, r in ranks.items()]
+        for reason, tiles in idle.items():
+            named = [tile for tile in tiles if tile is not None]
+            which = f"tile {core_ranges(named)} " if named and (ranks or len(idle) > 1) else ""
+            parts.append(f"{which}idle: {reason}")
+        return "; ".join(parts) or "idle: no engine was planned for it"
+
+    def __str__(self) -> str:
+        table = table_text(_HEADER, self._rows(), _ALIGN)
+        return "\n".join([plain(self.probe.title), f"  {self._whose}", table, *(f"  {plain(e)}" for e in self.probe.errors)])
+
+    def _repr_html_(self) -> Html:
+        table = table_html(_HEADER, self._rows(), _ALIGN, caption=self.probe.title)
+        notes = [f'<div class="xpu-note">{escape(text)}</div>' for text in (self._whose, *self.probe.errors)]
+        return block("devices", [table, *notes])
+
+    def _rows(self) -> list[tuple[object, ...]]:
+        return [
+            (
+                device.selector,
+                device.name,
+                device.kind.upper(),
+                device.driver,
+                device.compute_units,
+                format_size(device.memory),
+                "yes" if device.float64 else "no",
+                device.sub_devices or "",
+                self.used_by(device),
+            )
+            for device in self.probe.devices
+        ]
+
+    @property
+    def _whose(self) -> str:
+        if self.running:
+            return "Used by the engines that run."
+        if self.plan is None:
+            return "No engine can run here; type: %xpu_cluster doctor"
+        return "Nothing runs; used by is what %xpu_cluster start would do."
+
+
+def devices(cluster: XPUCluster | None = None) -> Devices:
+    """Ask the drivers, and say who uses what.
+
+    Parameters
+    ----------
+    cluster : XPUCluster, optional
+        The one that runs, if there is one.
+
+    Raises
+    ------
+    DeviceError
+        If a driver crashes or hangs.
+    """
+    found = probes.probe()
+    if cluster is not None and cluster.running:
+        return Devices(found, cluster.plan(), True)
+    try:
+        return Devices(found, plan(found), False)
+    except PlanError:
+        return Devices(found, None, False)

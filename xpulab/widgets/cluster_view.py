@@ -1,0 +1,238 @@
+"""The view of a cluster in a notebook: its engines, as they are now, and buttons to stop and to restart them.
+
+It has two outputs, of which one is seen. The first is a widget: it follows the engines while a cell runs, also after
+the page was loaded again, and its buttons work. The second is the same table as standing HTML, for where no widget
+lives: a notebook that is opened again without its kernel, nbconvert, a front end without ipywidgets. Its style sheet
+decides which is seen, because the front ends leave an error in the place of a widget that is gone.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from xpulab.deploy.cluster import XPUCluster
+from xpulab.deploy.status import ClusterStatus, EngineStatus
+from xpulab.rendering import Html, block, escape
+
+__all__ = ["ClusterView"]
+
+_INTERVAL = 0.25  # seconds between two looks at the board
+_STANDING = 2.0  # least seconds between two updates of the standing form, each of which changes the notebook
+_BEAT = 0.5  # seconds; ages of heartbeats are rounded up to it, or the table would change at every look
+
+_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+_SWAP = """
+.jp-OutputArea-child:has(.xpu-live:not(.jupyter-widgets-disconnected)) +
+.jp-OutputArea-child:has(.xpu-standing){display:none}
+.jp-OutputArea-child:has(.xpu-live.jupyter-widgets-disconnected):has(+ .jp-OutputArea-child .xpu-standing){display:none}
+.jp-OutputArea-child:has(+ .jp-OutputArea-child .xpu-standing) .jp-OutputArea-output:not(:has(*)){display:none}
+""".replace("\n", "")
+
+
+class ClusterView:
+    """One cluster in one notebook. It can be shown again and again; all its outputs show the same.
+
+    Parameters
+    ----------
+    cluster : XPUCluster
+        Only its public state is read.
+    """
+
+    def __init__(self, cluster: XPUCluster) -> None:
+        self._cluster = cluster
+        self._engines: ClusterStatus | None = None  # the last status that had engines
+        self._id = f"xpulab-{uuid.uuid4().hex}"
+        self._widget = _widget(cluster)
+        self._shown: Any = None
+        self._due = 0.0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="xpulab-cluster-view", daemon=True)
+
+    def show(self) -> None:
+        """Show it in the cell that runs."""
+        from IPython.display import display
+
+        status = self._status()
+        if self._widget is not None:
+            _outside_cells(self._widget.update, status)
+            display(self._widget.bundle(), raw=True)
+        display(self._standing(status), raw=True, display_id=self._id)
+        self._shown = _gist(status)
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def close(self) -> None:
+        """Follow the cluster no more; what is shown stays."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """The three forms as one."""
+        status = self._status()
+        return {**(self._widget.bundle() if self._widget else {}), **self._standing(status)}
+
+    def _follow(self) -> None:
+        while not self._closed.wait(_INTERVAL):
+            try:
+                self._update()
+            except Exception:  # the cluster was stopped while it was read: the next look is right
+                continue
+
+    def _update(self) -> None:
+        from IPython.display import display
+
+        status = self._status()
+        if self._widget is not None:
+            _outside_cells(self._widget.update, status)
+        if _gist(status) != self._shown and time.monotonic() >= self._due:
+            display(self._standing(status), raw=True, display_id=self._id, update=True)
+            self._shown = _gist(status)
+            self._due = time.monotonic() + _STANDING
+
+    def _status(self) -> ClusterStatus:
+        """As it is now; of a cluster that was stopped, with the engines that it had."""
+        status = self._cluster.status()
+        if status.engines:
+            self._engines = dataclasses.replace(status, engines=tuple(map(_with_steady_age, status.engines)))
+            return self._engines
+        if self._engines is None:
+            return status
+        return dataclasses.replace(status, n=self._engines.n, engines=tuple(map(_ended, self._engines.engines)))
+
+    @staticmethod
+    def _standing(status: ClusterStatus) -> dict[str, str]:
+        html = f'<div class="xpu-standing"><style>{_SWAP}</style>{status._repr_html_()}</div>'
+        return {"text/html": html, "text/plain": str(status)}
+
+
+def _gist(status: ClusterStatus) -> Any:
+    """What makes the standing form worth a change of the notebook: not the latest byte of memory."""
+    return status.state, status.warnings, [(e.pid, e.state, e.device_bytes) for e in status.engines]
+
+
+def _with_steady_age(engine: EngineStatus) -> EngineStatus:
+    beats = math.ceil((engine.heartbeat_age_s or 0.0) / _BEAT)
+    return dataclasses.replace(engine, heartbeat_age_s=beats * _BEAT)
+
+
+def _ended(engine: EngineStatus) -> EngineStatus:
+    """What is left of an engine: where it was."""
+    gone: dict[str, Any] = dict.fromkeys(
+        ("memory_used", "memory_free", "device_bytes", "device_free", "heartbeat_age_s"), None
+    )
+    return dataclasses.replace(engine, state="ended", run=0, iteration=0, **gone)
+
+
+def _widget(cluster: XPUCluster) -> _Widget | None:
+    """The live form; None where ipywidgets is not installed."""
+    try:
+        import ipywidgets  # noqa: F401
+    except ImportError:
+        return None
+    return _outside_cells(_Widget, cluster)
+
+
+def _outside_cells(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call as if no cell were running: a widget used in a cell gets its messages when that cell has ended.
+
+    ipykernel 7 answers a widget in the loop that last sent from it, which is that of the cell; a front end that has a
+    loop of its own for widgets is heard only by those that never sent from another.
+    """
+    from IPython.core.getipython import get_ipython
+
+    parent = getattr(getattr(get_ipython(), "kernel", None), "_shell_parent", None)
+
+    def detached() -> Any:
+        if isinstance(parent, contextvars.ContextVar):
+            parent.set({})
+        return call(*arguments)
+
+    return contextvars.copy_context().run(detached)
+
+
+class _Widget:
+    """The table, and the buttons below it."""
+
+    def __init__(self, cluster: XPUCluster) -> None:
+        import ipywidgets
+
+        self._cluster = cluster
+        self._table = ipywidgets.HTML()
+        self._buttons = ipywidgets.HBox(layout={"align_items": "center"})
+        self._box = ipywidgets.VBox([self._table, self._buttons])
+        self._box.add_class("xpu-live")
+        self._running: bool | None = None  # which buttons stand there
+        self._busy = False
+
+    def update(self, status: ClusterStatus) -> None:
+        """Show a status; nothing is sent where nothing changed."""
+        self._table.value = status._repr_html_()
+        running = status.state != "stopped"
+        if running != self._running and not self._busy:
+            self._offer(running)
+
+    def bundle(self) -> dict[str, Any]:
+        """For a cell's output; its text stands where no widget lives, above the table."""
+        words = "buttons to stop and restart: %xpu_cluster stop, %xpu_cluster restart"
+        html = block("Buttons of the cluster", [f'<span class="xpu-dim">{escape(words)}</span>'])
+        view = {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}
+        return {_WIDGET_VIEW: view, "text/html": html, "text/plain": words}
+
+    def _offer(self, running: bool) -> None:
+        """The buttons that make sense now."""
+        self._running, self._busy = running, False
+        if not running:
+            self._show(_button("Start the engines", "play", lambda: self._act("starting", self._cluster.start)))
+            return
+        n = self._cluster.size
+        what = f"{n} engine{'s' * (n != 1)}? Rows and variables there are lost."
+        stop, restart = self._cluster.stop, self._cluster.restart
+        self._show(
+            _button("Stop", "stop", lambda: self._ask(f"Stop {what}", "stopping", stop)),
+            _button("Restart", "refresh", lambda: self._ask(f"Restart {what}", "restarting", restart)),
+        )
+
+    def _ask(self, question: str, doing: str, call: Callable[[], Any]) -> None:
+        """Only a second press does it."""
+        yes = _button("Yes", "check", lambda: self._act(doing, call), "warning")
+        no = _button("No", "times", lambda: self._offer(True))
+        self._show(_words(question), yes, no)
+        no.focus()
+
+    def _act(self, doing: str, call: Callable[[], Any]) -> None:
+        self._busy = True
+        self._show(_words(f"{doing} …"))
+        try:
+            call()
+        except Exception as error:
+            self._offer(self._cluster.running)
+            self._buttons.children = (*self._buttons.children, _words(f"{type(error).__name__}: {error}"))
+        else:
+            self._offer(self._cluster.running)
+
+    def _show(self, *children: Any) -> None:
+        self._buttons.children = children
+
+
+def _button(name: str, icon: str, press: Callable[[], None], style: str = "") -> Any:
+    import ipywidgets
+
+    button = ipywidgets.Button(description=name, icon=icon, button_style=style, tooltip=name)
+    button.layout.width = "auto"
+    button.on_click(lambda _: _outside_cells(press))
+    return button
+
+
+def _words(text: str) -> Any:
+    import ipywidgets
+
+    return ipywidgets.HTML(Html(f'<span role="status">{escape(text)}</span>'))
