@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from reports import EVIL, Document
 
 from xpulab.deploy.status_view import status_html, status_text
@@ -110,3 +111,12 @@ def test_everything_is_escaped() -> None:
     assert "<script" not in html
     assert Document(html).text.count("<script>") == 7
     assert "\x1b" not in status_text(wicked) + html
+
+
+def test_a_path_does_not_tell_where_home_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    kept = status(tile_files=["/home/ada/.cache/tiles.json", "/home/adam/tiles.json"])
+    for text in (status_text(kept), Document(status_html(kept)).text):
+        assert "~/.cache/tiles.json" in text
+        assert "/home/adam/tiles.json" in text
+        assert "/home/ada/" not in text

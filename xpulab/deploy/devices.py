@@ -64,7 +64,9 @@ class Devices(Displayed):
 
     def __str__(self) -> str:
         table = table_text(_HEADER, self._rows(), _ALIGN)
-        return "\n".join([plain(self.probe.title), f"  {self._whose}", table, *(f"  {plain(e)}" for e in self.probe.errors)])
+        return "\n".join(
+            [plain(self.probe.title), f"  {self._whose}", table, *(f"  {plain(e)}" for e in self.probe.errors)]
+        )
 
     def _repr_html_(self) -> Html:
         table = table_html(_HEADER, self._rows(), _ALIGN, caption=self.probe.title)

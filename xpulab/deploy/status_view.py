@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,8 @@ def status_html(status: Mapping[str, Any]) -> Html:
         rows = [[_unbroken(cell) if i == state else cell for i, cell in enumerate(row)] for row in rows]
         parts.append(table_html(header, rows, align, "Engines"))
     parts += [
-        Html(f'<div class="xpu-note">{escape(_TILES)}{escape(path)}</div>') for path in status.get("tile_files") or ()
+        Html(f'<div class="xpu-note">{escape(_TILES)}{escape(_homely(path))}</div>')
+        for path in status.get("tile_files") or ()
     ]
     parts += [Html(f'<div class="xpu-note">⚠ {escape(text)}</div>') for text in status.get("warnings") or ()]
     return block("Status of the cluster", parts, ".xpu .xpu-word{white-space:nowrap}")
@@ -46,9 +48,15 @@ def status_text(status: Mapping[str, Any]) -> str:
     header, rows, align = _engines_table(status.get("engines") or ())
     lines = [plain(f"{_name(status)}: {_summary(status)}")]
     lines += [table_text(header, rows, align)] if rows else []
-    lines += [f"  {_TILES}{plain(path)}" for path in status.get("tile_files") or ()]
+    lines += [f"  {_TILES}{plain(_homely(path))}" for path in status.get("tile_files") or ()]
     lines += [f"  warning: {plain(text)}" for text in status.get("warnings") or ()]
     return "\n".join(lines)
+
+
+def _homely(path: str) -> str:
+    """A path as its owner writes it: who is sent a notebook need not know where their home is."""
+    home = os.path.expanduser("~")
+    return path.replace(home, "~", 1) if path.startswith(home + os.sep) else path
 
 
 def _name(status: Mapping[str, Any]) -> str:
