@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
+from numba_dpex.kernel_api import group_barrier
 
 from xpulab.exceptions import DeviceError, KernelBuildError, KernelLaunchError
 from xpulab.kernels import launch as module
-from xpulab.kernels.launch import fma, launch, specialise
+from xpulab.kernels.launch import Local, fma, index, launch, specialise
 
 
 def add(item, x, value):
@@ -24,6 +25,26 @@ def test_launches_run_in_order(device, ones):
     for _ in range(50):
         launch(device, add, 2, 256, ones, np.float32(1))
     np.testing.assert_array_equal(device.fetch(ones), np.full(512, 51, np.float32))
+
+
+def reverse(item, x, shared):
+    lane, size = item.get_local_id(0), item.get_local_range(0)
+    shared[index(lane)] = x[index(item.get_global_id(0))]
+    group_barrier(item.get_group())
+    x[index(item.get_global_id(0))] = shared[index(size - 1 - lane)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+def test_a_group_has_memory_of_its_own(device, dtype):
+    host = np.arange(4 * 64).astype(dtype)
+    array = device.array(host)
+    launch(device, reverse, 4, 64, array, Local(64, np.dtype(dtype)))
+    np.testing.assert_array_equal(device.fetch(array), host.reshape(4, 64)[:, ::-1].ravel())
+
+
+def test_more_memory_than_a_group_can_have_raises(device, ones):
+    with pytest.raises(KernelLaunchError, match="did not take 4 work-groups"):
+        launch(device, reverse, 4, 64, ones, Local(2**24, np.dtype(np.float32)))
 
 
 @pytest.mark.parametrize(("groups", "size"), [(1, 2**14), (2**30, 256), (0, 64), (4, 0), (-1, 64)])

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from spirv import FLOAT64, capabilities
 
 from xpulab.exceptions import DeviceError, KernelBuildError
 from xpulab.kernels import lloyd, nearest, tune
 from xpulab.kernels.device import Device
 from xpulab.kernels.nearest import Labels, find_nearest, tile_for
 from xpulab.kernels.rows import BLOCK, Rows
-from xpulab.kernels.tiles import Tile, default_tile, shapes, size_class, spans
+from xpulab.kernels.tiles import Tile, default_tile, shapes, size_class, space, variants
 from xpulab.kernels.tune import Tuner
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -23,7 +24,10 @@ SIZES = [(F32, 14), (F64, 2), (F32, 70), (F64, 14), (F32, 2), (F64, 70)]
 CPU, OTHER = shapes(F32, True), shapes(F32, False)
 #: Every value of the space, each with one of the types and sizes, because compiling takes seconds.
 CASES = [(tile, *SIZES[(i + j) % 6]) for j, tiles in enumerate((CPU, OTHER)) for i, tile in enumerate(tiles)]
-CASES += [(tile, F32, 14) for tile in spans(Tile())]
+CASES += [(tile, F32, 14) for tile in variants(Tile(), is_cpu=True)]
+# All centres in one chunk, in several, and in as many as there are groups of them.
+LOCAL = [(OTHER[0], 1024, F32, 14), (OTHER[4], 4096, F32, 70), (OTHER[5], 1024, F64, 70)]
+CASES += [(replace(tile, local=local), dtype, d) for tile, local, dtype, d in LOCAL]
 
 
 def same_labels(device: Device, X: np.ndarray, centers: np.ndarray, tile: Tile | None, bounded: bool) -> Any:
@@ -49,14 +53,32 @@ def test_every_tile_gives_the_labels_of_the_default(
         expected = same_labels(device, X, centers, None, bounded=False)
         for bounded in (False, True):
             np.testing.assert_array_equal(same_labels(device, X, centers, tile, bounded), expected)
+    if dtype == F32:  # the other devices, for which most tiles are, often have no float64
+        kernels = [s for (_, kinds), s in device.specialisations.items() if f"array of {F64}" not in kinds]
+        assert [s.name for s in kernels if FLOAT64 in capabilities(s.spirv)] == []
 
 
 def test_the_space_fits_the_kernel() -> None:
-    for tile in [shape for is_cpu in (True, False) for dtype in (F32, F64) for shape in shapes(dtype, is_cpu)]:
-        assert BLOCK % (tile.rows * tile.items) == 0
-        for each in (tile, *spans(tile)):
-            assert each.span >= BLOCK
-            assert each.span & (each.span - 1) == 0
+    for is_cpu in (True, False):
+        for dtype in (F32, F64):
+            for tile in space(dtype, is_cpu).values():
+                assert BLOCK % (tile.rows * tile.items) == 0
+                assert tile.span >= BLOCK
+                assert tile.span & (tile.span - 1) == 0
+            assert str(default_tile(dtype, is_cpu)) in space(dtype, is_cpu)
+
+
+def test_the_search_goes_on_from_the_fastest_and_ends(own_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device that is no CPU: shapes, then local memory and spans, then spans with the local memory that won."""
+
+    def clock(rows: Rows, shift: Any, centers: Any, labels: Labels, tile: Tile) -> float:
+        speed = {(2, 8, 32): 2.0}.get((tile.rows, tile.centers, tile.items), 1.0)
+        return rows.n_samples * 1e-6 / (speed + 0.5 * (tile.local == 1024) + 0.3 * (tile.span == 4096))
+
+    monkeypatch.setattr(own_device, "is_cpu", False)
+    tuner = tuned(own_device, clock)
+    assert tuner.describe(F32, 14, 60) == "2x8x32, span 4096, local 1024 (tuned)"
+    assert len(tuner.speeds["float32 d<=16 k<=128"]) < len(space(F32, False)) / 4
 
 
 # --- the search, with a clock that needs no kernels

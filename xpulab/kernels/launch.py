@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dis
+import functools
 import time
 import weakref
 from collections.abc import Callable
@@ -26,13 +27,14 @@ from numba.core.target_extension import target_override
 from numba.extending import intrinsic
 from numba_dpex.core.types import DpctlSyclQueue, USMNdArray
 from numba_dpex.core.types.kernel_api.index_space_ids import NdItemType
+from numba_dpex.core.types.kernel_api.local_accessor import LocalAccessorType
 
 from xpulab.exceptions import DeviceError, KernelBuildError, KernelLaunchError
 from xpulab.kernels import cache
 from xpulab.kernels.device import Device
-from xpulab.kernels.submit import KINDS, POINTER, submission
+from xpulab.kernels.submit import KINDS, LOCAL, POINTER, LocalMemory, submission
 
-__all__ = ["Prepared", "Specialisation", "fma", "index", "launch", "prepare", "specialise"]
+__all__ = ["Local", "Prepared", "Specialisation", "fma", "index", "launch", "prepare", "specialise"]
 
 #: Wraps each array index in a kernel: ``data[index(i)]``. Numba lets a signed index count from the end; the test for
 #: that hides from the device's compiler that neighbours read neighbouring numbers, and costs up to a factor of ten.
@@ -48,7 +50,9 @@ _CTYPES: dict[type, Any] = {
 #: How an array is passed, for as long as it lives: a launch of fifteen arguments would else spend 50 us on that.
 #: By id, because arrays have no hash; the weak reference takes the entry out again.
 _passed: dict[int, tuple[Any, tuple[int, ...], Any]] = {}
-_OF_ARRAY = (KINDS[ctypes.c_int64], KINDS[ctypes.c_int64], POINTER, KINDS[ctypes.c_int64], KINDS[ctypes.c_int64])
+_INTEGER = KINDS[ctypes.c_int64]
+_OF_ARRAY = (_INTEGER, _INTEGER, POINTER, _INTEGER, _INTEGER)
+_OF_LOCAL = (_INTEGER, _INTEGER, LOCAL, _INTEGER, _INTEGER)
 
 
 @intrinsic(target="spirv")
@@ -58,6 +62,21 @@ def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
     numba-dpex marks its kernels ContractionOff, so ``a * b + c`` is two instructions: half the speed.
     """
     return a(a, a, a), lambda context, builder, signature, arguments: builder.fma(*arguments)
+
+
+@dataclass(frozen=True)
+class Local:
+    """Memory that the items of a work-group share while they run: as a kernel's argument, an array for each group.
+
+    Attributes
+    ----------
+    size : int
+        Number of elements, which hold anything at first.
+    dtype : numpy.dtype
+    """
+
+    size: int
+    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True)
@@ -126,7 +145,7 @@ def launch(device: Device, function: Callable[..., None], groups: int, size: int
         A plain function of ``(nd_item, *arguments)``. Closures over numbers are folded; keep the function object
         (e.g. by caching its factory), since each new one is compiled anew.
     groups, size : int
-    *arguments : dpctl.tensor.usm_ndarray or numpy scalar
+    *arguments : dpctl.tensor.usm_ndarray, numpy scalar or Local
         Flat contiguous arrays on the device's queue; float32, float64, int32 and int64. Other arrays need their
         length as an argument: only whole work-groups are launched, and the kernel guards its tail.
 
@@ -179,6 +198,8 @@ def _pass(argument: Any) -> tuple[Any, tuple[int, ...], Any]:
 
     Of an array, numba-dpex's kernels take size, itemsize, data, shape and stride.
     """
+    if isinstance(argument, Local):
+        return _pass_local(argument)
     if not isinstance(argument, dpt.usm_ndarray):
         kind = type(argument)
         if kind not in _CTYPES:
@@ -196,6 +217,14 @@ def _pass(argument: Any) -> tuple[Any, tuple[int, ...], Any]:
         gone = weakref.ref(argument, lambda _: _passed.pop(key, None))
         found = _passed[key] = (f"array of {argument.dtype}", values, (facts, gone))
     return found
+
+
+@functools.cache
+def _pass_local(memory: Local) -> tuple[Any, tuple[int, ...], Any]:
+    facts = (ctypes.c_int64 * 2)(memory.size, memory.dtype.itemsize)
+    size, itemsize = ctypes.addressof(facts), ctypes.addressof(facts) + 8
+    wanted = LocalMemory(1, KINDS[_CTYPES[memory.dtype.type]], (ctypes.c_size_t * 3)(memory.size, 1, 1))
+    return f"local {memory.dtype}", (size, itemsize, ctypes.addressof(wanted), size, itemsize), (facts, wanted)
 
 
 def _build(
@@ -216,7 +245,10 @@ def _build(
     kernel = program.get_sycl_kernel(entry)
     passed: list[int] = []
     for a in arguments:
-        passed += _OF_ARRAY if isinstance(a, dpt.usm_ndarray) else (KINDS[_CTYPES[type(a)]],)
+        if isinstance(a, Local):
+            passed += _OF_LOCAL
+        else:
+            passed += _OF_ARRAY if isinstance(a, dpt.usm_ndarray) else (KINDS[_CTYPES[type(a)]],)
     if len(passed) != kernel.num_args:
         raise KernelBuildError(f"{name}: {len(passed)} values for the kernel's {kernel.num_args} arguments")
     most = min(device.max_group, kernel.work_group_size)
@@ -258,6 +290,10 @@ def _numba_type(device: Device, name: str, argument: Any) -> Any:
         )
     if dtype == np.float64:
         device.check_dtype(dtype)
+    if isinstance(argument, Local):
+        local = LocalAccessorType(1, from_dtype(dtype))
+        local.queue = DpctlSyclQueue(device.queue)  # numba-dpex would only take kernels for the default queue
+        return local
     if not isinstance(argument, dpt.usm_ndarray):
         return from_dtype(dtype)
     return USMNdArray(1, layout="C", dtype=from_dtype(dtype), queue=DpctlSyclQueue(device.queue))

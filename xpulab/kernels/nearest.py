@@ -25,7 +25,7 @@ from numba_dpex.kernel_api import PrivateArray, group_barrier
 
 from xpulab.kernels.device import Device
 from xpulab.kernels.host import pack_centers, widen_moved
-from xpulab.kernels.launch import Prepared, fma, index, prepare
+from xpulab.kernels.launch import Local, Prepared, fma, index, prepare
 from xpulab.kernels.rows import BLOCK, Rows
 from xpulab.kernels.tiles import ROOMS, Tile, default_tile, size_class
 
@@ -157,10 +157,12 @@ def find_nearest(
     host[-2:] = 2 * largest, 4 * eps * moved.max()
     rows.device.store(host, parameters)
     room_for = next((room for room in ROOMS if d <= room), 0)
+    chunk = _chunk(room_for, tile)
+    shared = Local(chunk * room_for * tile.centers, rows.dtype) if chunk else numbers
     labels.launch(
         _nearest_kernel(room_for, rows.dtype, tile, bounded), n_spans, tile.items,
         rows.data, np.int64(rows.n_samples), np.int64(d), parameters, np.int64(n_groups), np.int64(k), np.int64(span),
-        np.int32(span.bit_length() - 1), rows.dtype.type(rounding), labels.current, *outputs,
+        np.int32(span.bit_length() - 1), rows.dtype.type(rounding), labels.current, *outputs, shared,
     )  # fmt: skip
     return parameters
 
@@ -169,6 +171,11 @@ def tile_for(rows: Rows, k: int) -> Tile:
     """What was measured to be fastest for the device and such sizes, or else the default."""
     tuned = rows.device.tiles.get(size_class(rows.dtype, rows.n_features, k))
     return tuned or default_tile(rows.dtype, rows.device.is_cpu)
+
+
+def _chunk(room_for: int, tile: Tile) -> int:
+    """Groups of centres that are in local memory together; 0 for none, or where there is no bound on its size."""
+    return max(1, tile.local // (room_for * tile.centers)) if tile.local and room_for else 0
 
 
 def _span(rows: Rows, tile: Tile, k: int) -> int:
@@ -232,6 +239,8 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
     stride, mine = (n_items, 1) if tile.spread else (1, 0)
     # A row's numbers are far apart, and those of many features would push each other out of the cache.
     narrow = 0 < room_for <= 16
+    local = _chunk(room_for, tile) > 0
+    chunk = max(1, _chunk(room_for, tile))
     copying = bounded and not tiled  # even whole blocks, because the distances read the copy
 
     def nearest(  # type: ignore[no-untyped-def]
@@ -251,11 +260,13 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
         counts,
         stage,
         found,
+        shared,
     ):
         # parameters: shift (d), squared norms (n_groups * n_centers), then -2 * centres (n_groups, d, n_centers), then
         # for each centre by how much the slack of its rows has shrunk; then twice the largest of the norms, and by how
         # much the slacks are rounded.
         # stage, of each group: the rows side by side (d, _RING), then the new slacks; found: their labels.
+        # shared: some of the centres, in the same order.
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         centers = d + n_groups * n_centers
@@ -276,6 +287,7 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
         touched = zero
         seen = first_row // BLOCK - 1
         last_line = (n + (BLOCK - 1)) // BLOCK * lines - 1
+        loaded = -1  # which of the chunks of centres is in local memory
         taken = 0  # rows of the span that are listed
         done = 0  # of them, those that have been compared
         for block in range(first_row // BLOCK, (last_row + (BLOCK - 1)) // BLOCK):
@@ -331,6 +343,14 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
                 next_line = (block + 1) * lines
                 per_group = (ahead + n_groups - 1) // n_groups
                 for c in range(n_groups):
+                    if local and c // chunk != loaded:
+                        loaded = c // chunk
+                        first = loaded * chunk * d * n_centers
+                        last = min((loaded + 1) * chunk, n_groups) * d * n_centers
+                        group_barrier(item.get_group())  # the others may still be reading
+                        for i in range(lane, last - first, n_items):
+                            shared[index(i)] = parameters[index(centers + first + i)]
+                        group_barrier(item.get_group())
                     for line in range(next_line, next_line + per_group):
                         touched += data[index(min(line, last_line) * per_line)]
                     next_line += per_group
@@ -339,7 +359,10 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
                             score[j * n_rows + r] = parameters[index(d + c * n_centers + j)]
                     for f in range(d):
                         for j in range(n_centers):
-                            y = parameters[index(centers + (c * d + f) * n_centers + j)]
+                            if local:
+                                y = shared[index(((c - loaded * chunk) * d + f) * n_centers + j)]
+                            else:
+                                y = parameters[index(centers + (c * d + f) * n_centers + j)]
                             for r in range(n_rows):
                                 if tiled:
                                     z = x[f * n_rows + r]

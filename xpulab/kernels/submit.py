@@ -14,13 +14,20 @@ from typing import Any
 
 import dpctl
 
-__all__ = ["KINDS", "POINTER", "Event", "submission"]
+__all__ = ["KINDS", "LOCAL", "POINTER", "Event", "LocalMemory", "submission"]
 
-#: DPCTLKernelArgType of the C types that a kernel takes by value, and of memory on the device.
+#: DPCTLKernelArgType of the C types that a kernel takes by value, of memory on the device, and of a work-group's own.
 KINDS: dict[type, int] = {ctypes.c_int32: 4, ctypes.c_int64: 6, ctypes.c_float: 8, ctypes.c_double: 9}
 POINTER = 10
+LOCAL = 11
 
 _Sizes = ctypes.c_size_t * 3
+
+
+class LocalMemory(ctypes.Structure):
+    """MDLocalAccessor: how much memory a work-group gets, as `dims` numbers of a type of `KINDS`."""
+
+    _fields_ = (("ndim", ctypes.c_size_t), ("kind", ctypes.c_int), ("dims", ctypes.c_size_t * 3))
 
 
 class Event:
@@ -55,9 +62,9 @@ def submission(
     kernel : int
         ``SyclKernel.addressof_ref()``.
     values : sequence of int
-        Addresses: of each value that is passed by itself, and of the device's memory.
+        Addresses: of each value that is passed by itself, of the device's memory, and of a `LocalMemory`.
     kinds : ctypes array of int
-        One of `KINDS` or `POINTER` for each.
+        One of `KINDS`, `POINTER` or `LOCAL` for each.
 
     Returns
     -------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-__all__ = ["ROOMS", "Tile", "default_tile", "shapes", "size_class", "spans"]
+__all__ = ["ROOMS", "Tile", "default_tile", "shapes", "size_class", "space", "variants"]
 
 #: Features that a kernel has private memory for: one kernel for many numbers of them, and so few to compile. More
 #: would not leave room in a core's cache.
@@ -22,6 +23,7 @@ _CPU_SHAPES = ((4, 4, 16), (2, 8, 16), (4, 2, 16), (2, 4, 16), (4, 3, 16), (1, 8
 #: sub-group may have any size.
 _OTHER_SHAPES = ((1, 8, 64), (1, 4, 64), (1, 16, 64), (2, 8, 32), (2, 4, 32), (4, 4, 16))
 _SPANS = (256, 1024, 4096, 16384)
+_LOCALS = (0, 1024, 4096)  # numbers: at most half of the 32 KiB that any device has, in float32
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Tile:
     spread : bool
         Whether the items of a group share the copying of rows (a GPU), or each does all of it: where a group is one
         thread with vector registers (a CPU), those are plain scalar moves, which cost less than vector gathers.
+    local : int
+        Numbers of the centres that a group keeps in local memory, at least ``d * centers``; 0 to read all from global
+        memory, which is best where a cache is as near (a CPU).
     """
 
     rows: int = 4
@@ -48,9 +53,11 @@ class Tile:
     items: int = 16
     span: int = 4096
     spread: bool = False
+    local: int = 0
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.centers}x{self.items}, span {self.span}"
+        local = f", local {self.local}" if self.local else ""
+        return f"{self.rows}x{self.centers}x{self.items}, span {self.span}{local}"
 
 
 @cache
@@ -72,9 +79,21 @@ def shapes(dtype: np.dtype[Any], is_cpu: bool) -> list[Tile]:
     return [default, *(tile for tile in every if tile != default)]
 
 
-def spans(tile: Tile) -> list[Tile]:
-    """The same tile with other spans, for which there is nothing to compile."""
-    return [replace(tile, span=span) for span in _SPANS if span != tile.span]
+def variants(tile: Tile, is_cpu: bool) -> list[Tile]:
+    """The same shape with other spans, or for other devices than CPUs with other amounts of local memory."""
+    others = [replace(tile, local=local) for local in _locals(is_cpu)]
+    return [other for other in others + [replace(tile, span=span) for span in _SPANS] if other != tile]
+
+
+@cache
+def space(dtype: np.dtype[Any], is_cpu: bool) -> dict[str, Tile]:
+    """Every tile that the search can come to, by its text."""
+    every = itertools.product(shapes(dtype, is_cpu), _locals(is_cpu), _SPANS)
+    return {str(tile): tile for tile in (replace(shape, local=local, span=span) for shape, local, span in every)}
+
+
+def _locals(is_cpu: bool) -> tuple[int, ...]:
+    return (0,) if is_cpu else _LOCALS
 
 
 @cache

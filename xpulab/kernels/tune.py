@@ -27,7 +27,7 @@ from xpulab.kernels.cache import folder, write
 from xpulab.kernels.device import Device
 from xpulab.kernels.nearest import Labels, find_nearest, new_labels
 from xpulab.kernels.rows import BLOCK, Rows
-from xpulab.kernels.tiles import Tile, default_tile, shapes, size_class, spans
+from xpulab.kernels.tiles import Tile, default_tile, shapes, size_class, space, variants
 
 __all__ = ["MODE", "Tuner", "pass_seconds"]
 
@@ -106,12 +106,12 @@ class Tuner:
         return "tuning is off" if self.mode == "0" else f"{n} class{'es' * (n != 1)} tuned"
 
     def missing(self, dtype: np.dtype[Any], n_features: int, n_clusters: int) -> list[Tile]:
-        """Tiles that are to be measured for these sizes: first other shapes, then other spans of the fastest shape."""
+        """Tiles that are to be measured for these sizes: first other shapes, then variants of the fastest shape."""
         if self.mode == "0":
             return []
         name = size_class(dtype, n_features, n_clusters)
         known = {str(default_tile(dtype, self.device.is_cpu)), *self.speeds.get(name, {})}
-        for tiles in (shapes(dtype, self.device.is_cpu), spans(self._fastest(name))):
+        for tiles in (shapes(dtype, self.device.is_cpu), variants(self._fastest(name), self.device.is_cpu)):
             if left := [tile for tile in tiles if str(tile) not in known]:
                 return left
         return []
@@ -199,7 +199,7 @@ class Tuner:
     def _fastest(self, name: str) -> Tile:
         dtype, is_cpu = np.dtype(name.split()[0]), self.device.is_cpu
         default = default_tile(dtype, is_cpu)
-        known = {str(t): t for shape in shapes(dtype, is_cpu) for t in (shape, *spans(shape))}
+        known = space(dtype, is_cpu)
         speeds = {tile: speed for tile, speed in self.speeds.get(name, {}).items() if tile in known}
         best = max(speeds, key=lambda tile: speeds[tile], default=None)
         return default if best is None or speeds[best] < _GAIN else known[best]
