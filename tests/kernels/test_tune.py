@@ -157,6 +157,17 @@ def test_a_moment_in_which_the_machine_is_busy_does_not_mislead(own_device: Devi
     assert tuner.describe(F32, 14, 60) == "2x8x16, span 4096 (tuned)"
 
 
+def test_a_gain_that_shows_only_once_is_not_taken(own_device: Device) -> None:
+    class Lucky(Clock):
+        def __call__(self, rows: Rows, shift: Any, centers: Any, labels: Labels, tile: Tile) -> float:
+            seconds = super().__call__(rows, shift, centers, labels, tile)
+            others = [asked for asked in self.asked if asked == str(tile)]
+            return seconds / 2 if tile == shapes(F32, True)[1] and len(others) <= 10 else seconds
+
+    tuner = tuned(own_device, Lucky())
+    assert tuner.describe(F32, 14, 60) == "4x4x16, span 4096 (tuned)"
+
+
 def test_a_hopeless_tile_is_not_measured_for_long(own_device: Device) -> None:
     clock = Clock(_2_8_16=0.1)
     tuned(own_device, clock)
