@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ PALETTE = (
 
 _LEVELS = 21  # of opacity: with twelve colours they leave room for the transparent one in a byte
 _FAINTEST = 0.4  # opacity of a pixel with one row
-_FEW = 0.02  # of all pixels: when fewer have rows, each is drawn larger
+_FEW = 0.02  # of all pixels: when fewer have rows, each is drawn larger, and opaque
 _DISC = [(y, x) for y in range(-2, 3) for x in range(-2, 3) if x * x + y * y <= 5]
 
 
@@ -55,17 +56,19 @@ def colour(counts: np.ndarray) -> np.ndarray:
         np.copyto(cluster, j % len(PALETTE), where=counts[j] > most)
         most = np.maximum(most, counts[j])
         total += counts[j]
-    if 0 < np.count_nonzero(total) < _FEW * total.size:
+    levels: Any = np.uint8(_LEVELS - 1)
+    if np.count_nonzero(total) < _FEW * total.size:
         cluster, total = _enlarged(cluster, total)
-    inks = 1 + cluster * np.uint8(_LEVELS) + _levels(total)
+    else:
+        levels = _levels(total)
+    inks = 1 + cluster * np.uint8(_LEVELS) + levels
     inks[total == 0] = 0
     return inks[::-1]
 
 
 def _levels(total: np.ndarray) -> np.ndarray:
     """By the logarithm of the number of rows, from 0; the fullest pixels, 1 in 200, are all on the last one."""
-    filled = total[total > 0]
-    top = max(2, int(np.quantile(filled, 0.995))) if filled.size else 2
+    top = max(2, int(np.quantile(total[total > 0], 0.995)))
     scale = np.log(np.maximum(np.arange(top + 1), 1)) / np.log(top)
     return np.round((_LEVELS - 1) * scale).astype(np.uint8)[np.minimum(total, top)]
 

@@ -1,0 +1,129 @@
+"""The explorer: from a control to the PNG of the picture, with its parts; beside it the same by scikit-learn and NumPy.
+
+python benchmarks/explore.py -n 2 --rows 1e6 1e7
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from sklearn.cluster import kmeans_plusplus
+from sklearn.metrics import pairwise_distances_argmin
+
+import xpulab
+from xpulab.explorer import Explorer
+from xpulab.picture import Picture, colour, encode
+from xpulab.rendering import table_text
+
+K = 8
+PARTS = ("trip", "transfer", "kernel", "communicate", "wait", "other", "colour", "PNG")
+
+
+def groups(n: int) -> np.ndarray:
+    """Rows of two features around K places."""
+    rng = np.random.default_rng(0)
+    places = rng.normal(0, 4, (K, 2))
+    return (places[rng.integers(0, K, n)] + rng.normal(size=(n, 2))).astype(np.float32)
+
+
+def controls(explorer: Explorer) -> dict[str, Callable[[], None]]:
+    """What a hand does, by name; each call does the next of its kind."""
+    ks: Iterator[int] = cycle([K - 1, K + 1, K])
+    features: Iterator[tuple[int, int]] = cycle([(1, 0), (0, 1)])
+    places: Iterator[tuple[float, float]] = cycle([(0.0, 0.0), (0.5, 0.0), (0.5, 0.5), (0.0, 0.5)])
+    n = explorer.rows.shape[0]
+    points: Iterator[int] = cycle([n // 10, n // 2, n])
+    return {
+        "another k": lambda: setattr(explorer, "k", next(ks)),
+        "other features": lambda: setattr(explorer, "features", next(features)),
+        "a centre is dragged": lambda: explorer.move_center(0, *next(places)),
+        "one iteration": explorer.step,
+        "other points": lambda: setattr(explorer, "points", next(points)),
+    }
+
+
+def seconds_of(explorer: Explorer, change: Callable[[], None]) -> dict[str, float]:
+    """Seconds from a change to its picture, in all and by part."""
+    started = time.perf_counter()
+    change()
+    answered = time.perf_counter()
+    pixels = colour(explorer.picture().counts)
+    coloured = time.perf_counter()
+    encode(pixels)
+    ended = time.perf_counter()
+    inside = explorer.seconds
+    known = {part: inside[part] for part in ("transfer", "kernel", "communicate", "wait")}
+    return {
+        "all": ended - started,
+        "trip": answered - started - inside["task"],
+        **known,
+        "other": inside["task"] - sum(known.values()),
+        "colour": coloured - answered,
+        "PNG": ended - coloured,
+    }
+
+
+def by_scikit_learn(X: np.ndarray, explorer: Explorer, k: int) -> float:
+    """Seconds that the picture of another k takes in one process."""
+    picture = explorer.picture()
+    lines, columns = explorer.shape
+    edges = [np.linspace(picture.low[axis], picture.high[axis], n + 1) for axis, n in ((1, lines), (0, columns))]
+    started = time.perf_counter()
+    centers, _ = kmeans_plusplus(X, k, random_state=0)
+    labels = pairwise_distances_argmin(X, centers)
+    place = [np.searchsorted(edge, X[:, f], "right") - 1 for edge, f in zip(edges, (1, 0), strict=True)]
+    inside = (place[0] >= 0) & (place[0] < lines) & (place[1] >= 0) & (place[1] < columns)
+    cell = ((labels * lines + place[0]) * columns + place[1])[inside]
+    counts = np.bincount(cell, minlength=k * lines * columns).reshape(k, lines, columns)
+    assert len(Picture(counts, picture.names, picture.low, picture.high).png) > 0
+    return time.perf_counter() - started
+
+
+def measure(explorer: Explorer, X: np.ndarray, repeats: int) -> None:
+    """Print the tables of one number of rows; the controls take turns."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in controls(explorer)}
+    plain = []
+    for name, change in controls(explorer).items():  # compiles
+        for _ in range(3):
+            seconds_of(explorer, change)
+        found[name].clear()
+    changes = controls(explorer)
+    for turn in range(repeats):
+        for name, change in changes.items():
+            found[name].append(seconds_of(explorer, change))
+        if turn < 3:
+            plain.append(by_scikit_learn(X, explorer, K))
+    rows: list[list[Any]] = []
+    for name, seconds in found.items():
+        every = [1e3 * each["all"] for each in seconds]
+        parts = [f"{1e3 * np.median([each[part] for each in seconds]):.1f}" for part in PARTS]
+        rows.append([name, f"{np.median(every):.0f}", f"{np.quantile(every, 0.95):.0f}", *parts])
+    print(table_text((f"{len(X):,} x 2, ms", "median", "95 %", *PARTS), rows, "l" + "r" * (2 + len(PARTS)), indent=""))
+    ratio = np.median(plain) / np.median([each["all"] for each in found["another k"]])
+    print(
+        f"another k by scikit-learn and NumPy: {1e3 * np.median(plain):.0f} ms, {ratio:.1f} times as long\n", flush=True
+    )
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", type=int, default=2, help="engines")
+    parser.add_argument("--rows", type=float, nargs="+", default=[1e6, 1e7])
+    parser.add_argument("--repeats", type=int, default=21)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore", xpulab.exceptions.OversubscribedWarning)
+    with xpulab.XPUCluster(arguments.n, timeout=120) as cluster:
+        for n in arguments.rows:
+            X = groups(int(n))
+            measure(Explorer(cluster.scatter(X), K), X, arguments.repeats)
+
+
+if __name__ == "__main__":
+    main()
