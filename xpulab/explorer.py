@@ -161,7 +161,7 @@ class Explorer:
     def step(self) -> None:
         """One iteration, as ``KMeans(k, init=centers, max_iter=1)`` does it."""
         with self._lock:
-            result = self._update(self._fit(self.centers, max_iter=1))
+            result = self._update(tol=_TOL)
             self.converged = result["converged"]
             self.trails = [*self.trails, result["centers"]]
             self.inertias = [*self.inertias, result["inertia"]]
@@ -196,9 +196,10 @@ class Explorer:
     def extend_elbow(self, k: int) -> None:
         """One more number of clusters in `elbows`."""
         with self._lock:
-            fit = self._fit("k-means++", max_iter=300, k=self._checked("k", k, self._points))
-            fit["random_state"] = self.random_state
-            answer = self._call(fit, self._points, None, None)
+            parameters = {"n_clusters": self._checked("k", k, self._points), "max_iter": 300, "tol": _TOL}
+            answer = self._call(
+                "explore.fit", self._points, parameters={**parameters, "random_state": self.random_state}
+            )
             self.elbows = dict(sorted({**self.elbows, k: answer.results[0]["inertia"]}.items()))
 
     # -- what can be seen ---------------------------------------------------------------------------------------------
@@ -241,33 +242,32 @@ class Explorer:
 
     def _begin(self, init: str | np.ndarray, k: int | None = None, points: int | None = None) -> None:
         """New trails, from a start or from given centres."""
-        result = self._update(self._fit(init, max_iter=0, k=k), points=points)
+        result = self._update(self._beginning(init, k), points=points)
         self.trails, self.inertias, self.converged = [result["centers"]], [result["inertia"]], False
 
-    def _fit(self, init: str | np.ndarray, max_iter: int, k: int | None = None) -> dict[str, Any]:
-        return {
-            "init": init,
-            "n_clusters": self.k if k is None else k,
-            "max_iter": max_iter,
-            "tol": _TOL,
-            "random_state": self.random_state + self.restarts,
-        }
+    def _beginning(self, init: str | np.ndarray, k: int | None = None) -> dict[str, Any]:
+        n_clusters = self.k if k is None else k
+        return {"init": init, "n_clusters": n_clusters, "random_state": self.random_state + self.restarts}
 
     def _update(
-        self, fit: dict[str, Any] | None = None, features: tuple[int, int] | None = None, points: int | None = None
+        self,
+        begin: dict[str, Any] | None = None,
+        tol: float | None = None,
+        features: tuple[int, int] | None = None,
+        points: int | None = None,
     ) -> dict[str, Any]:
         """The engines' answer to a change, and its picture; nothing has changed here if they raise."""
         started = time.perf_counter()
         features = features or self._features
         points = points or self._points
-        if fit is None and not self._labelled:  # the last change was cut off
-            fit = self._fit(self.centers, max_iter=0)
+        if begin is None and not self._labelled:  # the last change was cut off
+            begin = self._beginning(self.centers)
         self._labelled = False
-        k = self.k if fit is None else fit["n_clusters"]
+        k = self.k if begin is None else begin["n_clusters"]
         view = self._view(features)
         with Outgoing() as outgoing:
             target, counts = outgoing.receive((k, *self.shape), np.int32)
-            answer = self._call(fit, points, view, target)
+            answer = self._call("explore.update", points, begin=begin, tol=tol, view=view, target=target)
         self._labelled, self._features, self._points = True, features, points
         self._picture = Picture(
             counts=counts, names=(self.names[features[0]], self.names[features[1]]), low=view["low"], high=view["high"]
@@ -276,12 +276,9 @@ class Explorer:
         self.seconds = {"total": time.perf_counter() - started, "task": max(answer.totals), **slowest}
         return answer.results[0]
 
-    def _call(
-        self, fit: dict[str, Any] | None, points: int, view: dict[str, Any] | None, target: dict[str, Any] | None
-    ) -> Answer:
+    def _call(self, task: str, points: int, **payload: Any) -> Answer:
         source = self.rows.source(self._cluster)
-        payload = {"explorer": self._id, "source": source, "points": points, "fit": fit, "view": view, "target": target}
-        return self._cluster.call("explore.update", payload)
+        return self._cluster.call(task, {"explorer": self._id, "source": source, "points": points, **payload})
 
     def _view(self, features: tuple[int, int]) -> dict[str, Any]:
         low, high = (tuple(float(limit[f]) for f in features) for limit in self.limits)

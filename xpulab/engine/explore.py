@@ -18,7 +18,7 @@ from xpulab.engine.sources import rows_of
 from xpulab.kernels.histogram import count_pixels, ranges
 from xpulab.kernels.rows import Rows, take
 
-__all__ = ["Held", "chosen_rows", "facts", "fit", "held_for", "picture"]
+__all__ = ["Held", "begin", "chosen_rows", "facts", "held_for", "picture", "step", "whole_fit"]
 
 
 @dataclass(eq=False)
@@ -33,19 +33,23 @@ class Held:
         How many of all ranks' rows are in view.
     problem : Problem
         Those rows of this rank.
-    outcome : Outcome or None
-        Of the fit that was pictured last.
+    labels : Labels
+        Of these rows, for `centers`.
+    centers : numpy.ndarray of shape (n_clusters, n_features)
+        In the shifted frame.
     """
 
     handle: str
     points: int
     problem: kmeans.Problem
-    outcome: kmeans.Outcome | None = None
+    labels: Any
+    centers: np.ndarray
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the device, the labels aside."""
-        return self.problem.rows.nbytes if self.points < self.problem.n_samples else 0
+        """Bytes on the device: of the labels, and of the rows if they are copies."""
+        copied = self.problem.rows.nbytes if self.points < self.problem.n_samples else 0
+        return copied + self.labels.current.nbytes + self.labels.listed.nbytes
 
 
 def chosen_rows(first: int, last: int, points: int, n_samples: int) -> np.ndarray:
@@ -97,7 +101,9 @@ def held_for(task: Task, explorer: str, source: dict[str, Any], points: int) -> 
         bounds = [0, *np.cumsum(task.comm.allgather(len(mine))).tolist()]
     problem = kmeans.Problem(task, rows, bounds, None)
     problem.shift = _coarse(problem)
-    task.engine.handles[explorer] = held = Held(source["handle"], points, problem)
+    labels = problem.kernels.new_labels(task.device, rows.n_samples)
+    centers = np.empty((0, rows.n_features), rows.dtype)
+    task.engine.handles[explorer] = held = Held(source["handle"], points, problem, labels, centers)
     return held
 
 
@@ -111,24 +117,40 @@ def _coarse(problem: kmeans.Problem) -> np.ndarray:
     return (np.round(problem.mean / grid) * grid).astype(problem.rows.dtype)
 
 
-def fit(
-    problem: kmeans.Problem, init: str | np.ndarray, n_clusters: int, max_iter: int, tol: float, random_state: int
-) -> tuple[kmeans.Outcome, dict[str, Any]]:
-    """Centres after `max_iter` iterations from a start, with none the start itself; and what the notebook gets."""
-    start = init if isinstance(init, str) else [init]
-    outcome = kmeans.fit(problem, start, n_clusters, 1, max_iter, tol, np.random.RandomState(random_state))
-    return outcome, {
-        "centers": outcome.centers + problem.shift,
-        "inertia": outcome.inertia,
-        "converged": bool(problem.history) and problem.history[-1][3] <= problem.tolerance(tol),
-    }
+def begin(held: Held, init: str | np.ndarray, n_clusters: int, random_state: int) -> float:
+    """Take up centres, from a start or as given, and label the rows; the inertia."""
+    problem = held.problem
+    if isinstance(init, str):
+        held.centers = kmeans.start(problem, init, n_clusters, np.random.RandomState(random_state))
+    else:
+        held.centers = (init - problem.shift).astype(problem.rows.dtype)
+    problem.kernels.assign(problem.rows, problem.shift, held.centers, held.labels, again=False)
+    return kmeans.inertia(problem, held.centers, held.labels)
+
+
+def step(held: Held, tol: float) -> tuple[float, bool]:
+    """One iteration; the inertia, and whether a fit would end here.
+
+    The new labels come with their sums, so that the next iteration adds up only the rows that go elsewhere.
+    """
+    problem = held.problem
+    turn = kmeans.iterate(problem, held.centers, held.labels)
+    held.centers = turn.centers
+    problem.kernels.lloyd_step(problem.rows, problem.shift, held.centers, held.labels)
+    inertia = kmeans.inertia(problem, held.centers, held.labels)
+    return inertia, turn.center_shift <= problem.tolerance(tol)
 
 
 def picture(held: Held, view: dict[str, Any]) -> np.ndarray:
     """Rows of all ranks by cluster and pixel on rank 0, nothing elsewhere: shape (n_clusters or 0, lines, columns)."""
-    problem, outcome = held.problem, held.outcome
-    assert outcome is not None
-    assert isinstance(problem.rows, Rows)
-    counts = count_pixels(problem.rows, outcome.labels, len(outcome.centers), **view)
-    total = problem.comm.reduce(counts)
+    rows = held.problem.rows
+    assert isinstance(rows, Rows)
+    counts = count_pixels(rows, held.labels, len(held.centers), **view)
+    total = held.problem.comm.reduce(counts)
     return counts[:0] if total is None else total
+
+
+def whole_fit(held: Held, n_clusters: int, max_iter: int, tol: float, random_state: int) -> float:
+    """The inertia at the end of a fit, which leaves the centres and labels here as they are."""
+    random = np.random.RandomState(random_state)
+    return kmeans.fit(held.problem, "k-means++", n_clusters, 1, max_iter, tol, random).inertia

@@ -26,7 +26,7 @@ from xpulab.engine.tuning import tune
 from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.host import count_positive, inertia_of_sums, move_centers
 
-__all__ = ["Outcome", "Problem", "fit"]
+__all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "start"]
 
 _USUAL_ITERATIONS = 300  # a fit that may do a million more often converges long before
 
@@ -40,6 +40,17 @@ class Outcome:
     inertia: float
     n_iter: int
     messages: list[str]
+
+
+@dataclass
+class Turn:
+    """One iteration: where the centres go, the inertia before they do, and what decides on the next one."""
+
+    centers: np.ndarray
+    inertia: float
+    center_shift: float
+    changed: bool
+    cancelled: bool
 
 
 class Problem:
@@ -149,13 +160,13 @@ def fit(
     best: Outcome | None = None
     for run in range(n_init):
         if isinstance(init, str):
-            start = _starts[init](problem, n_clusters, random)
+            centers = start(problem, init, n_clusters, random)
         else:
-            start = (init[run] - problem.shift).astype(problem.rows.dtype)
+            centers = (init[run] - problem.shift).astype(problem.rows.dtype)
         if run == 0:
             passes = n_init * min(max_iter, _USUAL_ITERATIONS)
-            problem.tuning = tune(problem.task, problem.rows, problem.shift, start, problem.n_samples, passes)
-        outcome = _lloyd(problem, start, max_iter, tolerance, run)
+            problem.tuning = tune(problem.task, problem.rows, problem.shift, centers, problem.n_samples, passes)
+        outcome = _lloyd(problem, centers, max_iter, tolerance, run)
         better = best is None or outcome.inertia < best.inertia
         if better and not (best is not None and _same_clustering(problem, outcome.labels, best.labels, n_clusters)):
             best = outcome
@@ -165,42 +176,58 @@ def fit(
 
 def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: float, run: int) -> Outcome:
     """Lloyd's iterations from given centres."""
-    rows, shift, comm = problem.rows, problem.shift, problem.comm
-    k, d = centers.shape
-    labels = problem.kernels.new_labels(problem.task.device, rows.n_samples)
+    labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
     messages = []
     strict = False
     iteration = -1
     for iteration in range(max_iter):
-        sums, weights, moves = problem.kernels.lloyd_step(rows, shift, centers, labels)
-        _clear_absent(problem, labels, sums, weights)
-        # One reduction an iteration carries everything: sums, weights, changes, and the request to stop.
-        total = comm.allreduce(np.concatenate([sums.ravel(), weights, [moves, problem.task.cancelled()]]))
-        sums, weights = total[: k * d].reshape(k, d), total[k * d : -2]
-        changed, cancelled = total[-2:]
-        inertia = inertia_of_sums(problem.total_squares, sums, weights, centers)
-        if not weights.all():
-            _relocate(problem, centers, labels, sums, weights)
-        moved = np.empty_like(centers)
-        center_shift = move_centers(sums, weights, centers, moved)
-        problem.note(run + 1, iteration + 1, inertia, center_shift)
-        messages.append(f"Iteration {iteration}, inertia {inertia}.")
-        centers = moved
-        if cancelled:
-            raise Interrupted({"centers": centers + shift, "inertia": inertia, "n_iter": iteration + 1})
-        if not changed:
+        turn = iterate(problem, centers, labels)
+        problem.note(run + 1, iteration + 1, turn.inertia, turn.center_shift)
+        messages.append(f"Iteration {iteration}, inertia {turn.inertia}.")
+        centers = turn.centers
+        if turn.cancelled:
+            centers = centers + problem.shift
+            raise Interrupted({"centers": centers, "inertia": turn.inertia, "n_iter": iteration + 1})
+        if not turn.changed:
             messages.append(f"Converged at iteration {iteration}: strict convergence.")
             strict = True
             break
-        if center_shift <= tolerance:
+        if turn.center_shift <= tolerance:
             messages.append(
-                f"Converged at iteration {iteration}: center shift {center_shift} within tolerance {tolerance}."
+                f"Converged at iteration {iteration}: center shift {turn.center_shift} within tolerance {tolerance}."
             )
             break
     if not strict:
-        problem.kernels.assign(rows, shift, centers, labels)
-    final = float(comm.allreduce(np.array([problem.kernels.inertia(rows, shift, centers, labels)]))[0])
-    return Outcome(centers, labels, final, iteration + 1, messages)
+        problem.kernels.assign(problem.rows, problem.shift, centers, labels)
+    return Outcome(centers, labels, inertia(problem, centers, labels), iteration + 1, messages)
+
+
+def iterate(problem: Problem, centers: np.ndarray, labels: Any) -> Turn:
+    """One iteration: the rows' nearest centres, which `labels` then hold, and where the centres go from there."""
+    k, d = centers.shape
+    sums, weights, moves = problem.kernels.lloyd_step(problem.rows, problem.shift, centers, labels)
+    _clear_absent(problem, labels, sums, weights)
+    # One reduction an iteration carries everything: sums, weights, changes, and the request to stop.
+    total = problem.comm.allreduce(np.concatenate([sums.ravel(), weights, [moves, problem.task.cancelled()]]))
+    sums, weights = total[: k * d].reshape(k, d), total[k * d : -2]
+    changed, cancelled = total[-2:]
+    before = inertia_of_sums(problem.total_squares, sums, weights, centers)
+    if not weights.all():
+        _relocate(problem, centers, labels, sums, weights)
+    moved = np.empty_like(centers)
+    center_shift = move_centers(sums, weights, centers, moved)
+    return Turn(moved, before, center_shift, bool(changed), bool(cancelled))
+
+
+def inertia(problem: Problem, centers: np.ndarray, labels: Any) -> float:
+    """Of all rows, from the differences to their own centres."""
+    mine = problem.kernels.inertia(problem.rows, problem.shift, centers, labels)
+    return float(problem.comm.allreduce(np.array([mine]))[0])
+
+
+def start(problem: Problem, init: str, n_clusters: int, random: np.random.RandomState) -> np.ndarray:
+    """Centres to begin with, in the shifted frame: "k-means++" or "random"."""
+    return _starts[init](problem, n_clusters, random)
 
 
 def _clear_absent(problem: Problem, labels: Any, sums: np.ndarray, weights: np.ndarray) -> None:
@@ -259,6 +286,8 @@ def _same_clustering(problem: Problem, labels: Any, best: Any, n_clusters: int) 
 
 def _draw(problem: Problem, uniforms: np.ndarray, taken: np.ndarray) -> np.ndarray:
     """Rows for uniform numbers, with a chance in proportion to their weights, `taken` ones aside: NumPy's `choice`."""
+    if problem.weights is None and not len(taken):  # then the running sum of the weights is the number of the row
+        return np.minimum((uniforms * problem.n_samples).astype(np.int64), problem.n_samples - 1)
     weights = np.ones(problem.rows.n_samples) if problem.weights is None else problem.weights.astype(np.float64)
     local = taken[(taken >= problem.first) & (taken < problem.first + len(weights))] - problem.first
     if len(local):

@@ -132,18 +132,29 @@ def _explore_update(
     explorer: str,
     source: dict[str, Any],
     points: int,
-    fit: dict[str, Any] | None,
-    view: dict[str, Any] | None,
-    target: dict[str, Any] | None,
+    begin: dict[str, Any] | None,
+    tol: float | None,
+    view: dict[str, Any],
+    target: dict[str, Any],
 ) -> dict[str, Any]:
-    """A fit and its picture; the picture alone, of the fit that was pictured last; or a fit alone."""
+    """New centres if there is a `begin`, an iteration if there is a `tol`, and the picture."""
     held = explore.held_for(task, explorer, source, points)
-    outcome, result = (held.outcome, {}) if fit is None else explore.fit(held.problem, **fit)
-    if view is not None and target is not None:
-        held.outcome = outcome
-        counts = explore.picture(held, view)
-        write_block(task, target, [0, *[target["shape"][0]] * task.comm.size], counts)
-    return result
+    result: dict[str, Any] = {"converged": False}
+    if begin is not None:
+        result["inertia"] = explore.begin(held, **begin)
+    if tol is not None:
+        result["inertia"], result["converged"] = explore.step(held, tol)
+    counts = explore.picture(held, view)
+    write_block(task, target, [0, *[target["shape"][0]] * task.comm.size], counts)
+    return {**result, "centers": held.centers + held.problem.shift}
+
+
+@task("explore.fit")
+def _explore_fit(
+    task: Task, explorer: str, source: dict[str, Any], points: int, parameters: dict[str, Any]
+) -> dict[str, Any]:
+    held = explore.held_for(task, explorer, source, points)
+    return {"inertia": explore.whole_fit(held, **parameters)}
 
 
 @task("run")
