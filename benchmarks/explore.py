@@ -41,9 +41,10 @@ def controls(explorer: Explorer) -> dict[str, Callable[[], None]]:
     points: Iterator[int] = cycle([n // 10, n // 2, n])
     return {
         "another k": lambda: setattr(explorer, "k", next(ks)),
+        "first iteration": explorer.step,
+        "next iteration": explorer.step,
         "other features": lambda: setattr(explorer, "features", next(features)),
         "a centre is dragged": lambda: explorer.move_center(0, *next(places)),
-        "one iteration": explorer.step,
         "other points": lambda: setattr(explorer, "points", next(points)),
     }
 
