@@ -17,7 +17,7 @@ ROOT = Path(xpulab.__file__).parent
 # notebook's process and the engines' (None) only the modules that both sides share pass.
 LAYERS = [
     ["magics", "cli", "__main__", "demo", "doctor"],
-    ["widgets", "commands"],
+    ["widgets", "commands", "profiling"],
     ["cluster", "calls", "cells", "explorer"],
     ["deploy", "data"],
     None,

@@ -232,3 +232,28 @@ def test_a_task_says_where_it_stands_and_how_it_ended() -> None:
     task.finish("failed", "mpiexec said:\n  no such file")
     task.seconds = 2.5
     assert str(task) == "start 4 engines: failed after 2.5 s\n  mpiexec said:\n  no such file"
+
+
+def test_a_view_that_takes_long_is_drawn_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "FIRST", 0.01)
+    monkeypatch.setattr(progress, "INTERVAL", 0.01)
+    draws: list[int] = []
+
+    class Heavy:
+        def update(self, report: Any) -> None:
+            draws.append(1)
+            end = time.thread_time() + 0.02
+            while time.thread_time() < end:
+                pass
+
+        def close(self, report: Any) -> None:
+            pass
+
+    unsubscribe = progress.subscribe(lambda report: Heavy())
+    started = time.monotonic()
+    with progress.open(progress.TaskReport("work")) as handle:
+        for _ in range(100):
+            handle.update()
+            time.sleep(0.01)
+    unsubscribe()
+    assert 1 <= len(draws) <= 1 + (time.monotonic() - started) / (0.02 / progress.SHARE)

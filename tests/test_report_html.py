@@ -56,9 +56,12 @@ def test_bars_show_the_phases_to_scale_with_a_pattern_for_each() -> None:
 def test_pictures_are_hidden_from_screen_readers_or_described() -> None:
     document = Document(fit_html(report(iterations=5)))
     assert [a["aria-hidden"] for a in document.attributes("div") if a.get("class") == "xpu-bar"] == ["true", "true"]
-    (svg,) = document.attributes("svg")
-    assert svg["role"] == "img"
-    assert svg["aria-label"] == "Inertia by iteration: from 999 to 199 in 5 iterations"
+    inertia, shift = document.attributes("svg")
+    assert (inertia["role"], shift["role"]) == ("img", "img")
+    assert inertia["aria-label"] == "Inertia by iteration: from 999 to 199 in 5 iterations"
+    assert shift["aria-label"] == (
+        "Centre shift by iteration, on a logarithmic scale: from 0.5 to 0.0312 in 5 iterations"
+    )
 
 
 def test_the_curve_spans_its_frame_and_the_best_run_stands_out() -> None:

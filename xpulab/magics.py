@@ -1,7 +1,8 @@
-"""``%xpu_cluster`` and ``%%xpu``: parse a line, make the call, hand back what it returned."""
+"""``%xpu_cluster``, ``%%xpu`` and ``%%xpu_profile``: parse a line, make the call, hand back what it returned."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 import shlex
@@ -9,6 +10,7 @@ from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.display import display
 from traitlets import Bool, Float, Int, Unicode
 
 from xpulab import widgets
@@ -17,6 +19,7 @@ from xpulab.commands import Help, Parser, add_placement, count, identifier, numb
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current
 from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import ClusterError, UsageError
+from xpulab.profiling import profiled
 from xpulab.rendering import Text
 
 __all__ = ["XPUMagics", "load", "unload"]
@@ -64,6 +67,26 @@ class XPUMagics(Magics):
         output = run_cell(current_cluster(), cell, arguments.ranks, arguments.out)
         if arguments.out is not None and self.shell is not None:
             self.shell.user_ns[arguments.out] = output.values
+
+    @cell_magic("xpu_profile")  # type: ignore[arg-type]
+    def xpu_profile(self, line: str, cell: str) -> Any:
+        """Show what every fit and predict of the cell took; the value is the cell's: ``%%xpu_profile [--out name]``.
+
+        ``--out name``: keep the `Profile`: ``reports`` are the calls', and ``to_dict`` turns all of it to plain values.
+        """
+        try:
+            arguments = _profile_parser().parse_args(_words(line))
+        except Help as text:
+            print(text)
+            return None
+        assert self.shell is not None
+        try:
+            with profiled() as profile:
+                return _value_of(self.shell, cell)
+        finally:
+            if arguments.out is not None:
+                self.shell.user_ns[arguments.out] = profile
+            display(profile)
 
     @context_matcher(identifier=f"xpulab.{_NAME}")
     def complete(self, context: CompletionContext) -> dict[str, Any]:
@@ -169,6 +192,28 @@ def _cell_parser() -> Parser:
     return parser
 
 
+def _profile_parser() -> Parser:
+    """Of the words after ``%%xpu_profile``."""
+    parser = Parser(
+        prog="%%xpu_profile",
+        description="Run the cell, and show what every fit and predict in it took; the value is the cell's.",
+    )
+    parser.add_argument("--out", type=identifier, metavar="NAME", help="keep the profile under this name")
+    return parser
+
+
+def _value_of(shell: Any, cell: str) -> Any:
+    """Run a cell as the shell would; the value of its last line if that is an expression."""
+    source = shell.transform_cell(cell)
+    name = shell.compile.cache(source, shell.execution_count)
+    tree = shell.transform_ast(shell.compile.ast_parse(source, filename=name))
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(shell.compile(tree, name, "exec"), shell.user_global_ns, shell.user_ns)
+    if last is None:
+        return None
+    return eval(shell.compile(ast.Expression(last.value), name, "eval"), shell.user_global_ns, shell.user_ns)
+
+
 def _last(arguments: Any) -> Any:
     if arguments.output:
         output = current_cluster().last_output
@@ -208,7 +253,8 @@ def unload(ipython: Any) -> None:
     widgets.uninstall()
     magics = ipython.magics_manager.registry.pop("XPUMagics")
     ipython.magics_manager.magics["line"].pop(_NAME)
-    ipython.magics_manager.magics["cell"].pop("xpu")
+    for name in ("xpu", "xpu_profile"):
+        ipython.magics_manager.magics["cell"].pop(name)
     ipython.Completer.custom_matchers.remove(magics.complete)
     ipython.input_transformers_cleanup.remove(_help_at_end)
     ipython.configurables.remove(magics)

@@ -30,6 +30,8 @@ __all__ = ["ProgressHandle", "Report", "TaskReport", "View", "open", "subscribe"
 FIRST = 0.2
 #: Least seconds between two updates; a front end redraws each.
 INTERVAL = 0.1
+#: Part of a core's time that drawing may take, or a view is drawn less often; sending it takes as much again.
+SHARE = 0.005
 #: Seconds after which a view is called although nothing was reported, so that its clock goes on.
 TICK = 1.0
 
@@ -157,8 +159,10 @@ class ProgressHandle(Generic[R]):
             pause = INTERVAL
             if self._changed or time.monotonic() - drawn >= TICK:
                 self._changed = False
+                begun = time.thread_time()
                 self._tell(lambda view: view.update(self.report))
                 drawn = time.monotonic()
+                pause = max(INTERVAL, (time.thread_time() - begun) / SHARE)
 
     def _tell(self, call: Callable[[View], None]) -> None:
         self._views = [view for view in self._views if self._survives(call, view)]

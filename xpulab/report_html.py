@@ -6,10 +6,21 @@ facts and the table are plain HTML that reads well without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from xpulab.rendering import Html, block, escape, format_count, format_number, format_seconds, format_size, table_html
+from xpulab.rendering import (
+    Html,
+    block,
+    escape,
+    format_count,
+    format_number,
+    format_seconds,
+    format_size,
+    plain,
+    table_html,
+)
 from xpulab.report_figure import COLOURS
 from xpulab.report_text import comparison_table, time_unit
 
@@ -52,7 +63,9 @@ overflow:hidden;background:rgba(128,128,128,.25)}
 -webkit-print-color-adjust:exact;print-color-adjust:exact}
 .xpu .xpu-key{display:inline-block;width:11px;height:11px;margin-right:5px;vertical-align:-1px}
 .xpu .xpu-p-other{border:1px dotted}
-.xpu .xpu-curve{display:grid;grid-template-columns:auto minmax(200px,460px);grid-template-rows:auto 110px auto;
+.xpu .xpu-curves{display:flex;flex-wrap:wrap;gap:0 28px}
+.xpu .xpu-curve{display:grid;flex:1 1 260px;max-width:520px;grid-template-columns:auto minmax(160px,460px);
+grid-template-rows:auto 110px auto;
 gap:3px 8px;justify-content:start;margin:12px 0 4px;font-size:11px;font-variant-numeric:tabular-nums}
 .xpu .xpu-curve .xpu-y{display:flex;flex-direction:column;justify-content:space-between;text-align:right}
 .xpu .xpu-curve .xpu-x{grid-column:2;display:flex;justify-content:space-between}
@@ -79,7 +92,7 @@ def fit_html(report: FitReport) -> Html:
     parts += [_facts(report), _message(report.message)]
     if report.engines:
         parts.append(_engines_table(report.engines))
-    parts.append(_curve(report))
+    parts.append(_curves(report))
     parts += [_message(note) for note in report.notes]
     if report.status != "running":  # while it runs each redraw would fold them up again
         parts += [_folded("Parameters", report.parameters), _folded("Versions", report.versions)]
@@ -162,7 +175,8 @@ def _facts(report: FitReport) -> str:
     if report.status == "running" and report.remaining is not None:
         facts["time left"] = f"at most {format_seconds(report.remaining)}"
     if report.slowest is not None and report.imbalance is not None:
-        facts["slowest engine"] = f"{report.slowest.rank}, {report.imbalance:.0f} % more work than the mean"
+        slowest = f"{report.slowest.rank} ({plain(report.slowest.device)})"
+        facts["slowest engine"] = f"{slowest}, {report.imbalance:.0f} % more work than the mean"
     if report.tiles:
         facts["tile"] = report.tiles
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
@@ -205,26 +219,40 @@ def _bar(engine: EngineReport, longest: float) -> Html:
     return Html(f'<div class="xpu-bar" aria-hidden="true">{pieces}</div>')
 
 
-def _curve(report: FitReport) -> str:
-    """Inertia against iteration. The labels are HTML beside the SVG: they keep their size when it is stretched."""
+def _curves(report: FitReport) -> str:
+    """Inertia and centre shift against iteration, of each run.
+
+    The labels are HTML beside the SVG: they keep their size when it is stretched.
+    """
+    seen = tuple(report.iterations)  # it grows while it is drawn
+    inertias = [(i.init, i.number, i.inertia) for i in seen if i.inertia is not None]
+    # The shift falls by orders of magnitude; 0, at the end of some fits, is not on a logarithmic scale.
+    shifts = [(i.init, i.number, math.log10(i.center_shift)) for i in seen if i.center_shift]
+    last = {i.init: i.inertia for i in seen if i.inertia is not None}
+    best = min(last, key=last.__getitem__, default=0)
+    curves = _curve("Inertia by iteration", inertias, best, lambda v, digits: format_number(v, digits)) + _curve(
+        "Centre shift by iteration, on a logarithmic scale", shifts, best, lambda v, _: format_number(10**v, 3)
+    )
+    return f'<div class="xpu-curves">{curves}</div>' if curves else ""
+
+
+def _curve(name: str, seen: Sequence[tuple[int, int, float]], best: int, show: Callable[[float, int], str]) -> str:
+    """One quantity as a line a run; ``seen`` are run, iteration and value, and ``show`` writes a value."""
     runs: dict[int, list[tuple[int, float]]] = {}
-    for iteration in tuple(report.iterations):
-        if iteration.inertia is not None:
-            runs.setdefault(iteration.init, []).append((iteration.number, iteration.inertia))
-    values = [value for points in runs.values() for _, value in points]
-    last = max((number for points in runs.values() for number, _ in points), default=1)
-    if last < 2:
+    for run, number, value in seen:
+        runs.setdefault(run, []).append((number, value))
+    values = [value for *_, value in seen]
+    last = max((number for _, number, _ in seen), default=1)
+    if last < 2 or best not in runs:
         return ""
     low, high = min(values), max(values)
-    best = min(runs, key=lambda run: runs[run][-1][1])
     lines = "".join(_polyline(points, last, low, high, run == best) for run, points in runs.items())
-    name = "Inertia by iteration" + (", the best run in bold" if len(runs) > 1 else "")
-    first, final = (format_number(runs[best][end][1]) for end in (0, -1))
+    name += ", the best run in bold" if len(runs) > 1 else ""
+    first, final = (show(runs[best][end][1], 6) for end in (0, -1))
     label = f"{name}: from {first} to {final} in {runs[best][-1][0]} iterations"
     return (
         f'<div class="xpu-curve"><div class="xpu-name xpu-dim">{name}</div>'
-        f'<div class="xpu-y" aria-hidden="true">'
-        f"<span>{format_number(high, 4)}</span> <span>{format_number(low, 4)}</span></div>"
+        f'<div class="xpu-y" aria-hidden="true"><span>{show(high, 4)}</span> <span>{show(low, 4)}</span></div>'
         f'<svg role="img" aria-label="{label}" viewBox="0 0 100 100" preserveAspectRatio="none">{lines}</svg>'
         f'<div class="xpu-x" aria-hidden="true"><span>1</span> <span>iteration</span> <span>{last}</span></div></div>'
     )

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from xpulab import progress
-from xpulab.deploy.cluster import XPUCluster
-from xpulab.deploy.status import ClusterStatus
 from xpulab.widgets.cluster_view import ClusterView
 from xpulab.widgets.fit_view import NotebookView, NotebookViews, TextView
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+    from xpulab.deploy.cluster import XPUCluster
+    from xpulab.deploy.status import ClusterStatus
 
 __all__ = [
     "ClusterView",
@@ -45,9 +46,13 @@ def install(shell: InteractiveShell | None = None) -> None:
     _undo.append(progress.subscribe(NotebookViews(shell)))
     assert shell.display_formatter is not None
     displays = shell.display_formatter.ipython_display_formatter
-    for kind, show in ((XPUCluster, _show_cluster), (ClusterStatus, _show_status)):
-        displays.for_type(kind, show)
-        _undo.append(lambda kind=kind: displays.pop(kind, None))  # type: ignore[misc]
+    # By name: their modules bring ipyparallel.
+    for module, name, show in (
+        ("xpulab.deploy.cluster", "XPUCluster", _show_cluster),
+        ("xpulab.deploy.status", "ClusterStatus", _show_status),
+    ):
+        displays.for_type_by_name(module, name, show)
+        _undo.append(lambda name=f"{module}.{name}": displays.pop(name, None))  # type: ignore[misc]
 
 
 def uninstall() -> None:

@@ -8,6 +8,7 @@ decides which is seen, because the front ends leave an error in the place of a w
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import math
@@ -15,15 +16,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from xpulab.deploy.cluster import XPUCluster
-from xpulab.deploy.status import ClusterStatus, EngineStatus
+from xpulab.progress import SHARE
 from xpulab.rendering import Html, block, escape
+
+if TYPE_CHECKING:
+    from xpulab.deploy.cluster import XPUCluster
+    from xpulab.deploy.status import ClusterStatus, EngineStatus
 
 __all__ = ["ClusterView"]
 
-_INTERVAL = 0.25  # seconds between two looks at the board
+_INTERVAL = 0.5  # seconds between two looks at the board
 _STANDING = 2.0  # least seconds between two updates of the standing form, each of which changes the notebook
 _BEAT = 0.5  # seconds; ages of heartbeats are rounded up to it, or the table would change at every look
 
@@ -81,11 +85,13 @@ class ClusterView:
         return {**(self._widget.bundle() if self._widget else {}), **self._standing(status)}
 
     def _follow(self) -> None:
-        while not self._closed.wait(_INTERVAL):
-            try:
+        pause = _INTERVAL
+        while not self._closed.wait(pause):
+            begun = time.thread_time()
+            # An error: the cluster was stopped while it was read, and the next look is right.
+            with contextlib.suppress(Exception):
                 self._update()
-            except Exception:  # the cluster was stopped while it was read: the next look is right
-                continue
+            pause = max(_INTERVAL, (time.thread_time() - begun) / SHARE)
 
     def _update(self) -> None:
         from IPython.display import display
