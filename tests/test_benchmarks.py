@@ -1,4 +1,4 @@
-"""The benchmark runs, every system solves the same problem, and what it keeps can be read."""
+"""The benchmarks run, every system solves the same problem, and what it keeps can be read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "kmeans.py"
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 @pytest.mark.cluster
 def test_a_small_sample_against_scikit_learn(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--quick", "--systems", "xpulab,scikit-learn", "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "kmeans.py"),
+        "--quick",
+        "--systems",
+        "xpulab,scikit-learn",
+        "--out",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     kept = json.loads((tmp_path / "kmeans.json").read_text())
@@ -26,3 +34,13 @@ def test_a_small_sample_against_scikit_learn(tmp_path: Path) -> None:
     assert (tmp_path / "kmeans.png").stat().st_size > 1000
     assert "x xpulab" in done.stdout
     assert "of FMA limit" in done.stdout
+
+
+@pytest.mark.cluster
+def test_the_explorer_and_scikit_learn_count_the_same_picture() -> None:
+    command = [sys.executable, str(BENCHMARKS / "explore.py"), "--rows", "2e4", "--repeats", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert "20,000 x 2, ms" in done.stdout
+    assert "next iteration" in done.stdout
+    assert "by scikit-learn and NumPy" in done.stdout
