@@ -33,7 +33,7 @@ class Recorded:
         self.last_report: Any = None
         self.script = script
 
-    def call(self, name: str, payload: dict[str, Any], watch: Any) -> Answer:
+    def call(self, name: str, payload: dict[str, Any], watch: Any, again: Any) -> Answer:
         for fields in self.script:
             time.sleep(fields.pop("after", 0))
             for field, value in fields.items():
@@ -53,13 +53,22 @@ class Recorded:
         return Answer(replies)
 
 
+class Nothing:
+    """There are no rows to send."""
+
+    again = False
+
+    def __call__(self) -> dict[str, Any]:
+        return {}
+
+
 def followed(script: list[dict[str, Any]]) -> tuple[FitReport, list[dict[str, Any]]]:
     """The report at the end, and as it was after each look at the board."""
     stages: list[dict[str, Any]] = []
     call = Call(KMeans(3), "fit", np.zeros((100, 2), np.float32), Recorded(script), n_init=2)  # type: ignore[arg-type]
     with call:
         call._handle.update = lambda report=None: stages.append(call.report.to_dict())  # type: ignore[method-assign]
-        call.send("KMeans.fit")
+        call.send("KMeans.fit", Nothing())
     return call.report, stages
 
 

@@ -9,17 +9,29 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from xpulab import progress
 from xpulab.board import PHASES, RUNS
+from xpulab.checkpoint import Checkpoint
 from xpulab.deploy.cluster import Answer, XPUCluster
+from xpulab.exceptions import EngineLostError
 from xpulab.rendering import format_seconds
 from xpulab.report import EngineReport, FitReport, Iteration
 
-__all__ = ["Call"]
+__all__ = ["Call", "Packing"]
+
+
+class Packing(Protocol):
+    """Sends the rows that a task needs."""
+
+    #: Whether they can be sent again, because this process has them.
+    again: bool
+
+    def __call__(self) -> dict[str, Any]:
+        """The arguments of the task that say where they are."""
 
 
 class Call:
@@ -65,17 +77,7 @@ class Call:
             n_init=n_init,
             versions=_versions(cluster),
             notes=list(cluster.plan().warnings),
-            engines=[
-                EngineReport(
-                    rank=fact["rank"],
-                    host=fact["host"],
-                    pid=fact["pid"],
-                    device=fact["device"]["name"],
-                    rows=0,
-                    cores=fact["cores"],
-                )
-                for fact in cluster.facts
-            ],
+            engines=_engine_reports(cluster),
         )
 
     def __enter__(self) -> Call:
@@ -96,16 +98,44 @@ class Call:
         yield
         self.report.notes.append(f"rows handed over by the notebook in {format_seconds(time.perf_counter() - started)}")
 
-    def send(self, task: str, **payload: Any) -> Answer:
+    def send(self, task: str, packing: Packing, checkpoint: Checkpoint | None = None, **payload: Any) -> Answer:
         """Run the task on all engines; the report follows it.
+
+        Parameters
+        ----------
+        task : str
+        packing : Packing
+            Sends the rows; again, where engines were lost and the cluster has started new ones.
+        checkpoint : Checkpoint, optional
+            Where the task keeps its state. After a loss it goes on from there, by its argument ``resume``.
+        **payload : Any
+            Other arguments of the task.
 
         Raises
         ------
         EngineError, EngineLostError, KeyboardInterrupt
             As `XPUCluster.call`.
         """
+        payload |= packing()
+        if checkpoint is not None:
+            payload["checkpoint"] = checkpoint.path
+        self._kept = _kept(self.report, None)
+
+        def again(lost: EngineLostError) -> dict[str, Any]:
+            state = checkpoint.read() if checkpoint is not None else None
+            if state is not None:
+                payload["resume"] = state
+            self._kept = _kept(self.report, payload.get("resume"))
+            on = f"went on from iteration {state['iteration']}" if state else "began anew"
+            self.report.notes.append(
+                f"{lost.reason}; the cluster started new engines, and the {self.report.method} {on}"
+            )
+            self.report.engines = _engine_reports(self.cluster)
+            return payload | packing()
+
         try:
-            answer = self.cluster.call(task, payload, functools.partial(self._follow, task))
+            follow = functools.partial(self._follow, task)
+            answer = self.cluster.call(task, payload, follow, again if packing.again else None)
         except KeyboardInterrupt as interrupt:
             if interrupt.args and isinstance(interrupt.args[0], Answer):
                 self._fill(interrupt.args[0])
@@ -166,10 +196,30 @@ class Call:
         history = answer.results[0].get("history")
         if history:
             times = np.diff([0.0, *(elapsed for *_, elapsed in history)])
-            self.report.iterations = [
+            self.report.iterations = self._kept + [
                 Iteration(iteration, inertia, shift, float(seconds), run)
                 for (run, iteration, inertia, shift, _), seconds in zip(history, times, strict=True)
             ]
+
+
+def _kept(report: FitReport, state: dict[str, Any] | None) -> list[Iteration]:
+    """The iterations of which a fit that goes on has the outcome."""
+    last = (state["run"] + 1, state["iteration"]) if state else (0, 0)
+    return [iteration for iteration in report.iterations if (iteration.init, iteration.number) <= last]
+
+
+def _engine_reports(cluster: XPUCluster) -> list[EngineReport]:
+    return [
+        EngineReport(
+            rank=fact["rank"],
+            host=fact["host"],
+            pid=fact["pid"],
+            device=fact["device"]["name"],
+            rows=0,
+            cores=fact["cores"],
+        )
+        for fact in cluster.facts
+    ]
 
 
 def _versions(cluster: XPUCluster) -> dict[str, str]:

@@ -106,6 +106,11 @@ class Outgoing:
         sent, self._sent = self._sent, []
         return sent
 
+    def drop(self) -> None:
+        """Let go of what was sent: engines that are gone may have changed it."""
+        for block in self.keep():
+            block.close()
+
     def send(self, array: np.ndarray[Any, Any]) -> dict[str, Any]:
         """Copy an array; the answer tells all engines where it is."""
         (block,) = self._copies(array, [0, len(array)])

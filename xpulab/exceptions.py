@@ -82,7 +82,17 @@ class EngineError(ClusterError):
 
 
 class EngineLostError(ClusterError):
-    """An engine's process ended or fell silent."""
+    """An engine's process ended or fell silent.
+
+    Attributes
+    ----------
+    reason : str
+        Which one, in a line; the message has the last words of all of them.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 class EngineStuckError(ClusterError):

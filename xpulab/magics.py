@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import dataclasses
 import re
@@ -37,6 +38,8 @@ class XPUMagics(Magics):
     devices = Unicode(None, allow_none=True, help="Devices that start and plan assume.").tag(config=True)
     strict = Bool(False, help="Whether sharing cores or a device is an error.").tag(config=True)
     timeout = Float(120.0, help="Seconds that the engines have to start.").tag(config=True)
+    recover = Bool(True, help="Whether a fit outlives the loss of engines.").tag(config=True)
+    silence = Float(30.0, help="Seconds after which an engine without a sign counts as lost.").tag(config=True)
 
     @line_magic(_NAME)  # type: ignore[arg-type]
     def xpu_cluster(self, line: str) -> Any:
@@ -108,6 +111,19 @@ class XPUMagics(Magics):
         for command in (start, plan):
             add_placement(command, self.n, self.devices, self.strict)
         start.add_argument("--timeout", type=float, default=self.timeout, metavar="S", help="seconds to start in")
+        start.add_argument(
+            "--recover",
+            action=argparse.BooleanOptionalAction,
+            default=self.recover,
+            help="whether a fit outlives the loss of engines, from its last centres",
+        )
+        start.add_argument(
+            "--silence",
+            type=float,
+            default=self.silence,
+            metavar="S",
+            help="seconds after which an engine without a sign counts as lost",
+        )
         parser.command(commands, "stop", _stop, "end every process of the cluster")
         parser.command(commands, "restart", lambda _: current_cluster().restart(), "stop, and start as before")
         parser.command(commands, "status", lambda _: _status(), "show engines, devices, memory and health")
@@ -125,7 +141,12 @@ class XPUMagics(Magics):
             if running is not None:
                 running.stop()
             return XPUCluster(
-                arguments.n, devices=arguments.devices, strict=arguments.strict, timeout=arguments.timeout
+                arguments.n,
+                devices=arguments.devices,
+                strict=arguments.strict,
+                timeout=arguments.timeout,
+                recover=arguments.recover,
+                silence=arguments.silence,
             ).start()
         engines = f"{running.size} engine{'s' * (running.size != 1)}"
         if arguments.n not in (None, running.size) or arguments.devices not in (None, running.device_filter):

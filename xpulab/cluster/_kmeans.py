@@ -9,15 +9,16 @@ import numpy as np
 import sklearn.cluster
 from scipy import sparse
 from sklearn.base import _fit_context
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.validation import _check_sample_weight, _is_arraylike_not_scalar, check_is_fitted, validate_data
 
 from xpulab.calls import Call
+from xpulab.checkpoint import Checkpoint
 from xpulab.cluster._callbacks import Callbacks, CallbackSupportMixin, callback_management_context
 from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, mapped
-from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.deploy.cluster import Answer, XPUCluster, current_cluster
 
 __all__ = ["KMeans"]
 
@@ -73,6 +74,9 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
     ...     KMeans(n_clusters=2, random_state=0, n_init="auto").fit([[1, 2], [1, 4], [10, 2], [10, 4]]).labels_
     """
 
+    #: Of an interrupted fit: rows, weights, generator, number of runs, start, and the state it was in.
+    _stopped: tuple[Any, ...] | None = None
+
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
         """Compute k-means clustering.
@@ -112,9 +116,43 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         random = check_random_state(self.random_state)
         if callable(self.init):
             init = self._called_init(X, random, n_init)
+        return self._run(cluster, X, weights, random, n_init, init, None)
+
+    def resume(self) -> KMeans:
+        """Go on with a fit that was interrupted (the Stop button, Ctrl-C), from the centres of its last iteration.
+
+        The rows and parameters are those of that fit, also where they were set anew since.
+
+        Returns
+        -------
+        KMeans
+            This object, fitted as if there had been no interrupt.
+
+        Raises
+        ------
+        NotFittedError
+            If there is nothing to go on with: no fit was interrupted, or none of its iterations had ended.
+        NoClusterError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
+            As `fit`.
+        """
+        if self._stopped is None:
+            raise NotFittedError("there is no interrupted fit to go on with; type: km.fit(X)")
+        return self._run(current_cluster(), *self._stopped)
+
+    def _run(
+        self,
+        cluster: XPUCluster,
+        X: Any,
+        weights: np.ndarray | None,
+        random: np.random.RandomState,
+        n_init: int,
+        init: Any,
+        state: dict[str, Any] | None,
+    ) -> KMeans:
+        self._stopped = None
         with callback_management_context(self):
             callbacks = Callbacks(self, X, weights, n_init, self.max_iter)
-            result = self._fit(cluster, X, weights, random, n_init, init, callbacks)
+            result = self._fit(cluster, X, weights, random, n_init, init, state, callbacks)
             fitted = ("cluster_centers_", "labels_", "inertia_", "n_iter_", "n_features_in_", "_n_features_out")
             callbacks.end(result["history"], {name: getattr(self, name) for name in fitted})
         return self
@@ -127,19 +165,24 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         random: np.random.RandomState,
         n_init: int,
         init: Any,
+        state: dict[str, Any] | None,
         callbacks: Callbacks,
     ) -> dict[str, Any]:
         """What the engines answered; the attributes are set."""
         call = Call(self, "fit", X, cluster, n_init, callbacks.reached)
         try:
-            with call, Outgoing(cluster.blocks) as outgoing:
+            with (
+                call,
+                Outgoing(cluster.blocks) as outgoing,
+                Checkpoint.create(_room(self.n_clusters, X)) as checkpoint,
+            ):
                 target, labels = outgoing.receive((X.shape[0],), np.int32)
-                source, packed_weights = _packed(outgoing, call, X, weights)
                 answer = call.send(
                     "KMeans.fit",
-                    source=source,
-                    weights=packed_weights,
+                    _Packing(outgoing, call, X, weights),
+                    checkpoint,
                     target=target,
+                    resume=state,
                     random=random.get_state(),
                     init=init,
                     n_clusters=self.n_clusters,
@@ -149,6 +192,8 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
                 )
         except KeyboardInterrupt as interrupt:
             self._keep_interrupted(interrupt, call)
+            if "state" in (stopped := _result_of(interrupt)):
+                self._stopped = (X, weights, random, n_init, init, stopped["state"])
             raise
         result = answer.results[0]
         random.set_state(result["random"])
@@ -176,16 +221,14 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         X = self._checked(cluster, X, reset=False)
         with Call(self, "predict", X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
             target, labels = outgoing.receive((X.shape[0],), np.int32)
-            source, _ = _packed(outgoing, call, X, None)
-            call.send("KMeans.predict", source=source, weights=None, target=target, centers=self._centers(X))
+            call.send("KMeans.predict", _Packing(outgoing, call, X), target=target, centers=self._centers(X))
         return labels
 
     def _transform(self, X: Any) -> np.ndarray:
         cluster = current_cluster()
         with Call(self, "transform", X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
             target, distances = outgoing.receive((X.shape[0], len(self.cluster_centers_)), X.dtype)
-            source, _ = _packed(outgoing, call, X, None)
-            call.send("KMeans.transform", source=source, target=target, centers=self._centers(X))
+            call.send("KMeans.transform", _Packing(outgoing, call, X), target=target, centers=self._centers(X))
         return distances
 
     def transform(self, X: Any) -> np.ndarray:
@@ -225,10 +268,8 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         X = self._checked(cluster, X, reset=False)
         weights = _checked_weights(sample_weight, X)
         with Call(self, "score", X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
-            source, packed_weights = _packed(outgoing, call, X, weights)
-            answer = call.send(
-                "KMeans.predict", source=source, weights=packed_weights, target=None, centers=self._centers(X)
-            )
+            packing = _Packing(outgoing, call, X, weights)
+            answer = call.send("KMeans.predict", packing, target=None, centers=self._centers(X))
         return -float(answer.results[0]["inertia"])
 
     def to_sklearn(self) -> sklearn.cluster.KMeans:
@@ -319,13 +360,17 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
             starts.append((centers + mean).astype(X.dtype))
         return starts
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the rows of an interrupted fit: `resume` is for this process."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_stopped"}
+
     def _centers(self, X: Any) -> np.ndarray:
         return np.ascontiguousarray(self.cluster_centers_, X.dtype)
 
     def _keep_interrupted(self, interrupt: KeyboardInterrupt, call: Call) -> None:
         """The centres of the last complete iteration, which all ranks share."""
         self.report_ = call.report
-        if interrupt.args and "centers" in (result := interrupt.args[0].results[0]):
+        if "centers" in (result := _result_of(interrupt)):
             self.cluster_centers_ = result["centers"]
             self._n_features_out = len(self.cluster_centers_)
             self.inertia_, self.n_iter_ = result["inertia"], result["n_iter"]
@@ -347,6 +392,16 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         self.n_iter_ = result["n_iter"]
 
 
+def _room(n_clusters: int, X: Any) -> int:
+    """Bytes that are enough for a state of a fit of X: two sets of centres, a generator, and words."""
+    return 2 * n_clusters * X.shape[1] * X.dtype.itemsize + (16 << 10)
+
+
+def _result_of(interrupt: KeyboardInterrupt) -> dict[str, Any]:
+    """What rank 0 had when all stopped; nothing if the interrupt came before or after."""
+    return interrupt.args[0].results[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else {}
+
+
 def _checked_weights(sample_weight: Any, X: Any) -> np.ndarray | None:
     if sample_weight is None:
         return None
@@ -360,18 +415,30 @@ def _checked_weights(sample_weight: Any, X: Any) -> np.ndarray | None:
     return weights
 
 
-def _packed(
-    outgoing: Outgoing, call: Call, X: Any, weights: np.ndarray | None
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The rows and their weights on their way to the engines of the call's cluster."""
-    with call.transfer():
+class _Packing:
+    """The rows and their weights on their way to the engines of the call's cluster, as often as they are needed."""
+
+    def __init__(self, outgoing: Outgoing, call: Call, X: Any, weights: np.ndarray | None = None) -> None:
+        self._outgoing = outgoing
+        self._call = call
+        self._X = X
+        self._weights = weights
+        self.again = not isinstance(X, ShardedArray)
+
+    def __call__(self) -> dict[str, Any]:
+        """``source`` and ``weights`` of a task."""
+        with self._call.transfer():
+            self._outgoing.drop()
+            weights = None if self._weights is None else self._outgoing.send(self._weights)
+            return {"source": self._source(), "weights": weights}
+
+    def _source(self) -> dict[str, Any]:
+        X, size = self._X, self._call.cluster.size
         if isinstance(X, ShardedArray):
-            source = X.source(call.cluster)
-        elif (where := mapped(X)) is not None:
-            source = {**where, "bounds": bounds_of(X.shape[0], call.cluster.size)}
-        elif sparse.issparse(X):
-            parts = [outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
-            source = {"csr": parts, "shape": X.shape, "bounds": bounds_by_stored(X.indptr, call.cluster.size)}
-        else:
-            source = outgoing.send_rows(X, bounds_of(X.shape[0], call.cluster.size))
-        return source, None if weights is None else outgoing.send(weights)
+            return X.source(self._call.cluster)
+        if (where := mapped(X)) is not None:
+            return {**where, "bounds": bounds_of(X.shape[0], size)}
+        if sparse.issparse(X):
+            parts = [self._outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
+            return {"csr": parts, "shape": X.shape, "bounds": bounds_by_stored(X.indptr, size)}
+        return self._outgoing.send_rows(X, bounds_of(X.shape[0], size))

@@ -26,6 +26,7 @@ from xpulab.data import Outgoing, ShardedArray, bounds_of, mapped
 from xpulab.deploy.launch import Processes
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, probe
+from xpulab.deploy.silence import Silence
 from xpulab.deploy.status import ClusterStatus, EngineStatus
 from xpulab.exceptions import (
     EngineError,
@@ -40,6 +41,7 @@ from xpulab.rendering import Displayed
 
 __all__ = ["Answer", "XPUCluster", "current_cluster", "find_current", "raise_errors"]
 
+_RECOVERIES = 3  # restarts within one call: an engine that dies of the task itself would be lost for ever
 _POLL = 0.05  # seconds between two looks at the board while a task runs
 _SILENT = 5.0  # seconds without a heartbeat after which the status says so
 _INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
@@ -114,6 +116,13 @@ class XPUCluster(Displayed):
         Raise instead of warn where engines would share cores or a device.
     timeout : float
         Seconds that the engines have to start.
+    recover : bool
+        Whether a call of an estimator outlives the loss of engines: the cluster starts new ones, sends the rows again,
+        and a fit goes on from its last centres. Rows that were on the engines are gone in any case, and a call that
+        needs them raises.
+    silence : float
+        Seconds after which an engine that gives no sign, while others do, counts as lost. All together may be silent
+        ten times as long: a laptop sleeps.
 
     Attributes
     ----------
@@ -131,12 +140,21 @@ class XPUCluster(Displayed):
     """
 
     def __init__(
-        self, n: int | None = None, *, devices: str | None = None, strict: bool = False, timeout: float = 120.0
+        self,
+        n: int | None = None,
+        *,
+        devices: str | None = None,
+        strict: bool = False,
+        timeout: float = 120.0,
+        recover: bool = True,
+        silence: float = 30.0,
     ) -> None:
         self.n = n
         self.device_filter = devices
         self.strict = strict
         self.timeout = timeout
+        self.recover = recover
+        self.silence = silence
         self.last_report: Any = None
         self.last_output: Any = None
         self.facts: list[dict[str, Any]] = []
@@ -187,6 +205,7 @@ class XPUCluster(Displayed):
                 self._processes.start(self.timeout, say)
                 self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
                 self._board = Board.open(self.facts[0]["board"])
+                self._processes.watch([fact["pid"] for fact in self.facts])
             except BaseException:
                 self.stop()
                 raise
@@ -311,8 +330,13 @@ class XPUCluster(Displayed):
         # Before the rows are there: an interrupted transfer frees them too.
         self.release_with(array, array.id, blocks)
         with Outgoing(self.blocks) as outgoing:
-            source = {**where, "bounds": bounds} if where else outgoing.send_rows(rows, bounds)
-            answer = self.call("scatter", {"source": source, "handle": array.id})
+
+            def payload(lost: EngineLostError | None = None) -> dict[str, Any]:
+                outgoing.drop()
+                source = {**where, "bounds": bounds} if where else outgoing.send_rows(rows, bounds)
+                return {"source": source, "handle": array.id}
+
+            answer = self.call("scatter", payload(), again=payload)
             if any(result["shared"] for result in answer.results):
                 blocks += outgoing.keep()  # the rows are there, for as long as the handle lives
         self._handles.add(array.id)
@@ -369,7 +393,13 @@ class XPUCluster(Displayed):
         payload = {"function": _by_value(function), "arguments": args, "keywords": kwargs}
         return [result["value"] for result in self.call("run", payload).results]
 
-    def call(self, name: str, payload: dict[str, Any], watch: Callable[[Any], None] | None = None) -> Answer:
+    def call(
+        self,
+        name: str,
+        payload: dict[str, Any],
+        watch: Callable[[Any], None] | None = None,
+        again: Callable[[EngineLostError], dict[str, Any]] | None = None,
+    ) -> Answer:
         """Run a task on all engines, as one; what estimators stand on.
 
         Parameters
@@ -378,6 +408,9 @@ class XPUCluster(Displayed):
             The task and its arguments.
         watch : callable, optional
             Called with the board's records while the task runs.
+        again : callable, optional
+            For tasks that can be sent again after engines were lost and others started (see `recover`): gets the
+            error, and returns the payload.
 
         Raises
         ------
@@ -385,7 +418,15 @@ class XPUCluster(Displayed):
         KeyboardInterrupt
             With the answers so far as its argument, all ranks having stopped at the same point.
         """
-        replies = self.replies(name, payload, watch)
+        for attempt in range(_RECOVERIES + 1):
+            try:
+                replies = self.replies(name, payload, watch)
+                break
+            except EngineLostError as lost:
+                if again is None or not self.recover or attempt == _RECOVERIES:
+                    raise
+                self.start()
+                payload = again(lost)
         raise_errors(replies, users=name == "run")
         answer = Answer(replies)
         if answer.interrupted:
@@ -420,11 +461,13 @@ class XPUCluster(Displayed):
         """Wait for all ranks; an interrupt, or an error of `watch`, asks them to stop, and is raised when they have."""
         deadline = signal_next = float("inf")
         failure: Exception | None = None
+        silence = Silence(self.silence)
         while True:
             try:
                 while not pending.ready():
                     pending.wait(_POLL)
                     self._require_alive()
+                    self._require_heard(silence)
                     if time.monotonic() > deadline:
                         raise EngineStuckError(
                             f"{self._busy_with(number)} did not end the task {name!r} within "
@@ -486,17 +529,26 @@ class XPUCluster(Displayed):
         ended = processes.ended() if processes is not None else ""
         if processes is None or self._processes is not processes:  # by a button, or by another thread
             raise NoClusterError("the cluster was stopped while a task was running; type: %xpu_cluster start")
-        if ended:
-            where = ", ".join(f"rank {f['rank']} (pid {f['pid']}, {f['device']['name']})" for f in self._lost())
-            words = processes.logs(15)
-            self.stop()
-            raise EngineLostError(
-                f"{ended} has ended, and the engines with it{': first ' + where if where else ''}.\n{words}\n"
-                "type: %xpu_cluster start"
-            )
+        if not ended:
+            return
+        gone = [fact for fact in self.facts if fact["pid"] in processes.first_gone]
+        if gone:
+            self._give_up(", ".join(f"{_who(fact)} ended{processes.cause(fact['pid'])}" for fact in gone))
+        self._give_up(f"the {ended} ended, and the engines with it")
 
-    def _lost(self) -> list[dict[str, Any]]:
-        return [fact for fact in self.facts if not psutil.pid_exists(fact["pid"])][:1]
+    def _require_heard(self, silence: Silence) -> None:
+        """An engine that stands still (stopped, or stuck in a driver) is as good as lost."""
+        stuck = silence.stuck(self._board.ranks["heartbeat"]) if self._board is not None else []
+        if stuck:
+            where = ", ".join(_who(self.facts[rank]) for rank in stuck)
+            self._give_up(f"nothing was heard of {where} for {self.silence:g} s, and all engines were ended")
+
+    def _give_up(self, reason: str) -> None:
+        """Stop what is left, and raise EngineLostError."""
+        assert self._processes is not None
+        words = self._processes.logs(15)
+        self.stop()
+        raise EngineLostError(f"{reason}.\n{words}\ntype: %xpu_cluster start", reason)
 
     def _make_plan(self, found: Probe) -> Plan:
         return plan(found, n=self.n, devices=self.device_filter, strict=self.strict)
@@ -513,6 +565,10 @@ class XPUCluster(Displayed):
                 self._exchange("release", {"handles": [handle]}, None)
                 for block in blocks:
                     self.blocks.give(block)
+
+
+def _who(fact: dict[str, Any]) -> str:
+    return f"rank {fact['rank']} (pid {fact['pid']} on {fact['host']}, {fact['device']['name']})"
 
 
 def _by_value(function: Callable[..., Any]) -> bytes:

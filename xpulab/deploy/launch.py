@@ -10,11 +10,13 @@ import contextlib
 import json
 import logging
 import os
+import re
 import select
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -124,6 +126,8 @@ class Processes:
         )
         self.client: Any = None
         self._watched: dict[str, tuple[int, int]] = {}  # name -> pid, pidfd
+        #: Engines in the order in which they ended, as long as the others had not: the first is the one that was lost.
+        self.first_gone: list[int] = []
 
     def start(self, timeout: float, progress: Callable[[str], None]) -> None:
         """Start everything and wait until every rank answers.
@@ -170,8 +174,32 @@ class Processes:
         if time.monotonic() > deadline:
             raise _Ended("the engines were not ready in time; their words so far:")
 
+    def watch(self, pids: list[int]) -> None:
+        """Note which of the engines' processes ends first: mpiexec then ends the others within milliseconds."""
+        descriptors = {os.pidfd_open(pid): pid for pid in pids}
+
+        def wait() -> None:
+            poll = select.poll()
+            for descriptor in descriptors:
+                poll.register(descriptor, select.POLLIN)
+            self.first_gone += [descriptors[descriptor] for descriptor, _ in poll.poll()]
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+        threading.Thread(target=wait, name="xpulab-watch", daemon=True).start()
+
+    def cause(self, pid: int) -> str:
+        """What mpiexec says of the end of the engine with this process: ``": killed by signal: 9 (Killed)"``, or ""."""
+        poll = select.poll()
+        poll.register(self._watched["mpiexec"][1], select.POLLIN)
+        poll.poll(2000)  # it ends the other engines, says why, and ends
+        found = re.search(rf"PID {pid} .*\n=\s+(.*)", self.logs(200))
+        return f": {found[1].lower()}" if found else ""
+
     def ended(self) -> str:
         """Name of a process that is gone though it should run, or ""."""
+        if self.first_gone:
+            return "an engine"
         poll = select.poll()
         for _, descriptor in self._watched.values():
             poll.register(descriptor, select.POLLIN)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,8 @@ from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.host import count_positive, inertia_of_sums, move_centers
 
 __all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "start"]
+
+_KEEP = 0.05  # seconds between two states that are kept: what is lost with an engine is made again
 
 _USUAL_ITERATIONS = 300  # a fit that may do a million more often converges long before
 
@@ -143,6 +146,8 @@ def fit(
     max_iter: int,
     tol: float,
     random: np.random.RandomState,
+    resume: dict[str, Any] | None = None,
+    keep: Callable[[dict[str, Any]], None] = lambda state: None,
 ) -> Outcome:
     """The best of `n_init` runs, as scikit-learn chooses it.
 
@@ -150,23 +155,40 @@ def fit(
     ----------
     init : {"k-means++", "random"} or list of numpy.ndarray
         Uncentred centres, one array a run, if a list.
+    resume : dict, optional
+        A state that `keep` got in a fit of the same rows with the same parameters: this one goes on from there.
+    keep : callable, optional
+        Called now and then with where the fit stands: ``run`` and ``iteration`` (how many have ended), the run's
+        ``centers``, the ``best`` run before it, and ``random``, the generator's state.
 
     Raises
     ------
     Interrupted
-        On all ranks together, with the last complete outcome.
+        On all ranks together, with the last complete outcome, and its ``state``.
     """
     tolerance = problem.tolerance(tol)
     best: Outcome | None = None
-    for run in range(n_init):
-        if isinstance(init, str):
+    first = 0
+    if resume:
+        first, best = resume["run"], _labelled(problem, resume["best"])
+        random.set_state(resume["random"])
+    for run in range(first, n_init):
+        going_on = resume if run == first else None
+        if going_on:
+            centers = going_on["centers"]
+        elif isinstance(init, str):
             centers = start(problem, init, n_clusters, random)
         else:
             centers = (init[run] - problem.shift).astype(problem.rows.dtype)
-        if run == 0:
+        if run == first:
             passes = n_init * min(max_iter, _USUAL_ITERATIONS)
             problem.tuning = tune(problem.task, problem.rows, problem.shift, centers, problem.n_samples, passes)
-        outcome = _lloyd(problem, centers, max_iter, tolerance, run)
+        state = {
+            "run": run,
+            "best": best and {"centers": best.centers, "inertia": best.inertia, "n_iter": best.n_iter},
+            "random": random.get_state(),
+        }
+        outcome = _lloyd(problem, centers, max_iter, tolerance, state, going_on["iteration"] if going_on else 0, keep)
         better = best is None or outcome.inertia < best.inertia
         if better and not (best is not None and _same_clustering(problem, outcome.labels, best.labels, n_clusters)):
             best = outcome
@@ -174,20 +196,39 @@ def fit(
     return best
 
 
-def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: float, run: int) -> Outcome:
-    """Lloyd's iterations from given centres."""
+def _labelled(problem: Problem, best: dict[str, Any] | None) -> Outcome | None:
+    """The best run of a fit that is resumed."""
+    if best is None:
+        return None
+    labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
+    problem.kernels.assign(problem.rows, problem.shift, best["centers"], labels, again=False)
+    return Outcome(labels=labels, messages=[], **best)
+
+
+def _lloyd(
+    problem: Problem,
+    centers: np.ndarray,
+    max_iter: int,
+    tolerance: float,
+    state: dict[str, Any],
+    done: int = 0,
+    keep: Callable[[dict[str, Any]], None] = lambda state: None,
+) -> Outcome:
+    """Lloyd's iterations from given centres, of which `done` have been made."""
     labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
     messages = []
     strict = False
-    iteration = -1
-    for iteration in range(max_iter):
+    iteration = done - 1
+    kept = time.perf_counter()
+    for iteration in range(done, max_iter):
         turn = iterate(problem, centers, labels)
-        problem.note(run + 1, iteration + 1, turn.inertia, turn.center_shift)
+        problem.note(state["run"] + 1, iteration + 1, turn.inertia, turn.center_shift)
         messages.append(f"Iteration {iteration}, inertia {turn.inertia}.")
         centers = turn.centers
+        now = {**state, "iteration": iteration + 1, "centers": centers}
         if turn.cancelled:
-            centers = centers + problem.shift
-            raise Interrupted({"centers": centers, "inertia": turn.inertia, "n_iter": iteration + 1})
+            found = {"centers": centers + problem.shift, "inertia": turn.inertia, "n_iter": iteration + 1}
+            raise Interrupted({**found, "state": now})
         if not turn.changed:
             messages.append(f"Converged at iteration {iteration}: strict convergence.")
             strict = True
@@ -197,6 +238,9 @@ def _lloyd(problem: Problem, centers: np.ndarray, max_iter: int, tolerance: floa
                 f"Converged at iteration {iteration}: center shift {turn.center_shift} within tolerance {tolerance}."
             )
             break
+        if time.perf_counter() - kept > _KEEP:
+            keep(now)
+            kept = time.perf_counter()
     if not strict:
         problem.kernels.assign(problem.rows, problem.shift, centers, labels)
     return Outcome(centers, labels, inertia(problem, centers, labels), iteration + 1, messages)

@@ -7,6 +7,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from xpulab.checkpoint import Checkpoint
 from xpulab.engine import cell, explore, kmeans
 from xpulab.engine.engine import Engine, Task, task, users_code
 from xpulab.engine.sources import rows_of, weights_of, write_block
@@ -59,6 +60,7 @@ def _kmeans_fit(
     weights: dict[str, Any] | None,
     target: dict[str, Any],
     random: Any,
+    checkpoint: str,
     **parameters: Any,
 ) -> dict[str, Any]:
     bounds = source["bounds"]
@@ -67,11 +69,13 @@ def _kmeans_fit(
     problem = kmeans.Problem(task, rows, bounds, sample_weight)
     generator = np.random.RandomState()
     generator.set_state(random)
-    try:
-        best = kmeans.fit(problem, random=generator, **parameters)
-    except kmeans.Interrupted as interrupted:
-        interrupted.result["history"] = problem.history
-        raise
+    with Checkpoint.open(checkpoint) as kept:
+        try:
+            keep = kept.write if task.comm.rank == 0 else lambda state: None
+            best = kmeans.fit(problem, random=generator, keep=keep, **parameters)
+        except kmeans.Interrupted as interrupted:
+            interrupted.result["history"] = problem.history
+            raise
     labels = problem.kernels.labels_to_host(best.labels, rows.n_samples)
     write_block(task, target, bounds, labels)
     used = np.zeros(len(best.centers), np.int64)
@@ -114,7 +118,7 @@ def _kmeans_predict(
 
 @task("KMeans.transform")
 def _kmeans_transform(
-    task: Task, source: dict[str, Any], target: dict[str, Any], centers: np.ndarray
+    task: Task, source: dict[str, Any], weights: None, target: dict[str, Any], centers: np.ndarray
 ) -> dict[str, Any]:
     rows = rows_of(task, source)
     write_block(task, target, source["bounds"], kernels_for(rows).transform(rows, centers))

@@ -1,0 +1,46 @@
+"""``python -m tests.faults --seed 1 --trials 100``: faults at random moments, and a table of what came of them."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from trials import FAULTS, Bench, Trial
+
+
+def main() -> None:
+    """Run the trials; the exit status is 1 if one went wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--engines", type=int, default=2)
+    parser.add_argument("--faults", nargs="*", choices=list(FAULTS), default=list(FAULTS))
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    bench = Bench(arguments.engines)
+    done: list[Trial] = []
+    try:
+        for number in range(arguments.trials):
+            trial = bench.trial(chance.choice(arguments.faults), chance)
+            done.append(trial)
+            print(
+                f"{number:4} {trial.fault:10} {trial.call:10} after {trial.moment:6.3f} s: {trial.outcome} "
+                f"{trial.seconds:6.3f} s later{'' if trial.good else '   WRONG'}",
+                flush=True,
+            )
+    finally:
+        bench.close()
+    print(f"\n{'fault':10} {'trials':>6} {'good':>5} {'longest (s)':>12}")
+    for fault in arguments.faults:
+        of = [trial for trial in done if trial.fault == fault]
+        longest = max((trial.seconds for trial in of), default=0.0)
+        print(f"{fault:10} {len(of):6} {sum(trial.good for trial in of):5} {longest:12.2f}")
+    sys.exit(not all(trial.good for trial in done))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""A small sample of `python -m tests.faults`, and the faults that need a moment of their own."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+from trials import FAULTS, Bench
+
+import xpulab
+from xpulab.checkpoint import Checkpoint
+from xpulab.cluster import KMeans
+from xpulab.deploy.silence import Silence
+from xpulab.exceptions import EngineLostError, HandleError
+
+cluster_test = pytest.mark.cluster
+X = np.random.default_rng(1).normal(size=(60_000, 8)).astype(np.float32)
+PARAMETERS = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 200, "n_init": 2, "init": "random"}
+
+
+def test_the_latest_state_is_read_and_one_too_large_is_passed_over() -> None:
+    with Checkpoint.create(1000) as mine, Checkpoint.open(mine.path) as theirs:
+        assert mine.read() is None
+        for iteration in range(5):
+            theirs.write({"iteration": iteration, "centers": np.full(20, iteration, np.float32)})
+            state = mine.read()
+            assert state is not None
+            assert state["iteration"] == iteration
+            assert (state["centers"] == iteration).all()
+        theirs.write({"iteration": 5, "centers": np.zeros(1000)})
+        state = mine.read()
+        assert state is not None
+        assert state["iteration"] == 4
+
+
+def test_a_writer_that_ends_in_the_middle_leaves_the_state_before() -> None:
+    with Checkpoint.create(1000) as mine:
+        mine.write({"iteration": 1})
+        mine.write({"iteration": 2})
+        mine._slots[1] = 255  # the slot of the third, half written
+        assert mine.read() == {"iteration": 2}
+
+
+@pytest.mark.parametrize("sleeping", [False, True])
+def test_one_silent_engine_is_stuck_and_all_together_are_asleep(sleeping: bool) -> None:
+    silence = Silence(3.0)
+    beats = np.zeros(3)
+    found = []
+    for now in np.arange(0, 6, 0.5):
+        beats += [0 if sleeping else 1, 0, 0 if sleeping else 1]
+        found.append(silence.stuck(beats, now))
+    assert found == [[]] * 12 if sleeping else found == [[]] * 7 + [[1]] * 5
+    beats += [1, 0, 0]
+    assert silence.stuck(beats, 6.0) == ([1, 2] if sleeping else [1])
+
+
+def test_time_that_this_process_slept_does_not_count() -> None:
+    silence = Silence(3.0)
+    assert silence.stuck(np.zeros(2), 0.0) == []
+    assert silence.stuck(np.array([1.0, 0.0]), 3600.0) == []
+
+
+def during(cluster: xpulab.XPUCluster, iteration: int, act: Callable[[], object]) -> threading.Thread:
+    """Do something once a fit has come to an iteration."""
+
+    def wait() -> None:
+        while cluster._board is None or cluster._board.ranks[0]["iteration"] < iteration:
+            time.sleep(0.005)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def fresh() -> Iterator[xpulab.XPUCluster]:
+    with xpulab.XPUCluster(2, silence=2.0) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def right() -> KMeans:
+    with xpulab.XPUCluster(2):
+        return KMeans(**PARAMETERS).fit(X)
+
+
+def assert_same(ours: KMeans, right: KMeans) -> None:
+    np.testing.assert_allclose(ours.cluster_centers_, right.cluster_centers_, rtol=1e-4, atol=1e-5)
+    assert (ours.labels_ != right.labels_).mean() < 1e-3
+    assert ours.inertia_ == pytest.approx(right.inertia_, rel=1e-6)
+
+
+@cluster_test
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_fit_outlives_its_engines(fresh: xpulab.XPUCluster, right: KMeans, kind: signal.Signals) -> None:
+    thread = during(fresh, 30, lambda: os.kill(fresh.facts[1]["pid"], kind))
+    estimator = KMeans(**PARAMETERS).fit(X)
+    thread.join()
+    assert_same(estimator, right)
+    (note,) = [note for note in estimator.report_.notes if "started new engines" in note]
+    assert "rank 1" in note
+    assert "went on from iteration" in note
+    numbers = [(iteration.init, iteration.number) for iteration in estimator.report_.iterations]
+    assert numbers == sorted(set(numbers))
+    assert {engine.pid for engine in estimator.report_.engines} == {fact["pid"] for fact in fresh.facts}
+
+
+@cluster_test
+def test_without_recovery_a_lost_engine_is_an_error_and_a_restart_works() -> None:
+    with xpulab.XPUCluster(2, recover=False) as cluster:
+        pid = cluster.facts[0]["pid"]
+        thread = during(cluster, 5, lambda: os.kill(pid, signal.SIGKILL))
+        with pytest.raises(EngineLostError, match=r"type: %xpu_cluster start") as error:
+            KMeans(**PARAMETERS).fit(X)
+        thread.join()
+        assert f"rank 0 (pid {pid} on " in error.value.reason
+        assert "killed by signal: 9 (killed)" in error.value.reason
+        cluster.restart()
+        assert KMeans(2, max_iter=2).fit(X).n_iter_ <= 2
+
+
+@cluster_test
+def test_rows_that_were_on_the_engines_cannot_be_sent_again(fresh: xpulab.XPUCluster) -> None:
+    handle = fresh.scatter(X)
+    thread = during(fresh, 5, lambda: os.kill(fresh.facts[0]["pid"], signal.SIGKILL))
+    with pytest.raises(EngineLostError):
+        KMeans(**PARAMETERS).fit(handle)
+    thread.join()
+    fresh.start()
+    with pytest.raises(HandleError, match="scatter"):
+        KMeans(**PARAMETERS).fit(handle)
+    assert (fresh.scatter(X).gather() == X).all()
+
+
+@cluster_test
+def test_engines_that_all_sleep_go_on(fresh: xpulab.XPUCluster, right: KMeans) -> None:
+    pids = [fact["pid"] for fact in fresh.facts]
+
+    def sleep() -> None:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(5)  # longer than the silence that one alone may keep
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+    thread = during(fresh, 10, sleep)
+    estimator = KMeans(**PARAMETERS).fit(X)
+    thread.join()
+    assert_same(estimator, right)
+    assert [fact["pid"] for fact in fresh.facts] == pids
+
+
+@cluster_test
+def test_an_interrupted_fit_resumes(fresh: xpulab.XPUCluster, right: KMeans) -> None:
+    estimator = KMeans(**PARAMETERS)
+    with pytest.raises(NotFittedError, match="no interrupted fit"):
+        estimator.resume()
+    thread = during(fresh, 30, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(X)
+    thread.join()
+    stopped_at = estimator.n_iter_
+    assert estimator.report_.status == "interrupted"
+    resumed = estimator.resume()
+    assert resumed is estimator
+    assert_same(estimator, right)
+    assert estimator.report_.iterations[0].number == stopped_at + 1
+
+
+@cluster_test
+@pytest.mark.parametrize("fault", ["interrupt", "kill"])
+def test_a_sample_of_the_trials(fault: str) -> None:
+    assert fault in FAULTS
+    bench, chance = Bench(), random.Random(3)
+    try:
+        trials = [bench.trial(fault, chance) for _ in range(4 if fault == "interrupt" else 2)]
+    finally:
+        bench.close()
+    assert all(trial.good for trial in trials), trials

@@ -1,0 +1,53 @@
+"""Which engines give no sign any more."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Silence"]
+
+_ALL = 10  # times as long all engines together may be silent: a laptop sleeps, or someone stopped them all
+_LONGEST_STEP = 1.0  # seconds between two looks that count: this process may have been asleep as well
+
+
+class Silence:
+    """A clock for each engine, set back when its heartbeat changes.
+
+    Parameters
+    ----------
+    limit : float
+        Seconds of silence after which an engine is stuck, where others are heard of.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._beats: npt.NDArray[np.float64] | None = None
+        self._silent = np.zeros(0)
+        self._looked = 0.0
+
+    def stuck(self, heartbeats: npt.NDArray[np.float64], now: float | None = None) -> list[int]:
+        """The ranks that are stuck.
+
+        Parameters
+        ----------
+        heartbeats : numpy.ndarray of shape (size,)
+            The last of each engine; only whether it changes counts, not by which clock it is.
+        now : float, optional
+            Seconds of any clock, of this process by default.
+        """
+        now = time.monotonic() if now is None else now
+        if self._beats is None:
+            self._beats, self._silent, self._looked = heartbeats.copy(), np.zeros(len(heartbeats)), now
+            return []
+        heard = heartbeats != self._beats
+        self._silent += min(now - self._looked, _LONGEST_STEP)
+        self._silent[heard] = 0
+        self._looked = now
+        self._beats[:] = heartbeats
+        # Engines that are stopped together give their last signs a moment apart.
+        asleep = (self._silent > self._limit / 2).all()
+        limit = self._limit * (_ALL if asleep else 1)
+        return [int(rank) for rank in np.flatnonzero(self._silent > limit)]
