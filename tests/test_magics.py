@@ -134,8 +134,11 @@ def completions(shell: Any, line: str) -> set[str]:
         ("xpu_cluster st", {"start", "status", "stop"}),
         ("c = %xpu_cluster st", {"start", "status", "stop"}),
         ("x = 1\nc = %xpu_cluster start --d", {"--devices"}),
-        ("%xpu_cluster start ", {"-h", "--help", "-n", "--devices", "--strict", "--timeout"}),
-        ("%xpu_cluster start -n 2 --s", {"--strict"}),
+        (
+            "%xpu_cluster start ",
+            {"-h", "--help", "-n", "--devices", "--strict", "--timeout", "--recover", "--no-recover", "--silence"},
+        ),
+        ("%xpu_cluster start -n 2 --st", {"--strict"}),
         ("%xpu_cluster start --devices ", {"gpu", "cpu"}),
         ("%xpu_cluster logs --l", {"--lines"}),
     ],
