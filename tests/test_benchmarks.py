@@ -44,3 +44,14 @@ def test_the_explorer_and_scikit_learn_count_the_same_picture() -> None:
     assert "20,000 x 2, ms" in done.stdout
     assert "next iteration" in done.stdout
     assert "by scikit-learn and NumPy" in done.stdout
+
+
+@pytest.mark.cluster
+def test_the_views_are_measured() -> None:
+    options = ["--engines", "1", "--rows", "2000", "--seconds", "0.3", "--repeats", "1"]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "views.py"), *options], capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ratio of a pair" in done.stdout
+    assert "the kernel's CPU time for views" in done.stdout

@@ -53,7 +53,7 @@ def test_text_and_html_say_the_same() -> None:
     profile = Profile([report(), report(method="predict", engines=1, iterations=0)], 16.0)
     for text in (str(profile), Document(profile._repr_html_()).text):
         assert "Profile: 2 calls, 8 s (50 %) of 16 s" in text
-        for word in ("1  KMeans.fit", "2  KMeans.predict", "engine 1 (Arc A1, node01)", "20 %", "1,000 × 14 float32"):
+        for word in ("1  KMeans.fit", "2  KMeans.predict", "engine 1", "20 %", "1,000 × 14"):
             assert word in text
     assert str(Profile([], 2.0)) == "Profile: no call of an estimator of 2 s"
     assert "<table" not in Profile([], 2.0)._repr_html_()

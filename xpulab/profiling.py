@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xpulab import progress
-from xpulab.rendering import Displayed, Html, block, escape, format_seconds, plain, table_html, table_text
+from xpulab.rendering import Displayed, Html, block, escape, format_count, format_seconds, plain, table_html, table_text
 from xpulab.report import PHASES, FitReport
 
 __all__ = ["Profile", "profiled"]
 
 _HEADER = ("call", "data", "iterations", "time", *PHASES, "other", "slowest", "imbalance")
-_ALIGN = "llr" + "r" * (len(PHASES) + 2) + "lr"
+_ALIGN = "lrr" + "r" * (len(PHASES) + 2) + "lr"
 
 
 @dataclass(repr=False)
@@ -77,11 +77,11 @@ def _row(number: int, report: FitReport) -> list[str]:
     ended = "" if report.status == "finished" else f", {report.status}"
     return [
         f"{number}  {plain(report.title)}{ended}",
-        report.scale,
+        f"{format_count(report.n_samples)} × {format_count(report.n_features)}",
         str(len(report.iterations) or "–"),
         format_seconds(report.elapsed),
         *(format_seconds(seconds) for seconds in phases),
-        "–" if slowest is None else slowest.name,
+        "–" if slowest is None else f"engine {slowest.rank}",
         "–" if imbalance is None else f"{imbalance:.0f} %",
     ]
 

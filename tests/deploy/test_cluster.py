@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -327,3 +328,27 @@ def test_an_engine_that_fails_late_ends_the_start_at_once(monkeypatch: pytest.Mo
     with pytest.raises(ClusterStartError, match="broken after MPI_Init"):
         xpulab.XPUCluster(1).start()
     assert time.monotonic() - started < 15
+
+
+def test_a_stop_from_another_thread_ends_the_task_that_runs() -> None:
+    with xpulab.XPUCluster(1, timeout=60) as cluster:
+        timer = threading.Timer(0.5, cluster.stop)  # as a button does
+        timer.start()
+        with pytest.raises(NoClusterError, match=r"stopped while a task was running; type: %xpu_cluster start"):
+            cluster.run(_sleep, 60)
+        timer.join()
+        assert cluster.start().run(lambda task: task.comm.rank) == [0]
+
+
+def test_a_rank_that_raises_after_the_others_have_ended(pair: xpulab.XPUCluster) -> None:
+    def late(task: Any) -> None:
+        import time
+
+        if task.comm.rank == 1:
+            time.sleep(0.3)
+            raise ValueError("late")
+
+    for _ in range(2):
+        with pytest.raises(EngineError, match=r"1 of 2 engines raised ValueError"):
+            pair.run(late)
+        assert pair.run(lambda task: task.comm.allgather(task.comm.rank)) == [[0, 1], [0, 1]]

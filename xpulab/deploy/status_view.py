@@ -26,8 +26,7 @@ def status_html(status: Mapping[str, Any]) -> Html:
     header, rows, align = _engines_table(status.get("engines") or ())
     parts = [Html(f"<div><strong>{escape(_name(status))}</strong>: {escape(_summary(status))}</div>")]
     if rows:
-        state = header.index("state") if "state" in header else -1
-        rows = [[_unbroken(cell) if i == state else cell for i, cell in enumerate(row)] for row in rows]
+        rows = [[_breaking(name, cell) for name, cell in zip(header, row, strict=True)] for row in rows]
         parts.append(table_html(header, rows, align, "Engines"))
     parts += [
         Html(f'<div class="xpu-note">{escape(_TILES)}{escape(_homely(path))}</div>')
@@ -37,10 +36,14 @@ def status_html(status: Mapping[str, Any]) -> Html:
     return block("Status of the cluster", parts, ".xpu .xpu-word{white-space:nowrap}")
 
 
-def _unbroken(state: str) -> Html:
-    """The mark stays with its word; what follows may go to the next line."""
-    word, comma, rest = state.partition(",")
-    return Html(f'<span class="xpu-word">{escape(word)}</span>{comma}{escape(rest)}')
+def _breaking(column: str, cell: str) -> str:
+    """A cell that breaks where it reads well: a state's mark stays with its word, free memory goes below used."""
+    first, comma, rest = cell.partition(",")
+    if column == "state":
+        return Html(f'<span class="xpu-word">{escape(first)}</span>{comma}{escape(rest)}')
+    if column.endswith("memory") and rest:
+        return Html(f"{escape(first)},<br>{escape(rest)}")
+    return cell
 
 
 def status_text(status: Mapping[str, Any]) -> str:
