@@ -266,6 +266,12 @@ def test_without_ipywidgets_there_is_no_widget_and_a_snapshot(
     assert "k=3" in str(view.snapshot())
 
 
+def test_a_terminal_shows_the_text_and_makes_no_widget(view: ExploreView, capsys: pytest.CaptureFixture[str]) -> None:
+    view._ipython_display_()
+    assert capsys.readouterr().out == f"{view.snapshot()}\n"
+    assert view.widget is None
+
+
 def test_the_javascript_is_in_the_package() -> None:
     from xpulab.widgets.explore_widget import ExploreWidget
 

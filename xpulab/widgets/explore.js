@@ -133,11 +133,14 @@ const render = ({ model, el }) => {
     status,
   );
   movable(stage, ask);
-  // Keys that mean something here would mean something to the notebook too.
-  const ours = /^(Arrow.*|Home|End|Page.*|Enter| )$/;
-  root.addEventListener("keydown", (event) => {
-    if (ours.test(event.key) && !event.ctrlKey && !event.metaKey) event.stopPropagation();
-  });
+  // Keys that mean something here are shortcuts of the notebook too, which looks at this attribute of the element that
+  // has the focus, and does so before the event gets there. All other shortcuts stay.
+  const guard = (event) => {
+    if (!root.contains(event.target)) return;
+    const ours = /^(Arrow.*|Home|End|Page.*|Enter| )$/.test(event.key) && !event.ctrlKey && !event.metaKey;
+    event.target.toggleAttribute("data-lm-suppress-shortcuts", ours);
+  };
+  window.addEventListener("keydown", guard, true);
 
   const label = (center, x, y) => {
     const number = center.dataset.center;
@@ -185,6 +188,7 @@ const render = ({ model, el }) => {
   el.append(root);
   return () => {
     model.off("change:state", show);
+    window.removeEventListener("keydown", guard, true);
     if (shown) URL.revokeObjectURL(shown);
     root.remove();
     if (!document.querySelector(`.xpu.${living}`)) document.documentElement.classList.remove(living);
