@@ -23,7 +23,7 @@ def run_everything(device, d, dtype, weighted):
     assign(rows, shift, centers, labels)
     inertia(rows, shift, centers, labels)
     own_distances(rows, shift, centers, labels)
-    transform(rows, centers)
+    list(transform(rows, centers))
     state, potential = start(rows, shift, centers[0])
     candidate_potentials(state, centers)
     accept(state, 1)

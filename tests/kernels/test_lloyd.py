@@ -209,3 +209,17 @@ def test_any_small_table(device, data, dtype):
     np.testing.assert_array_equal(sums, expected)
     np.testing.assert_array_equal(totals, counts)
     assert changed == n
+
+
+def test_trimmed_labels_are_labels_that_can_go_on(device):
+    X = np.random.default_rng(0).normal(size=(3000, 14)).astype(np.float32)
+    rows, centers = Rows.upload(device, X), X[:64]
+    state, other = new_labels(device, 3000), new_labels(device, 3000)
+    for step in range(5):
+        for labels in (state, other):
+            found = lloyd_step(rows, None, centers + np.float32(0.001 * step), labels)
+        state.trim()
+        np.testing.assert_array_equal(labels_to_host(state, 3000), labels_to_host(other, 3000))
+    expected, counts = sums_of(X, np.zeros(14, np.float32), labels_to_host(state, 3000), np.ones(3000), 64)
+    np.testing.assert_allclose(found[0], expected, atol=1e-3)
+    np.testing.assert_array_equal(found[1], counts)

@@ -189,6 +189,7 @@ def fit(
             "random": random.get_state(),
         }
         outcome = _lloyd(problem, centers, max_iter, tolerance, state, going_on["iteration"] if going_on else 0, keep)
+        outcome.labels.trim()
         better = best is None or outcome.inertia < best.inertia
         if better and not (best is not None and _same_clustering(problem, outcome.labels, best.labels, n_clusters)):
             best = outcome
@@ -330,13 +331,15 @@ def _same_clustering(problem: Problem, labels: Any, best: Any, n_clusters: int) 
 
 def _draw(problem: Problem, uniforms: np.ndarray, taken: np.ndarray) -> np.ndarray:
     """Rows for uniform numbers, with a chance in proportion to their weights, `taken` ones aside: NumPy's `choice`."""
-    if problem.weights is None and not len(taken):  # then the running sum of the weights is the number of the row
-        return np.minimum((uniforms * problem.n_samples).astype(np.int64), problem.n_samples - 1)
-    weights = np.ones(problem.rows.n_samples) if problem.weights is None else problem.weights.astype(np.float64)
-    local = taken[(taken >= problem.first) & (taken < problem.first + len(weights))] - problem.first
-    if len(local):
-        weights[local] = 0
-    sums = np.cumsum(weights)
+    if problem.weights is None:  # the running sum of the weights is the number of rows that are left
+        left = problem.n_samples - len(taken)
+        picks = np.minimum((uniforms * left).astype(np.int64), left - 1)
+        for row in np.sort(taken):
+            picks += picks >= row
+        return picks
+    weights = problem.weights.copy()
+    weights[taken[(taken >= problem.first) & (taken < problem.first + len(weights))] - problem.first] = 0
+    sums = np.cumsum(weights, dtype=np.float64)
     offsets = problem.comm.exclusive_sums(float(sums[-1]) if len(sums) else 0.0)
     targets = uniforms * offsets[-1]
     rank = problem.comm.rank

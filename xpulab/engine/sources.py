@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from xpulab.kernels.rows import Rows
 from xpulab.kernels.sparse import SparseRows
 from xpulab.memory import SharedBlock
 
-__all__ = ["rows_of", "weights_of", "write_block"]
+__all__ = ["pieces", "rows_of", "weights_of", "write_block"]
+
+_PIECE = 4 << 20  # bytes
 
 
 def weights_of(task: Task, weights: dict[str, Any] | None, bounds: list[int]) -> np.ndarray | None:
@@ -44,29 +47,39 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
     sample_weight : numpy.ndarray or None
         As `weights_of` gives them.
     """
-    device = task.device
-    busy = device.kernel_seconds + device.compile_seconds
-    started = time.perf_counter()
-    if "handle" in source:
-        held = task.engine.handles.get(source["handle"])
-        if held is None:
-            raise HandleError("the rows of this handle are gone from the engines; send them again: cluster.scatter(X)")
-        rows: AnyRows = held if sample_weight is None else kernels_for(held).weighted(held, sample_weight)
-    elif "csr" in source:
-        rows = _sparse(task, source, sample_weight)
-    elif "file" in source:
-        rows = Rows.upload(device, _from_file(source, task.comm.rank), sample_weight)
-    else:
-        rank, bounds = task.comm.rank, source["bounds"]
-        with SharedBlock.open(source["parts"][rank], writable=True) as block:
-            shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
-            rows = Rows.adopt(device, block, shape, source["dtype"], sample_weight)
-    busy = device.kernel_seconds + device.compile_seconds - busy
-    if "file" in source and isinstance(rows, Rows):
-        _all_finite(task, rows, source["bounds"])
-    task.transfer += max(0.0, time.perf_counter() - started - busy)
+    device, rank, bounds = task.device, task.comm.rank, source["bounds"]
+    with _transfer(task):
+        if "handle" in source:
+            held = task.engine.handles.get(source["handle"])
+            if held is None:
+                raise HandleError(
+                    "the rows of this handle are gone from the engines; send them again: cluster.scatter(X)"
+                )
+            rows: AnyRows = held if sample_weight is None else kernels_for(held).weighted(held, sample_weight)
+        elif "csr" in source:
+            rows = _sparse(task, source, sample_weight)
+        elif "file" in source:
+            rows = Rows.upload(device, _from_file(source, rank), sample_weight)
+            _all_finite(task, rows, bounds)
+        else:
+            with SharedBlock.open(source["parts"][rank], writable=True) as block:
+                shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
+                rows = Rows.adopt(device, block, shape, source["dtype"], sample_weight)
     task.show(rows=rows.n_samples)
     return rows
+
+
+@contextmanager
+def _transfer(task: Task) -> Iterator[None]:
+    """Count the seconds of the block as transfer, what the device and the ranks did meanwhile aside."""
+
+    def others() -> float:
+        return sum(seconds for phase, seconds in task.seconds().items() if phase != "transfer")
+
+    before = others() + task.transfer
+    started = time.perf_counter()
+    yield
+    task.transfer += max(0.0, time.perf_counter() - started - (others() + task.transfer - before))
 
 
 def _all_finite(task: Task, rows: Rows, bounds: list[int]) -> None:
@@ -103,10 +116,17 @@ def _from_file(source: dict[str, Any], rank: int) -> np.ndarray:
     return whole[source["bounds"][rank] : source["bounds"][rank + 1]]
 
 
-def write_block(task: Task, target: dict[str, Any], bounds: list[int], block: np.ndarray) -> None:
-    """Put this rank's rows of a result into the shared block that the notebook made for it."""
-    started = time.perf_counter()
-    with SharedBlock.open(target["path"], writable=True) as shared:
-        whole = shared.array(tuple(target["shape"]), target["dtype"], target["offset"])
-        whole[bounds[task.comm.rank] : bounds[task.comm.rank + 1]] = block
-    task.transfer += time.perf_counter() - started
+def write_block(task: Task, target: dict[str, Any], bounds: list[int], parts: Iterable[np.ndarray]) -> None:
+    """Put this rank's rows of a result, some at a time, into the shared block that the notebook made for it."""
+    dtype = np.dtype(target["dtype"])
+    place = target["offset"] + bounds[task.comm.rank] * int(np.prod(target["shape"][1:])) * dtype.itemsize
+    with _transfer(task), SharedBlock.open(target["path"], writable=True) as shared:
+        for part in parts:
+            shared.write(part.astype(dtype, copy=False), place)
+            place += part.size * dtype.itemsize
+
+
+def pieces(n: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """First and last of some of `n` rows at a time: a result is never on the host as a whole."""
+    step = max(1, _PIECE // row_bytes)
+    return ((first, min(first + step, n)) for first in range(0, n, step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
@@ -10,9 +11,9 @@ import numpy as np
 from xpulab.checkpoint import Checkpoint
 from xpulab.engine import cell, explore, kmeans
 from xpulab.engine.engine import Engine, Task, task, users_code
-from xpulab.engine.sources import rows_of, weights_of, write_block
+from xpulab.engine.sources import pieces, rows_of, weights_of, write_block
 from xpulab.kernels import dense
-from xpulab.kernels.choice import kernels_for
+from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.rows import Rows
 
 __all__ = ["cell", "warm_up"]
@@ -49,7 +50,9 @@ def _scatter(task: Task, source: dict[str, Any], handle: str) -> dict[str, Any]:
 @task("gather")
 def _gather(task: Task, handle: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
     rows = rows_of(task, handle)
-    write_block(task, target, handle["bounds"], kernels_for(rows).take(rows, np.arange(rows.n_samples)))
+    take, row_bytes = kernels_for(rows).take, rows.n_features * rows.dtype.itemsize
+    parts = (take(rows, np.arange(*piece)) for piece in pieces(rows.n_samples, row_bytes))
+    write_block(task, target, handle["bounds"], parts)
     return {}
 
 
@@ -76,10 +79,10 @@ def _kmeans_fit(
         except kmeans.Interrupted as interrupted:
             interrupted.result["history"] = problem.history
             raise
-    labels = problem.kernels.labels_to_host(best.labels, rows.n_samples)
-    write_block(task, target, bounds, labels)
     used = np.zeros(len(best.centers), np.int64)
-    used[np.unique(labels)] = 1
+    for labels in _parts(rows, best.labels):
+        used[labels] = 1
+    write_block(task, target, bounds, _parts(rows, best.labels))
     return {
         "centers": best.centers + problem.shift,
         "inertia": best.inertia,
@@ -92,6 +95,11 @@ def _kmeans_fit(
         "tile": task.show_tile(rows, len(best.centers)),
         "tuning": problem.tuning,
     }
+
+
+def _parts(rows: AnyRows, labels: Any) -> Iterator[np.ndarray]:
+    """The labels, some at a time."""
+    return (kernels_for(rows).labels_to_host(labels, last, first) for first, last in pieces(rows.n_samples, 4))
 
 
 @task("KMeans.predict")
@@ -110,7 +118,7 @@ def _kmeans_predict(
     labels = kernels.new_labels(task.device, rows.n_samples)
     kernels.assign(rows, shift, centers, labels, again=False)
     if target is not None:
-        write_block(task, target, source["bounds"], kernels.labels_to_host(labels, rows.n_samples))
+        write_block(task, target, source["bounds"], _parts(rows, labels))
         return {"rows": rows.n_samples, "tile": tile}
     inertia = kernels.inertia(rows, shift, centers, labels)
     return {"inertia": float(task.comm.allreduce(np.array([inertia]))[0]), "rows": rows.n_samples, "tile": tile}
@@ -149,7 +157,7 @@ def _explore_update(
     if tol is not None:
         result["inertia"], result["converged"] = explore.step(held, tol)
     counts = explore.picture(held, view)
-    write_block(task, target, [0, *[target["shape"][0]] * task.comm.size], counts)
+    write_block(task, target, [0, *[target["shape"][0]] * task.comm.size], [counts])
     return {**result, "centers": held.centers + held.problem.shift}
 
 

@@ -15,6 +15,7 @@ from xpulab.kernels.submit import Event
 
 __all__ = ["Device"]
 
+_PIECE = 1 << 18
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -127,6 +128,14 @@ class Device:
         """A flat device copy of a host array."""
         array = self.empty(host.size, host.dtype)
         self.store(np.ascontiguousarray(host), array)
+        return array
+
+    def full(self, size: int, value: float, dtype: npt.DTypeLike) -> dpt.usm_ndarray:
+        """A flat device array of one number; a piece at a time, so that the host holds no such array of its own."""
+        array = self.empty(size, dtype)
+        piece = np.full(min(size, _PIECE), value, dtype)
+        for start in range(0, size, _PIECE):
+            self.store(piece[: size - start], array, start)
         return array
 
     def fetch(self, array: dpt.usm_ndarray, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -32,26 +33,23 @@ def _distance_kernel() -> Any:
     return distance
 
 
-def transform(rows: Rows, centers: npt.NDArray[Any], out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-    """Euclidean distance from each row to each centre, from the differences themselves.
+def transform(rows: Rows, centers: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Euclidean distance from each row to each centre, from the differences themselves; some rows at a time.
 
     Parameters
     ----------
     rows : Rows
     centers : numpy.ndarray of shape (n_clusters, n_features)
         In the frame of the rows as they are, without a shift.
-    out : numpy.ndarray of shape (n_samples, n_clusters) or None
-        Where to write; in the dtype of the rows.
 
-    Returns
-    -------
-    numpy.ndarray of shape (n_samples, n_clusters), in the dtype of the rows
+    Yields
+    ------
+    numpy.ndarray of shape (m, n_clusters), in the dtype of the rows
+        Of the next m rows.
     """
     device, k = rows.device, len(centers)
-    if out is None:
-        out = np.empty((rows.n_samples, k), rows.dtype)
     if rows.n_samples == 0:
-        return out
+        return
     parameters = device.array(np.ascontiguousarray(centers, rows.dtype))
     blocks = min(rows.n_blocks, max(1, _STAGE_BYTES // (BLOCK * k * rows.dtype.itemsize)))
     stage = device.empty(blocks * BLOCK * k, rows.dtype)
@@ -61,5 +59,4 @@ def transform(rows: Rows, centers: npt.NDArray[Any], out: npt.NDArray[Any] | Non
             device, _distance_kernel(), -(-(stop - start) // BLOCK), BLOCK,
             rows.data, np.int64(rows.n_features), np.int64(first), parameters, np.int64(k), stage,
         )  # fmt: skip
-        out[start:stop] = device.fetch(stage, stop=(stop - start) * k).reshape(-1, k)
-    return out
+        yield device.fetch(stage, stop=(stop - start) * k).reshape(-1, k)

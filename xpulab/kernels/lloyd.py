@@ -26,9 +26,9 @@ _MAX_COUNT = 2**22  # rows of a partial sum; float32 counts exactly to 2**24
 _MAX_PARTIAL_BYTES = 64 << 20
 
 
-def labels_to_host(labels: Labels, n: int) -> npt.NDArray[np.int32]:
-    """The labels of the first n rows."""
-    return labels.device.fetch(labels.current, stop=n) if n else np.empty(0, np.int32)
+def labels_to_host(labels: Labels, stop: int, start: int = 0) -> npt.NDArray[np.int32]:
+    """The labels of the rows from `start` to `stop`."""
+    return labels.device.fetch(labels.current, start, stop) if stop else np.empty(0, np.int32)
 
 
 def lloyd_step(

@@ -93,11 +93,18 @@ class Labels:
         """Look at every row the next time."""
         self._slack_of = None
 
+    def trim(self) -> None:
+        """Keep the labels alone: a run that has ended needs no memory to go on."""
+        self.forget()
+        self.listed = self.device.empty(0, np.int32)
+        self._slack = self.counts = None
+        self._scratch.clear()
+
 
 def new_labels(device: Device, n: int) -> Labels:
     """Labels of n rows, all -1."""
-    unset = np.full(-(-n // BLOCK) * BLOCK, -1, np.int32)
-    return Labels(device, device.array(unset), device.empty(unset.size, np.int32))
+    padded = -(-n // BLOCK) * BLOCK
+    return Labels(device, device.full(padded, -1, np.int32), device.empty(0, np.int32))
 
 
 def find_nearest(
@@ -140,6 +147,8 @@ def find_nearest(
     parameters = labels.scratch("parameters", host.size, rows.dtype)
     span = _span(rows, tile, k)
     n_spans = -(-rows.n_samples // span)
+    if labels.listed.size < labels.current.size:  # new, or trimmed
+        labels.listed = labels.device.empty(labels.current.size, np.int32)
     labels.n_clusters, labels.span = k, span if bounded else 0
     integers, numbers = labels.current, parameters
     if bounded:
@@ -208,7 +217,7 @@ def _bounds(
     known = (rows, rows.shift_or_zero(shift).tobytes(), centers.shape)
     if labels._slack_of != known:
         labels._slack_of = known
-        labels._slack = labels.device.array(np.full(rows.n_blocks * BLOCK, -np.inf, rows.dtype))
+        labels._slack = labels.device.full(rows.n_blocks * BLOCK, -np.inf, rows.dtype)
         labels._centers = centers.astype(np.float64)
         labels._moved = np.zeros(len(centers))
     else:

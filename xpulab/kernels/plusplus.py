@@ -68,11 +68,9 @@ def start(rows: Rows, shift: npt.NDArray[Any] | None, center: npt.NDArray[Any]) 
         Local sum of ``w * ||x - shift - center||**2``.
     """
     center = np.ascontiguousarray(center, rows.dtype)
-    infinite = np.zeros(
-        rows.n_blocks * BLOCK, rows.dtype
-    )  # zero, and so of no account, where the last block has no rows
-    infinite[: rows.n_samples] = np.inf
-    closest = rows.device.array(infinite)
+    closest = rows.device.full(rows.n_blocks * BLOCK, np.inf, rows.dtype)
+    # Zero, and so of no account, where the last block has no rows.
+    rows.device.store(np.zeros(rows.n_blocks * BLOCK - rows.n_samples, rows.dtype), closest, rows.n_samples)
     none = np.zeros((1, rows.n_spans))
     state = Seeding(rows, rows.shift_or_zero(shift), closest, center, none[0], center[None], none)
     potential = float(candidate_potentials(state, center[None])[0])

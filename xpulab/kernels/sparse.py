@@ -8,6 +8,7 @@ all. Rows are not shifted: their zeros would be lost; scikit-learn does not eith
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
@@ -215,16 +216,19 @@ class SparseLabels:
             array = self.scratch[name] = self.device.empty(size, dtype)
         return array
 
+    def trim(self) -> None:
+        """Keep the labels alone: a run that has ended needs no memory to go on."""
+        self.scratch.clear()
+
 
 def new_labels(device: Device, n: int) -> SparseLabels:
     """Labels of n rows, all -1."""
-    unset = np.full(n, -1, np.int32)
-    return SparseLabels(device, device.array(unset), device.array(unset))
+    return SparseLabels(device, device.full(n, -1, np.int32), device.full(n, -1, np.int32))
 
 
-def labels_to_host(labels: SparseLabels, n: int) -> npt.NDArray[np.int32]:
-    """The labels of the first n rows."""
-    return labels.device.fetch(labels.current, stop=n) if n else np.empty(0, np.int32)
+def labels_to_host(labels: SparseLabels, stop: int, start: int = 0) -> npt.NDArray[np.int32]:
+    """The labels of the rows from `start` to `stop`."""
+    return labels.device.fetch(labels.current, start, stop) if stop else np.empty(0, np.int32)
 
 
 def _by_feature(centers: npt.NDArray[Any], dtype: np.dtype[Any], multiple: int) -> npt.NDArray[Any]:
@@ -439,17 +443,15 @@ def inertia(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: Spa
     return float(distances @ rows.device.fetch(rows.sample_weight, stop=rows.n_samples).astype(np.float64))
 
 
-def transform(rows: SparseRows, centers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Euclidean distance from each row to each centre: shape (n_samples, n_clusters), in the dtype of the rows."""
+def transform(rows: SparseRows, centers: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Euclidean distance from each row to each centre, some rows at a time: (m, n_clusters), in the rows' dtype."""
     n, k = rows.n_samples, len(centers)
-    out = np.empty((n, k), rows.dtype)
     step = max(1, min(n, _STAGE_BYTES // (k * rows.dtype.itemsize)))
     stage = rows.device.empty(step * k, rows.dtype)
     for first in range(0, n, step):
         last = min(first + step, n)
         _launch_nearest(rows, centers, None, first, last, stage)
-        out[first:last] = rows.device.fetch(stage, stop=(last - first) * k).reshape(-1, k)
-    return out
+        yield rows.device.fetch(stage, stop=(last - first) * k).reshape(-1, k)
 
 
 # --- k-means++
@@ -507,7 +509,7 @@ def _closer_kernel() -> Any:
 
 def start(rows: SparseRows, shift: Any, center: npt.NDArray[Any]) -> tuple[SparseSeeding, float]:
     """Begin with one centre; the state, and the local potential."""
-    infinite = rows.device.array(np.full(rows.n_samples, np.inf, rows.dtype))
+    infinite = rows.device.full(rows.n_samples, np.inf, rows.dtype)
     none = np.zeros((1, rows.n_spans))
     state = SparseSeeding(rows, infinite, none[0], center[None], none)
     potential = float(candidate_potentials(state, center[None])[0])

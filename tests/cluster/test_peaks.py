@@ -1,0 +1,77 @@
+"""The memory that calls take: on the engines little more than their rows, in the notebook little more than X."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpulab
+from xpulab.cluster import KMeans
+
+pytestmark = pytest.mark.cluster
+
+N, D = 3_600_000, 14  # 202 MB
+
+
+def status(pid: int, field: str) -> int:
+    """Bytes: ``VmRSS`` now, ``VmHWM`` at most; shared blocks that the process maps count."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith(field))
+
+
+@pytest.fixture(scope="module")
+def X() -> np.ndarray:
+    return np.random.default_rng(0).random((N, D), dtype=np.float32)
+
+
+def growth(pair: xpulab.XPUCluster, call: Callable[[], Any]) -> tuple[float, float]:
+    """By how much the engines and this process grew at most, over the bytes of their rows."""
+    pids = [*(fact["pid"] for fact in pair.facts), os.getpid()]
+    pair.blocks.clear()
+    for pid in pids:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew
+    before = [status(pid, "VmRSS") for pid in pids]
+    result = call()
+    *engines, notebook = (status(pid, "VmHWM") - then for pid, then in zip(pids, before, strict=True))
+    del result
+    return max(engines) / (N * D * 4 / 2), notebook / (N * D * 4)
+
+
+LABELS = 4 / (4 * D)  # over the bytes of the rows
+
+
+@pytest.mark.parametrize("method", ["fit", "k-means++", "random", "predict"])
+def test_calls_take_little_more_than_the_rows(
+    pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch, X: np.ndarray, method: str
+) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    few = X[:200_000]
+    if method == "predict":
+        km = KMeans(64, init=X[:64], n_init=1, max_iter=2, tol=0).fit(few)
+        call: Callable[[np.ndarray], Any] = km.predict
+    elif method == "random":
+        call = KMeans(64, init="random", n_init=2, max_iter=6, tol=0, random_state=0).fit
+    elif method == "k-means++":
+        call = KMeans(16, max_iter=1, random_state=0).fit
+    else:
+        call = KMeans(64, init=X[:64], n_init=1, max_iter=8, tol=0).fit
+    call(few)  # compiles
+    engine, notebook = growth(pair, lambda: call(X))
+    assert 0.9 < engine < 1.4  # 1.3 for larger rows: some buffers are of one size
+    assert notebook < LABELS + 0.05
+
+
+def test_a_handle_is_one_copy(pair: xpulab.XPUCluster, X: np.ndarray) -> None:
+    pair.scatter(X[:200_000]).gather()
+    handles = []
+    engine, notebook = growth(pair, lambda: handles.append(pair.scatter(X)))
+    assert 0.9 < engine < 1.1
+    assert notebook < 0.05
+    engine, notebook = growth(pair, handles[0].gather)
+    assert engine < 0.1
+    assert notebook < 0.05  # the result is not read yet
