@@ -17,7 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, _is_arraylike_not_sca
 from xpulab.calls import Call
 from xpulab.checkpoint import Checkpoint
 from xpulab.cluster._callbacks import Callbacks, CallbackSupportMixin, callback_management_context
-from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, mapped
+from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, known_finite, mapped
 from xpulab.deploy.cluster import Answer, XPUCluster, current_cluster
 
 __all__ = ["KMeans"]
@@ -310,7 +310,13 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
             validate_data(self, X, dtype=[np.float64, np.float32], reset=reset, order="C", ensure_all_finite=False)
             return X
         X = validate_data(
-            self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=reset, accept_large_sparse=False
+            self,
+            X,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            reset=reset,
+            accept_large_sparse=False,
+            ensure_all_finite=not known_finite(X),
         )
         if sparse.issparse(X) and not X.has_canonical_format:
             X = X.copy()

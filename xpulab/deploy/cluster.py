@@ -22,7 +22,7 @@ import psutil
 
 from xpulab import progress
 from xpulab.board import Board, new_task_number
-from xpulab.data import Outgoing, ShardedArray, bounds_of, mapped
+from xpulab.data import Outgoing, ShardedArray, bounds_of, known_finite, mapped
 from xpulab.deploy.launch import Processes
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, probe
@@ -323,7 +323,8 @@ class XPUCluster(Displayed):
 
         where = mapped(X)
         columns = getattr(X, "columns", None)
-        rows = X if where else check_array(X, dtype=[np.float64, np.float32], input_name="X")
+        kinds = [np.float64, np.float32]
+        rows = X if where else check_array(X, dtype=kinds, input_name="X", ensure_all_finite=not known_finite(X))
         bounds = bounds_of(len(rows), self._require_running().size, counts)
         array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns)
         blocks: list[SharedBlock] = []
