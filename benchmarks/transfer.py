@@ -135,11 +135,11 @@ def main() -> None:
     print(table_text((f"{arguments.n} engines", "median", "GB/s", "x copy", "aim"), rows, "lrrrl", indent=""))
     shard = X.nbytes / arguments.n
     rows = [
-        (name, f"{max(grown[:-1]) / shard:.2f}", "1.3", f"{100 * (grown[-1] - 4 * len(X)) / X.nbytes:.0f} %")
+        (name, f"{max(grown[:-1]) / shard:.2f}", "1.3", f"{100 * max(0, grown[-1]) / X.nbytes:.0f} %", "5 %")
         for name, grown in memory.items()
     ]
     print()
-    print(table_text(("most memory", "engine / shard", "aim", "notebook / X, beside labels"), rows, "lrrr", indent=""))
+    print(table_text(("most memory", "engine / shard", "aim", "notebook / X", "aim"), rows, "lrrrr", indent=""))
 
 
 if __name__ == "__main__":

@@ -93,6 +93,12 @@ def test_column_sums(device, n, d, dtype, tolerance):
     np.testing.assert_allclose(column_sums(rows, shift), centred.sum(axis=0), atol=n * tolerance)
 
 
+def test_column_sums_some_spans_at_a_time(device, monkeypatch):
+    monkeypatch.setattr(module, "_STAGE_BYTES", 3 * 5 * module.BLOCK * 4)
+    X = table(10_007, 5)
+    np.testing.assert_allclose(column_sums(Rows.upload(device, X)), X.sum(axis=0, dtype=np.float64), rtol=1e-6)
+
+
 def test_take_subtracts_the_shift(device):
     X = table(500, 6)
     shift = X.mean(axis=0)

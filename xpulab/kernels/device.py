@@ -131,12 +131,16 @@ class Device:
         return array
 
     def full(self, size: int, value: float, dtype: npt.DTypeLike) -> dpt.usm_ndarray:
-        """A flat device array of one number; a piece at a time, so that the host holds no such array of its own."""
+        """A flat device array of one number."""
         array = self.empty(size, dtype)
-        piece = np.full(min(size, _PIECE), value, dtype)
-        for start in range(0, size, _PIECE):
-            self.store(piece[: size - start], array, start)
+        self.fill(array, value)
         return array
+
+    def fill(self, array: dpt.usm_ndarray, value: float) -> None:
+        """Write one number all over a flat device array; the host holds a piece of it at a time."""
+        piece = np.full(min(array.size, _PIECE), value, array.dtype)
+        for start in range(0, array.size, _PIECE):
+            self.store(piece[: array.size - start], array, start)
 
     def fetch(self, array: dpt.usm_ndarray, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
         """A host copy of ``array[start:stop]`` of a flat device array, after all that was launched before."""

@@ -99,6 +99,7 @@ class Labels:
         self.listed = self.device.empty(0, np.int32)
         self._slack = self.counts = None
         self._scratch.clear()
+        self._prepared.clear()
 
 
 def new_labels(device: Device, n: int) -> Labels:
@@ -217,7 +218,8 @@ def _bounds(
     known = (rows, rows.shift_or_zero(shift).tobytes(), centers.shape)
     if labels._slack_of != known:
         labels._slack_of = known
-        labels._slack = labels.device.full(rows.n_blocks * BLOCK, -np.inf, rows.dtype)
+        labels._slack = labels.scratch("slack", rows.n_blocks * BLOCK, rows.dtype)
+        labels.device.fill(labels._slack, -np.inf)
         labels._centers = centers.astype(np.float64)
         labels._moved = np.zeros(len(centers))
     else:

@@ -264,8 +264,8 @@ def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None
 def _column_kernel(squared: bool) -> Any:
     blocks_of_span = SPAN // BLOCK
 
-    def column(item, data, n_features, n, shift, partial):  # type: ignore[no-untyped-def]
-        span = item.get_group().get_group_id(0) // n_features
+    def column(item, data, n_features, n, first, shift, partial):  # type: ignore[no-untyped-def]
+        span = first + item.get_group().get_group_id(0) // n_features
         f = item.get_group().get_group_id(0) % n_features
         lane = item.get_local_id(0)
         middle = shift[index(f)]
@@ -299,12 +299,19 @@ def column_sums(rows: Rows, shift: npt.NDArray[Any] | None = None, squared: bool
     d = rows.n_features
     if rows.n_samples == 0:
         return np.zeros(d)
-    partial = rows.device.empty(rows.n_spans * d * BLOCK, rows.dtype)
-    launch(
-        rows.device, _column_kernel(squared), rows.n_spans * d, BLOCK,
-        rows.data, np.int64(d), np.int64(rows.n_samples), rows.device.array(rows.shift_or_zero(shift)), partial,
-    )  # fmt: skip
-    return rows.device.fetch(partial).reshape(rows.n_spans, d, BLOCK).sum(axis=(0, 2), dtype=np.float64)
+    step = min(rows.n_spans, max(1, _STAGE_BYTES // (d * BLOCK * rows.dtype.itemsize)))
+    partial = rows.device.empty(step * d * BLOCK, rows.dtype)
+    middle = rows.device.array(rows.shift_or_zero(shift))
+    sums = np.zeros(d)
+    for first in range(0, rows.n_spans, step):
+        n_spans = min(step, rows.n_spans - first)
+        launch(
+            rows.device, _column_kernel(squared), n_spans * d, BLOCK,
+            rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(first), middle, partial,
+        )  # fmt: skip
+        found = rows.device.fetch(partial, stop=n_spans * d * BLOCK)
+        sums += found.reshape(n_spans, d, BLOCK).sum(axis=(0, 2), dtype=np.float64)
+    return sums
 
 
 @cache
