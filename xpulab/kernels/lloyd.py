@@ -13,6 +13,7 @@ from typing import Any
 import dpctl.tensor as dpt
 import numpy as np
 import numpy.typing as npt
+from numba_dpex.kernel_api import group_barrier
 
 from xpulab.kernels.host import add_partial_sums
 from xpulab.kernels.launch import fma, index, launch
@@ -22,6 +23,7 @@ from xpulab.kernels.rows import BLOCK, SPAN, Rows
 __all__ = ["Labels", "assign", "inertia", "labels_to_host", "lloyd_step", "new_labels", "own_distances"]
 
 _LANES = 16  # features of a work-group that moves rows between the sums
+_BATCH = 16  # rows that it copies side by side at a time
 _MAX_COUNT = 2**22  # rows of a partial sum; float32 counts exactly to 2**24
 _MAX_PARTIAL_BYTES = 64 << 20
 
@@ -103,56 +105,76 @@ def _moves_kernel(dtype: np.dtype[Any], weighted: bool, listed_only: bool) -> An
     one = number(1)
 
     def moves(  # type: ignore[no-untyped-def]
-        item, data, d, weights, n, n_spans, span, bits, shift, labels, listed, counts, fresh, k, sums
+        item, data, d, weights, n, n_spans, span, bits, shift, labels, listed, counts, fresh, k, stage, centers, sums
     ):
         # sums: per worker (k, 2, width), the sums and what they had to round off; then the changes of each worker.
-        # All but the lane is the same for the work-group, and no lane is left out: else the CPU would mask each step.
+        # stage, of each worker: rows on their way (_BATCH, width); centers: where each goes to and where it comes from.
+        # What is the same for the work-group is done by every item alike, which a CPU's compiler makes scalar: a row's
+        # numbers are far apart, and gathering them by lanes takes three times as long.
         worker = item.get_group().get_group_id(0)
         workers = item.get_group().get_group_range(0)
         lane = item.get_local_id(0)
         n_tiles = d // _LANES + 1
         width = n_tiles * _LANES
         base = worker * (2 * width) * k + lane
+        staged = worker * (_BATCH * width)
+        ends = worker * (2 * _BATCH)
         for j in range(2 * n_tiles * k):
             sums[index(base + j * _LANES)] = zero
+        for j in range(_BATCH * n_tiles):
+            stage[index(staged + j * _LANES + lane)] = zero
+        group_barrier(item.get_group())
         changed = np.int32(0)
-        for s in range(worker * n_spans // workers, (worker + 1) * n_spans // workers):
+        waiting = 0
+        last_span = (worker + 1) * n_spans // workers - 1
+        for s in range(worker * n_spans // workers, last_span + 1):
             first = s * span
             count = counts[index(s)] if listed_only else min(span, n - first)
-            for i in range(count):
-                if listed_only:
-                    entry = listed[index(first + i)]
-                    row = first + (entry & np.int32(span - 1))
-                    old = (entry >> bits) - np.int32(1)
-                else:
-                    row = first + i
-                    old = listed[index(row)]
-                new = labels[index(row)]
-                if new != old:
-                    changed += np.int32(1)
-                if fresh != 0:
-                    old = np.int32(-1)
-                if new != old:
-                    for tile in range(n_tiles):
-                        f = tile * _LANES + lane
-                        column = min(f, d - 1)
-                        keep = one if f < d else zero
-                        x = data[index((row // BLOCK * d + column) * BLOCK + row % BLOCK)] - shift[index(column)]
-                        x = fma(x, keep, one - keep)
-                        if weighted:
-                            x *= weights[index(row)]
+            for i in range(count + 1):
+                if i < count:
+                    if listed_only:
+                        entry = listed[index(first + i)]
+                        row = first + (entry & np.int32(span - 1))
+                        old = (entry >> bits) - np.int32(1)
+                    else:
+                        row = first + i
+                        old = listed[index(row)]
+                    new = labels[index(row)]
+                    if new != old:
+                        changed += np.int32(1)
+                    if fresh != 0:
+                        old = np.int32(-1)
+                    if new != old:
+                        weight = weights[index(row)] if weighted else one
+                        at = row // BLOCK * d * BLOCK + row % BLOCK
+                        to = staged + waiting * width
+                        for f in range(d):
+                            x = data[index(at + f * BLOCK)] - shift[index(f)]
+                            stage[index(to + f)] = x * weight if weighted else x
+                        stage[index(to + d)] = weight
+                        centers[index(ends + waiting)] = new
+                        centers[index(ends + _BATCH + waiting)] = old
+                        waiting += 1
+                last = i == count and s == last_span
+                if waiting == _BATCH or last:
+                    group_barrier(item.get_group())
+                    for j in range(waiting):
                         for side in range(2):
-                            center = new if side == 0 else old
+                            center = centers[index(ends + side * _BATCH + j)]
                             if center >= 0:
-                                y = x if side == 0 else -x
-                                at = base + center * (2 * width) + tile * _LANES
-                                # Knuth's exact addition: `error` is what `after` had to round off.
-                                before = sums[index(at)]
-                                after = before + y
-                                part = after - before
-                                error = (before - (after - part)) + (y - part)
-                                sums[index(at)] = after
-                                sums[index(at + width)] += error
+                                for tile in range(n_tiles):
+                                    x = stage[index(staged + j * width + tile * _LANES + lane)]
+                                    y = x if side == 0 else -x
+                                    here = base + center * (2 * width) + tile * _LANES
+                                    # Knuth's exact addition: `error` is what `after` had to round off.
+                                    before = sums[index(here)]
+                                    after = before + y
+                                    part = after - before
+                                    error = (before - (after - part)) + (y - part)
+                                    sums[index(here)] = after
+                                    sums[index(here + width)] += error
+                    waiting = 0
+                    group_barrier(item.get_group())
         if lane == 0:
             sums[index(workers * (2 * width) * k + worker)] = number(changed)
 
@@ -171,11 +193,13 @@ def _moves(rows: Rows, parameters: dpt.usm_ndarray, k: int, labels: Labels, fres
     weights = parameters if rows.sample_weight is None else rows.sample_weight
     counts = labels.current if labels.counts is None else labels.counts
     kernel = _moves_kernel(rows.dtype, rows.sample_weight is not None, labels.span > 0)
+    stage = labels.scratch("moving", workers * _BATCH * width, rows.dtype)
+    centers = labels.scratch("between", workers * 2 * _BATCH, np.int32)
     labels.launch(
         kernel, workers, _LANES,
         rows.data, np.int64(d), weights, np.int64(rows.n_samples), np.int64(n_spans), np.int64(span),
         np.int32(span.bit_length() - 1), parameters, labels.current, labels.listed, counts,
-        np.int64(fresh), np.int64(k), sums,
+        np.int64(fresh), np.int64(k), stage, centers, sums,
     )  # fmt: skip
     assert labels.sums is not None
     partial = rows.device.fetch(sums, stop=size + workers)
