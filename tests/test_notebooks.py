@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,11 @@ def test_no_folder_of_the_machine_that_ran_it_is_shown(cells: list[Any]) -> None
     text = str([cell.outputs for cell in cells])
     assert str(Path.home()) + "/" not in text
     assert "/tmp/" not in text
+
+
+def test_the_readme_names_every_notebook_and_shows_pictures_that_there_are() -> None:
+    root = NOTEBOOKS[0].parents[1]
+    text = (root / "README.md").read_text(encoding="utf-8")
+    assert [path.name for path in NOTEBOOKS if f"(notebooks/{path.name})" not in text] == []
+    shown = set(re.findall(r"\((notebooks/images/[^)]+)\)", text))
+    assert shown == {f"notebooks/images/{path.name}" for path in (root / "notebooks" / "images").iterdir()}
