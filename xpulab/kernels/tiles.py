@@ -22,8 +22,7 @@ _CPU_SHAPES = ((4, 4, 16), (2, 8, 16), (4, 2, 16), (2, 4, 16), (4, 3, 16), (1, 8
 #: For devices of which none has been measured, from one row to four a work-item, and 16 to 64 of these a group. A
 #: sub-group may have any size.
 _OTHER_SHAPES = ((1, 8, 64), (1, 4, 64), (1, 16, 64), (2, 8, 32), (2, 4, 32), (4, 4, 16))
-#: Not less: a group copies 128 rows at a time, and at 1024 these copies would be an eighth of all rows.
-_SPANS = (2048, 4096, 16384)
+_SPANS = (256, 1024, 4096, 16384)
 _LOCALS = (0, 1024, 4096)  # numbers: at most half of the 32 KiB that any device has, in float32
 
 
