@@ -1,6 +1,6 @@
-"""What a cluster costs: start, stop, transfer of rows, a round trip. Each figure beside what bounds it, in one run.
+"""What a cluster costs: start, stop, a round trip, a fit of few rows. For rows on their way see `transfer.py`.
 
-python benchmarks/cluster.py -n 2 --mebibytes 1024 --repeats 5
+python benchmarks/cluster.py -n 2 --repeats 5
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 import xpulab
-from xpulab.memory import SharedBlock
 from xpulab.rendering import table_text
 
 
@@ -25,23 +24,15 @@ def timed(call: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def plain_copy(X: np.ndarray) -> None:
-    """One thread, into shared memory that is new."""
-    with SharedBlock.create(X.nbytes) as block:
-        np.copyto(block.array(X.shape, X.dtype), X)
-
-
 def main() -> None:
     """Measure, and print a table of medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=2, help="engines")
-    parser.add_argument("--mebibytes", type=int, default=256, help="size of the array that is sent")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", xpulab.exceptions.OversubscribedWarning)
 
-    X = np.random.default_rng(0).random((arguments.mebibytes << 14, 16), dtype=np.float32)
-    starts, stops, plain, sent, trips, tiny = ([] for _ in range(6))  # type: ignore[var-annotated]
+    starts, stops, trips, tiny = ([] for _ in range(4))  # type: ignore[var-annotated]
     for _ in range(arguments.repeats):
         cluster = xpulab.XPUCluster(arguments.n, timeout=120)
         starts.append(timed(cluster.start))
@@ -50,28 +41,17 @@ def main() -> None:
         from xpulab.cluster import KMeans
 
         small = np.random.default_rng(0).normal(size=(1500, 2))
-        cluster.scatter(X[:1000])  # compiles
         KMeans(3, random_state=0).fit(small)
         for _ in range(arguments.repeats):
-            plain.append(timed(lambda: plain_copy(X)))
-            sent.append(timed(lambda: cluster.scatter(X)))
             trips += [timed(lambda: cluster.call("release", {"handles": []})) for _ in range(10)]
             tiny += [timed(lambda: KMeans(3, random_state=0).fit(small)) for _ in range(10)]
-    size = f"{arguments.mebibytes} MiB"
     rows = [
-        ("start, a first kernel compiled", f"{np.median(starts):.2f} s", f"{max(starts):.2f} s", ""),
-        ("stop", f"{np.median(stops):.2f} s", f"{max(stops):.2f} s", ""),
-        (f"plain copy of {size} into new shared memory", f"{np.median(plain):.3f} s", f"{max(plain):.3f} s", "1"),
-        (
-            f"scatter of {size}: checked, sent, on the devices",
-            f"{np.median(sent):.3f} s",
-            f"{max(sent):.3f} s",
-            f"{np.median(np.array(sent) / plain):.2f}",
-        ),
-        ("an empty task on all engines", f"{1e3 * np.median(trips):.1f} ms", f"{1e3 * max(trips):.1f} ms", ""),
-        ("fit of 1,500 x 2, k=3", f"{1e3 * np.median(tiny):.1f} ms", f"{1e3 * max(tiny):.1f} ms", ""),
+        ("start, a first kernel compiled", f"{np.median(starts):.2f} s", f"{max(starts):.2f} s"),
+        ("stop", f"{np.median(stops):.2f} s", f"{max(stops):.2f} s"),
+        ("an empty task on all engines", f"{1e3 * np.median(trips):.1f} ms", f"{1e3 * max(trips):.1f} ms"),
+        ("fit of 1,500 x 2, k=3", f"{1e3 * np.median(tiny):.1f} ms", f"{1e3 * max(tiny):.1f} ms"),
     ]
-    print(table_text((f"{arguments.n} engines", "median", "most", "ratio"), rows, "lrrr", indent=""))
+    print(table_text((f"{arguments.n} engines", "median", "most"), rows, "lrr", indent=""))
 
 
 if __name__ == "__main__":

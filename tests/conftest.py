@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -78,3 +79,20 @@ def current(cluster: xpulab.XPUCluster) -> xpulab.XPUCluster:
     registry._clusters.remove(cluster)
     registry._clusters.append(cluster)
     return cluster
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A shell with the extension, as if no cluster of another test were running: unloading stops all that do."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    from xpulab.deploy import cluster as registry
+
+    monkeypatch.setattr(registry, "_clusters", [])
+    config = Config()
+    config.HistoryManager.enabled = False
+    shell: Any = InteractiveShell(config=config)
+    shell.extension_manager.load_extension("xpulab")
+    yield shell
+    shell.extension_manager.unload_extension("xpulab")

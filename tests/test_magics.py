@@ -6,13 +6,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from IPython.core.completer import provisionalcompleter
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
 
 import xpulab
 from xpulab import progress
@@ -22,18 +19,6 @@ from xpulab.deploy.plan import Plan
 from xpulab.exceptions import ClusterError, DeviceNotFoundError, NoClusterError, UsageError
 
 SUBCOMMANDS = ["start", "plan", "stop", "restart", "status", "devices", "logs", "last", "doctor"]
-
-
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A shell with the extension, as if no cluster of another test were running."""
-    monkeypatch.setattr(registry, "_clusters", [])
-    config = Config()
-    config.HistoryManager.enabled = False
-    shell: Any = InteractiveShell(config=config)
-    shell.extension_manager.load_extension("xpulab")
-    yield shell
-    shell.extension_manager.unload_extension("xpulab")
 
 
 def magic(shell: Any, line: str) -> Any:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 from reports import EVIL, Document, report
-from traitlets.config import Config
 
 from xpulab import progress
 from xpulab.deploy import cluster as registry
@@ -22,17 +19,6 @@ for method in ("fit", "predict"):
     with progress.open(report(method=method, status="running")):
         pass
 """
-
-
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(registry, "_clusters", [])  # unloading stops all that run
-    config = Config()
-    config.HistoryManager.enabled = False
-    shell: Any = InteractiveShell(config=config)
-    shell.extension_manager.load_extension("xpulab")
-    yield shell
-    shell.extension_manager.unload_extension("xpulab")
 
 
 def test_every_call_is_collected_and_nothing_after() -> None:

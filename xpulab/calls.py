@@ -119,13 +119,13 @@ class Call:
         payload |= packing()
         if checkpoint is not None:
             payload["checkpoint"] = checkpoint.path
-        self._kept = _kept(self.report, None)
+        self._kept: list[Iteration] = []
 
         def again(lost: EngineLostError) -> dict[str, Any]:
-            state = checkpoint.read() if checkpoint is not None else None
-            if state is not None:
-                payload["resume"] = state
-            self._kept = _kept(self.report, payload.get("resume"))
+            state = payload.get("resume")
+            if checkpoint is not None:
+                payload["resume"] = state = checkpoint.read() or state
+            self._kept = _kept(self.report, state)
             on = f"went on from iteration {state['iteration']}" if state else "began anew"
             self.report.notes.append(
                 f"{lost.reason}; the cluster started new engines, and the {self.report.method} {on}"

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from trials import FAULTS, Bench
 import xpulab
 from xpulab.checkpoint import Checkpoint
 from xpulab.cluster import KMeans
+from xpulab.data import Outgoing
 from xpulab.deploy.silence import Silence
 from xpulab.exceptions import EngineLostError, HandleError
 
@@ -173,6 +175,39 @@ def test_an_interrupted_fit_resumes(fresh: xpulab.XPUCluster, right: KMeans) -> 
     assert resumed is estimator
     assert_same(estimator, right)
     assert estimator.report_.iterations[0].number == stopped_at + 1
+
+
+@cluster_test
+def test_what_is_resumed_is_the_fit_that_was_asked_for_and_a_second_stop_loses_nothing(
+    fresh: xpulab.XPUCluster, right: KMeans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimator = KMeans(**PARAMETERS)
+    thread = during(fresh, 30, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(X)
+    thread.join()
+    estimator.set_params(n_clusters=3, max_iter=1, tol=1.0)
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Outgoing, "send_rows", stop)  # before the rows are there
+        with pytest.raises(KeyboardInterrupt):
+            estimator.resume()
+    assert_same(estimator.resume(), right)
+    with pytest.raises(NotFittedError, match="no interrupted fit"):
+        estimator.resume()
+
+
+@cluster_test
+def test_calls_of_several_threads_outlive_their_engines(fresh: xpulab.XPUCluster, right: KMeans) -> None:
+    thread = during(fresh, 30, lambda: os.kill(fresh.facts[0]["pid"], signal.SIGKILL))
+    with ThreadPoolExecutor(3) as pool:
+        fits = [pool.submit(lambda: KMeans(**PARAMETERS).fit(X)) for _ in range(3)]
+        for fit in fits:
+            assert_same(fit.result(timeout=120), right)
+    thread.join()
 
 
 @cluster_test

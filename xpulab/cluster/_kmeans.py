@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,20 @@ from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, kno
 from xpulab.deploy.cluster import Answer, XPUCluster, current_cluster
 
 __all__ = ["KMeans"]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a fit was asked for, checked; `resume` goes on with it, whatever the estimator is set to by then."""
+
+    X: Any
+    weights: np.ndarray | None
+    random: np.random.RandomState
+    n_init: int
+    init: Any
+    n_clusters: int
+    max_iter: int
+    tol: float
 
 
 class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
@@ -74,8 +89,8 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
     ...     KMeans(n_clusters=2, random_state=0, n_init="auto").fit([[1, 2], [1, 4], [10, 2], [10, 4]]).labels_
     """
 
-    #: Of an interrupted fit: rows, weights, generator, number of runs, start, and the state it was in.
-    _stopped: tuple[Any, ...] | None = None
+    #: An interrupted fit, and the state it was in.
+    _stopped: tuple[_Job, dict[str, Any]] | None = None
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
@@ -116,7 +131,9 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         random = check_random_state(self.random_state)
         if callable(self.init):
             init = self._called_init(X, random, n_init)
-        return self._run(cluster, X, weights, random, n_init, init, None)
+        self._stopped = None
+        job = _Job(X, weights, random, n_init, init, self.n_clusters, self.max_iter, float(self.tol))
+        return self._run(cluster, job, None)
 
     def resume(self) -> KMeans:
         """Go on with a fit that was interrupted (the Stop button, Ctrl-C), from the centres of its last iteration.
@@ -139,64 +156,48 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
             raise NotFittedError("there is no interrupted fit to go on with; type: km.fit(X)")
         return self._run(current_cluster(), *self._stopped)
 
-    def _run(
-        self,
-        cluster: XPUCluster,
-        X: Any,
-        weights: np.ndarray | None,
-        random: np.random.RandomState,
-        n_init: int,
-        init: Any,
-        state: dict[str, Any] | None,
-    ) -> KMeans:
-        self._stopped = None
+    def _run(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> KMeans:
         with callback_management_context(self):
-            callbacks = Callbacks(self, X, weights, n_init, self.max_iter)
-            result = self._fit(cluster, X, weights, random, n_init, init, state, callbacks)
+            callbacks = Callbacks(self, job.X, job.weights, job.n_init, job.max_iter)
+            result = self._fit(cluster, job, state, callbacks)
             fitted = ("cluster_centers_", "labels_", "inertia_", "n_iter_", "n_features_in_", "_n_features_out")
             callbacks.end(result["history"], {name: getattr(self, name) for name in fitted})
+        self._stopped = None
         return self
 
     def _fit(
-        self,
-        cluster: XPUCluster,
-        X: Any,
-        weights: np.ndarray | None,
-        random: np.random.RandomState,
-        n_init: int,
-        init: Any,
-        state: dict[str, Any] | None,
-        callbacks: Callbacks,
+        self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None, callbacks: Callbacks
     ) -> dict[str, Any]:
         """What the engines answered; the attributes are set."""
-        call = Call(self, "fit", X, cluster, n_init, callbacks.reached)
+        X = job.X
+        call = Call(self, "fit", X, cluster, job.n_init, callbacks.reached)
         try:
             with (
                 call,
                 Outgoing(cluster.blocks) as outgoing,
-                Checkpoint.create(_room(self.n_clusters, X)) as checkpoint,
+                Checkpoint.create(_room(job.n_clusters, X)) as checkpoint,
             ):
                 target, labels = outgoing.receive((X.shape[0],), np.int32)
                 answer = call.send(
                     "KMeans.fit",
-                    _Packing(outgoing, call, X, weights),
+                    _Packing(outgoing, call, X, job.weights),
                     checkpoint,
                     target=target,
                     resume=state,
-                    random=random.get_state(),
-                    init=init,
-                    n_clusters=self.n_clusters,
-                    n_init=n_init,
-                    max_iter=self.max_iter,
-                    tol=float(self.tol),
+                    random=job.random.get_state(),
+                    init=job.init,
+                    n_clusters=job.n_clusters,
+                    n_init=job.n_init,
+                    max_iter=job.max_iter,
+                    tol=job.tol,
                 )
         except KeyboardInterrupt as interrupt:
             self._keep_interrupted(interrupt, call)
             if "state" in (stopped := _result_of(interrupt)):
-                self._stopped = (X, weights, random, n_init, init, stopped["state"])
+                self._stopped = job, stopped["state"]
             raise
         result = answer.results[0]
-        random.set_state(result["random"])
+        job.random.set_state(result["random"])
         self._keep(result, labels)
         self.report_ = call.report
         return result
@@ -384,10 +385,11 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
     def _keep(self, result: dict[str, Any], labels: np.ndarray) -> None:
         if self.verbose:
             print("Initialization complete", *result["messages"], sep="\n")
-        if result["distinct"] < self.n_clusters:
+        n_clusters = len(result["centers"])
+        if result["distinct"] < n_clusters:
             warnings.warn(
                 f"Number of distinct clusters ({result['distinct']}) found smaller than n_clusters "
-                f"({self.n_clusters}). Possibly due to duplicate points in X.",
+                f"({n_clusters}). Possibly due to duplicate points in X.",
                 ConvergenceWarning,
                 stacklevel=4,
             )

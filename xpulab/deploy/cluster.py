@@ -426,7 +426,8 @@ class XPUCluster(Displayed):
             except EngineLostError as lost:
                 if again is None or not self.recover or attempt == _RECOVERIES:
                     raise
-                self.start()
+                with self._sending:  # of several threads that lost them the first starts new ones
+                    self.start()
                 payload = again(lost)
         raise_errors(replies, users=name == "run")
         answer = Answer(replies)
@@ -448,17 +449,21 @@ class XPUCluster(Displayed):
     ) -> list[dict[str, Any]]:
         number = new_task_number()
         with self._sending:
-            assert self._processes is not None
-            view = self._processes.client.broadcast_view()
+            processes = self._processes
+            if processes is None:
+                raise _not_running()
+            view = processes.client.broadcast_view()
             pending = view.apply(ipp.Reference("xpulab_run"), name, number, payload)
         try:
-            return self._wait(pending, name, number, watch)
+            return self._wait(pending, processes, name, number, watch)
         finally:
             self._forget(pending)
             if self._board is not None:
                 self._board.forget(number)
 
-    def _wait(self, pending: Any, name: str, number: int, watch: Callable[[Any], None] | None) -> list[dict[str, Any]]:
+    def _wait(
+        self, pending: Any, processes: Processes, name: str, number: int, watch: Callable[[Any], None] | None
+    ) -> list[dict[str, Any]]:
         """Wait for all ranks; an interrupt, or an error of `watch`, asks them to stop, and is raised when they have."""
         deadline = signal_next = float("inf")
         failure: Exception | None = None
@@ -467,8 +472,8 @@ class XPUCluster(Displayed):
             try:
                 while not pending.ready():
                     pending.wait(_POLL)
-                    self._require_alive()
-                    self._require_heard(silence)
+                    self._require_alive(processes)
+                    self._require_heard(processes, silence)
                     if time.monotonic() > deadline:
                         raise EngineStuckError(
                             f"{self._busy_with(number)} did not end the task {name!r} within "
@@ -520,35 +525,42 @@ class XPUCluster(Displayed):
             processes.client.history.clear()
 
     def _require_running(self) -> XPUCluster:
-        if not self.running:
-            raise NoClusterError("this cluster is not running; type: cluster.start(), or %xpu_cluster start")
-        self._require_alive()
+        processes = self._processes
+        if processes is None:
+            raise _not_running()
+        self._require_alive(processes)
         return self
 
-    def _require_alive(self) -> None:
-        processes = self._processes
-        ended = processes.ended() if processes is not None else ""
-        if processes is None or self._processes is not processes:  # by a button, or by another thread
+    def _require_alive(self, processes: Processes) -> None:
+        """Raise unless these are the processes of the cluster still, and all there."""
+        if self._processes is not processes:
+            if processes.lost:  # another thread has found out
+                raise EngineLostError(f"{processes.lost}.\ntype: %xpu_cluster start", processes.lost)
             raise NoClusterError("the cluster was stopped while a task was running; type: %xpu_cluster start")
+        ended = processes.ended()
         if not ended:
             return
         gone = [fact for fact in self.facts if fact["pid"] in processes.first_gone]
         if gone:
-            self._give_up(", ".join(f"{_who(fact)} ended{processes.cause(fact['pid'])}" for fact in gone))
-        self._give_up(f"the {ended} ended, and the engines with it")
+            self._give_up(processes, ", ".join(f"{_who(fact)} ended{processes.cause(fact['pid'])}" for fact in gone))
+        self._give_up(processes, f"the {ended} ended, and the engines with it")
 
-    def _require_heard(self, silence: Silence) -> None:
+    def _require_heard(self, processes: Processes, silence: Silence) -> None:
         """An engine that stands still (stopped, or stuck in a driver) is as good as lost."""
-        stuck = silence.stuck(self._board.ranks["heartbeat"]) if self._board is not None else []
+        ranks = self._board.ranks if self._board is not None else None
+        stuck = silence.stuck(ranks["heartbeat"]) if ranks is not None else []
         if stuck:
             where = ", ".join(_who(self.facts[rank]) for rank in stuck)
-            self._give_up(f"nothing was heard of {where} for {self.silence:g} s, and all engines were ended")
+            self._give_up(processes, f"nothing was heard of {where} for {self.silence:g} s, and all engines were ended")
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, processes: Processes, reason: str) -> None:
         """Stop what is left, and raise EngineLostError."""
-        assert self._processes is not None
-        words = self._processes.logs(15)
-        self.stop()
+        words = ""
+        with self._sending:
+            if self._processes is processes:
+                words, processes.lost = processes.logs(15), reason
+                self.stop()
+            reason = processes.lost or reason
         raise EngineLostError(f"{reason}.\n{words}\ntype: %xpu_cluster start", reason)
 
     def _make_plan(self, found: Probe) -> Plan:
@@ -566,6 +578,10 @@ class XPUCluster(Displayed):
                 self._exchange("release", {"handles": [handle]}, None)
                 for block in blocks:
                     self.blocks.give(block)
+
+
+def _not_running() -> NoClusterError:
+    return NoClusterError("this cluster is not running; type: cluster.start(), or %xpu_cluster start")
 
 
 def _who(fact: dict[str, Any]) -> str:

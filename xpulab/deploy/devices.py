@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from xpulab.deploy import probe as probes
 from xpulab.deploy.plan import Plan, plan
-from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges
+from xpulab.deploy.probe import ALIGN, HEADER, DeviceInfo, Probe, core_ranges, row_of
 from xpulab.exceptions import PlanError
-from xpulab.rendering import Displayed, Html, block, escape, format_size, plain, table_html, table_text
+from xpulab.rendering import Displayed, Html, block, escape, plain, table_html, table_text
 
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster
 
 __all__ = ["Devices", "devices"]
 
-_HEADER = ("selector", "device", "kind", "driver", "units", "memory", "float64", "tiles", "used by")
-_ALIGN = "llllrrlrl"
+_HEADER = (*HEADER, "used by")
+_ALIGN = ALIGN + "l"
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,7 @@ class Devices(Displayed):
         return block("devices", [table, *notes])
 
     def _rows(self) -> list[tuple[object, ...]]:
-        return [
-            (
-                device.selector,
-                device.name,
-                device.kind.upper(),
-                device.driver,
-                device.compute_units,
-                format_size(device.memory),
-                "yes" if device.float64 else "no",
-                device.sub_devices or "",
-                self.used_by(device),
-            )
-            for device in self.probe.devices
-        ]
+        return [(*row_of(device), self.used_by(device)) for device in self.probe.devices]
 
     @property
     def _whose(self) -> str:

@@ -128,6 +128,8 @@ class Processes:
         self._watched: dict[str, tuple[int, int]] = {}  # name -> pid, pidfd
         #: Engines in the order in which they ended, as long as the others had not: the first is the one that was lost.
         self.first_gone: list[int] = []
+        #: Why the cluster gave them up, if it did: for those who wait in other threads.
+        self.lost = ""
 
     def start(self, timeout: float, progress: Callable[[str], None]) -> None:
         """Start everything and wait until every rank answers.
@@ -191,7 +193,9 @@ class Processes:
     def cause(self, pid: int) -> str:
         """What mpiexec says of the end of the engine with this process: ``": killed by signal: 9 (Killed)"``, or ""."""
         poll = select.poll()
-        poll.register(self._watched["mpiexec"][1], select.POLLIN)
+        for name, (_, descriptor) in list(self._watched.items()):
+            if name == "mpiexec":
+                poll.register(descriptor, select.POLLIN)
         poll.poll(2000)  # it ends the other engines, says why, and ends
         found = re.search(rf"PID {pid} .*\n=\s+(.*)", self.logs(200))
         return f": {found[1].lower()}" if found else ""

@@ -18,7 +18,7 @@ from typing import Any
 from xpulab.exceptions import DeviceError
 from xpulab.rendering import Displayed, block, escape, format_size, plain, table_html, table_text
 
-__all__ = ["DeviceInfo", "Probe", "core_ranges", "probe"]
+__all__ = ["ALIGN", "HEADER", "DeviceInfo", "Probe", "core_ranges", "probe", "row_of"]
 
 _LAST_WORDS = 2000  # characters of what a driver said
 
@@ -118,11 +118,11 @@ class Probe(Displayed):
         return asdict(self)
 
     def __str__(self) -> str:
-        table = table_text(_HEADER, map(_row, self.devices), _ALIGN)
+        table = table_text(HEADER, map(row_of, self.devices), ALIGN)
         return "\n".join([self.title, table, *(f"  {plain(error)}" for error in self.errors)])
 
     def _repr_html_(self) -> str:
-        table = table_html(_HEADER, map(_row, self.devices), _ALIGN, caption=self.title)
+        table = table_html(HEADER, map(row_of, self.devices), ALIGN, caption=self.title)
         return block("devices", [table, *(f'<div class="xpu-note">{escape(error)}</div>' for error in self.errors)])
 
     @property
@@ -133,11 +133,12 @@ class Probe(Displayed):
         return f"Devices of {self.host}: {cores}, {free}"
 
 
-_HEADER = ("selector", "device", "kind", "driver", "units", "memory", "float64", "tiles")
-_ALIGN = "llllrrlr"
+HEADER = ("selector", "device", "kind", "driver", "units", "memory", "float64", "tiles")
+ALIGN = "llllrrlr"
 
 
-def _row(device: DeviceInfo) -> tuple[object, ...]:
+def row_of(device: DeviceInfo) -> tuple[object, ...]:
+    """A device in a table of devices, under `HEADER`."""
     return (
         device.selector,
         device.name,
