@@ -21,17 +21,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["XPULAB_TUNE"] = "0"
 
 
+# All that this run starts inherits it: engines, kernels, servers, whatever they start, and however they end.
+_MARK = os.environ.setdefault("XPULAB_TESTS", str(os.getpid()))
+
+
 def _left() -> set[str]:
     """What a run must not leave: shared memory with a name, and processes that were started for this one."""
     found = {f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()}
-    me = str(os.getpid())
     for process in psutil.process_iter():
         try:
-            environment = process.environ()
-            owner = environment.get("XPULAB_OWNER") or (
-                me if f'"owner": {me},' in environment.get("XPULAB_ENGINE", "") else ""
-            )
-            if owner == me and process.status() != psutil.STATUS_ZOMBIE:
+            marked = process.environ().get("XPULAB_TESTS") == _MARK
+            if marked and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
                 found.add(f"process {process.pid}: {' '.join(process.cmdline())[:200]}")
         except psutil.Error:
             continue

@@ -11,13 +11,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xpulab import exceptions
+    from xpulab import cluster, exceptions
     from xpulab.data import ShardedArray
     from xpulab.deploy.cluster import XPUCluster, current_cluster
     from xpulab.widgets.explore_view import explore
 
 __version__ = "0.1.0"
-__all__ = ["ShardedArray", "XPUCluster", "__version__", "current_cluster", "exceptions", "explore"]
+__all__ = ["ShardedArray", "XPUCluster", "__version__", "cluster", "current_cluster", "exceptions", "explore"]
 
 # Imported at first use: the engines and the probe import this package too, and must stay light.
 _HOMES = {
@@ -31,8 +31,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name == "exceptions":
-        return importlib.import_module("xpulab.exceptions")
+    if name in ("cluster", "exceptions"):
+        return importlib.import_module(f"xpulab.{name}")
     raise AttributeError(f"module 'xpulab' has no attribute {name!r}")
 
 

@@ -3,6 +3,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
+
+import xpulab
+
+
+@pytest.fixture
+def on_pair(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpulab.XPUCluster:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    return pair
 
 
 def assert_same_labels(X: np.ndarray, centers: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> None:

@@ -27,12 +27,6 @@ def current(cluster: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpul
     return cluster
 
 
-@pytest.fixture
-def on_pair(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpulab.XPUCluster:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
-    return pair
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("init", ["k-means++", "random", "array"])
 def test_the_same_fit(current: xpulab.XPUCluster, dtype: Any, init: str) -> None:

@@ -17,11 +17,10 @@ from conftest import assert_same_fit, assert_same_labels
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 
 import xpulab
 from xpulab.cluster import KMeans
-from xpulab.exceptions import HandleError, NoClusterError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
 
@@ -291,116 +290,3 @@ def test_rows_from_a_file(current: xpulab.XPUCluster, tmp_path: Any) -> None:
     np.save(tmp_path / "x.npy", np.arange(5))
     with pytest.raises(ValueError, match=r"shape \(5,\).*expected rows"):
         current.load_npy(tmp_path / "x.npy")
-
-
-GOOD = blobs(60, 3, 3)
-
-
-def bad_arrays() -> dict[str, Any]:
-    nan, inf = GOOD.copy(), GOOD.copy()
-    nan[59, 2], inf[0, 0] = np.nan, np.inf
-    return {
-        "nan": (nan, ValueError, "NaN"),
-        "inf": (inf, ValueError, "infinity"),
-        "1-D": (GOOD[:, 0], ValueError, "Expected 2D array, got 1D"),
-        "3-D": (GOOD[None], ValueError, "dim 3"),
-        "empty": (GOOD[:0], ValueError, "0 sample"),
-        "no columns": (GOOD[:, :0], ValueError, "0 feature"),
-        "object": (np.array([["a", object()]] * 5, dtype=object), (ValueError, TypeError), "float"),
-        "strings": (np.array([["a", "b"]] * 5), ValueError, "could not convert|dtype"),
-        "complex": (GOOD * 1j, ValueError, "Complex"),
-        "none": (None, (ValueError, TypeError), "."),
-    }
-
-
-@pytest.mark.parametrize("kind", bad_arrays())
-def test_bad_rows_are_refused_before_anything_is_sent(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    X, error, words = bad_arrays()[kind]
-    fitted = KMeans(3, random_state=0).fit(GOOD)
-    with monkeypatch.context() as patch:
-        patch.setattr(xpulab.XPUCluster, "_exchange", _never)
-        for call in (KMeans(3).fit, fitted.predict, fitted.transform, fitted.score):
-            with pytest.raises(error, match=words):
-                call(X)
-    np.testing.assert_array_equal(KMeans(3, random_state=0).fit(GOOD).labels_, fitted.labels_)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
-        ({"n_clusters": 0}, "'n_clusters' parameter of KMeans must be an int in the range"),
-        ({"n_clusters": "three"}, "'n_clusters' parameter of KMeans must be an int"),
-        ({"n_clusters": 61}, "n_samples=60 should be >= n_clusters=61"),
-        ({"init": np.zeros((2, 3))}, r"shape of the initial centers \(2, 3\)"),
-        ({"init": np.zeros((3, 2))}, r"shape of the initial centers \(3, 2\)"),
-        ({"init": np.full((3, 3), np.nan)}, "NaN"),
-        ({"init": "kmeans"}, "'init' parameter of KMeans must be"),
-        ({"n_init": 0}, "'n_init' parameter"),
-        ({"max_iter": 0}, "'max_iter' parameter"),
-        ({"tol": -1}, "'tol' parameter"),
-        ({"algorithm": "auto"}, "'algorithm' parameter"),
-        ({"random_state": "x"}, "'random_state' parameter"),
-    ],
-)
-def test_bad_parameters_are_refused_before_anything_is_sent(
-    parameters: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(xpulab.XPUCluster, "_exchange", _never)
-        with pytest.raises((ValueError, TypeError), match=words):
-            KMeans(**{"n_clusters": 3, **parameters}).fit(GOOD)
-
-
-@pytest.mark.parametrize(
-    ("weights", "words"),
-    [
-        (np.ones(59), "sample_weight.shape"),
-        (np.ones((60, 2)), "must be 1D"),
-        (-np.ones(60), "Negative values in data passed to sample_weight: -1.0 for row 0"),
-        (np.zeros(60), "non-zero number|zero for all rows"),
-        (np.full(60, np.nan), "NaN"),
-        (["a"] * 60, "could not convert|dtype"),
-    ],
-)
-def test_bad_weights_are_refused(weights: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(xpulab.XPUCluster, "_exchange", _never)
-        with pytest.raises(ValueError, match=words):
-            KMeans(3).fit(GOOD, sample_weight=weights)
-
-
-def test_other_columns_and_no_fit_are_refused() -> None:
-    fitted = KMeans(3, random_state=0).fit(pd.DataFrame(GOOD, columns=list("abc")))
-    with pytest.raises(ValueError, match="feature names"):
-        fitted.predict(pd.DataFrame(GOOD[:, :2], columns=list("ab")))
-    with pytest.raises(ValueError, match="feature names"):
-        fitted.predict(pd.DataFrame(GOOD, columns=list("abd")))
-    for method in ("predict", "transform", "score"):
-        with pytest.raises(NotFittedError):
-            getattr(KMeans(3), method)(GOOD)
-
-
-def test_a_function_as_start_needs_the_rows_here(current: xpulab.XPUCluster) -> None:
-    with pytest.raises(TypeError, match="gather"):
-        KMeans(3, init=lambda X, k, random_state: X[:k]).fit(current.scatter(GOOD))
-
-
-def test_without_a_cluster_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [])
-    with pytest.raises(NoClusterError, match="%xpu_cluster start"):
-        KMeans(3).fit(GOOD)
-
-
-def test_rows_of_another_cluster_are_refused(current: xpulab.XPUCluster) -> None:
-    handle = current.scatter(GOOD)
-    with xpulab.XPUCluster(1):
-        with pytest.raises(HandleError, match="another cluster"):
-            KMeans(3).fit(handle)
-        stale = xpulab.current_cluster().scatter(GOOD)
-    with pytest.raises((HandleError, NoClusterError)):
-        stale.gather()
-    np.testing.assert_array_equal(handle.gather(), GOOD)
-
-
-def _never(*_: Any, **__: Any) -> Any:
-    raise AssertionError("something was sent to the engines")

@@ -166,7 +166,7 @@ def test_an_interrupted_fit_resumes(fresh: xpulab.XPUCluster, right: KMeans) -> 
     with pytest.raises(NotFittedError, match="no interrupted fit"):
         estimator.resume()
     thread = during(fresh, 30, lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=r"in iteration \d+; to go on, type: km\.resume\(\)"):
         estimator.fit(X)
     thread.join()
     stopped_at = estimator.n_iter_

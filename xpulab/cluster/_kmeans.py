@@ -192,10 +192,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
                     tol=job.tol,
                 )
         except KeyboardInterrupt as interrupt:
-            self._keep_interrupted(interrupt, call)
-            if "state" in (stopped := _result_of(interrupt)):
-                self._stopped = job, stopped["state"]
-            raise
+            raise KeyboardInterrupt(self._keep_interrupted(interrupt, call, job)) from None
         result = answer.results[0]
         job.random.set_state(result["random"])
         self._keep(result, labels)
@@ -374,13 +371,19 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
     def _centers(self, X: Any) -> np.ndarray:
         return np.ascontiguousarray(self.cluster_centers_, X.dtype)
 
-    def _keep_interrupted(self, interrupt: KeyboardInterrupt, call: Call) -> None:
-        """The centres of the last complete iteration, which all ranks share."""
+    def _keep_interrupted(self, interrupt: KeyboardInterrupt, call: Call, job: _Job) -> str:
+        """The centres of the last complete iteration, which all ranks share; what the user can do now."""
         self.report_ = call.report
-        if "centers" in (result := _result_of(interrupt)):
+        result = _result_of(interrupt)
+        if "state" in result:
+            self._stopped = job, result["state"]
+        if "centers" in result:
             self.cluster_centers_ = result["centers"]
             self._n_features_out = len(self.cluster_centers_)
             self.inertia_, self.n_iter_ = result["inertia"], result["n_iter"]
+        if self._stopped is None:
+            return "the fit was interrupted before an iteration had ended; type: km.fit(X)"
+        return f"the fit was interrupted in iteration {self._stopped[1]['iteration']}; to go on, type: km.resume()"
 
     def _keep(self, result: dict[str, Any], labels: np.ndarray) -> None:
         if self.verbose:

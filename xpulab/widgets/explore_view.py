@@ -300,10 +300,11 @@ class _Standing:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         name = self._view.name
         here = f'[data-xpu-standing="{name}"]'
-        rules = f".xpu-live-{name} {here}{{display:none}}"
+        live, output = f".xpu-live-{name}", ".jp-OutputArea-child"
+        # Jupyter's outputs are neighbours; a copy of the notebook in another tab may be alive where this one is not.
+        rules = f"{live} {here}:not({output} *),{output}:has({live})+{output} {here}{{display:none}}"
         if self._view.widget is not None:
-            output = ".jp-OutputArea-child"
-            rules += f":root:not(.xpu-live-{name}) {output}:has(+{output} {here}){{display:none}}"
+            rules += f"{output}:not(:has({live})):has(+{output} {here}){{display:none}}"
         snapshot = self._view.snapshot()
         html = Html(f'<div data-xpu-standing="{name}"><style>{rules}</style>{snapshot.html()}</div>')
         return {"text/html": html, "text/plain": str(snapshot)}

@@ -1,0 +1,95 @@
+"""A Jupyter server as a process, and where the tests of this folder leave their screenshots."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+__all__ = ["ROOT", "SCREENSHOTS", "VIEWPORT", "JupyterServer"]
+
+ROOT = Path(__file__).parents[2]
+#: Not kept in git; each run writes them anew.
+SCREENSHOTS = ROOT / "build" / "screenshots"
+#: High, because JupyterLab keeps only those cells in the document that are in sight.
+VIEWPORT = {"width": 1300, "height": 3600}
+
+
+class JupyterServer:
+    """A server with a folder, a token and settings of its own, and no kernel but those that its pages start."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "notebooks"
+        self.folder.mkdir()
+        self.token = secrets.token_hex(16)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.address = f"http://127.0.0.1:{port}"
+        jupyter, lab = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR"), ("SETTINGS_DIR", "WORKSPACES_DIR")
+        environment = os.environ | {f"JUPYTER_{name}": str(folder / name.lower()) for name in jupyter}
+        environment |= {f"JUPYTERLAB_{name}": str(folder / name.lower()) for name in lab}
+        # What an image of binder/ has in the same place.
+        environment["JUPYTER_CONFIG_PATH"] = str(ROOT / "binder")
+        options = [f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--allow-root", "--no-browser"]
+        options += [f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.folder}"]
+        # What a user answers to JupyterLab's question about news, which would cover a part of the page.
+        answers = folder / "settings_dir/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+        answers.parent.mkdir(parents=True)
+        answers.write_text('{"fetchNews": "false", "checkForUpdates": false}')
+        self._log = folder / "server.log"
+        self._environment = environment
+        with self._log.open("wb") as log:
+            command = [sys.executable, "-m", "jupyterlab", *options]
+            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"the Jupyter server did not start:\n{self._log.read_text()}")
+            time.sleep(0.1)
+
+    def ask(self, path: str, method: str = "GET", body: object = None) -> bytes:
+        """One request to the server's API."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.address}/{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.read()
+
+    def set_theme(self, theme: str) -> None:
+        """What a user chooses in the menu Settings, Theme."""
+        settings = json.dumps({"theme": f"JupyterLab {theme.title()}", "adaptive-theme": False})
+        self.ask("lab/api/settings/@jupyterlab/apputils-extension:themes", "PUT", {"raw": settings})
+
+    def url(self, notebook: Path, application: str = "lab/tree") -> str:
+        """Where a notebook of the server's folder is opened, and no other that was open before."""
+        return f"{self.address}/{application}/{notebook.relative_to(self.folder)}?token={self.token}&reset"
+
+    def trust(self, notebook: Path) -> None:
+        """As if this server had written the notebook: otherwise its outputs are shown without style and pictures."""
+        command = [sys.executable, "-m", "jupyter", "trust", str(notebook)]
+        subprocess.run(command, env=self._environment, check=True, capture_output=True, timeout=60)
+
+    def end_kernels(self) -> None:
+        """End all kernels as the menu does: each gets to stop its cluster."""
+        for kernel in json.loads(self.ask("api/kernels")):
+            self.ask(f"api/kernels/{kernel['id']}", "DELETE")
+
+    def stop(self) -> None:
+        self.end_kernels()
+        self._process.terminate()
+        self._process.wait(30)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            return bool(self.ask("api/status"))
+        return False

@@ -1,0 +1,117 @@
+"""A notebook in a browser, as a user handles it: JupyterLab 4 and Notebook 7 share all that is used here."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nbformat
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from playwright.sync_api import Locator, Page
+
+__all__ = ["NotebookPage", "colours", "write_notebook"]
+
+#: What JupyterLab and Notebook themselves log as errors, whatever is in the notebook.
+_NOT_OURS = re.compile(
+    r"Failed to load resource.*|"  # a workspace or a setting that was never saved is asked for, and answered with 404
+    r".*[Mm]odel not found.*|.*Could not create a model.*|"  # a widget without its kernel
+    r"Modal is already displayed|"  # two of JupyterLab's own dialogs at once
+    r"Cannot read properties of undefined \(reading 'schema'\)",  # Notebook 7 with JupyterLab's settings
+    re.DOTALL,
+)
+
+
+def write_notebook(path: Path, cells: list[str], kernel: str = "python3") -> None:
+    """A notebook with code cells that were never run."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    notebook.metadata.kernelspec = {"name": kernel, "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+
+
+def colours(image: bytes) -> Image:
+    """A picture of the page, to look at its pixels."""
+    import PIL.Image
+
+    return PIL.Image.open(io.BytesIO(image)).convert("RGB")
+
+
+class NotebookPage:
+    """One open notebook.
+
+    Parameters
+    ----------
+    page : playwright.sync_api.Page
+        A new page, high enough for all cells: what is out of sight is not in the document.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.errors: list[str] = []
+        page.on("console", lambda message: self._note(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self._note(str(error)))
+
+    def _note(self, text: str) -> None:
+        if not _NOT_OURS.fullmatch(text):
+            self.errors.append(text)
+
+    def open(self, url: str) -> None:
+        """Go to a notebook, and wait until its cells are there."""
+        self.page.goto(url)
+        self.cells.first.wait_for(timeout=60_000)
+
+    @property
+    def cells(self) -> Locator:
+        return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-CodeCell")
+
+    def output(self, cell: int) -> Locator:
+        return self.cells.nth(cell).locator(".jp-Cell-outputArea")
+
+    def wait_for_kernel(self) -> None:
+        """Until the kernel is there and idle."""
+        self.page.locator(
+            ".jp-NotebookPanel-toolbar [data-status=idle], .jp-Notebook-ExecutionIndicator"
+        ).first.wait_for()
+        self.page.wait_for_function(
+            "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'", timeout=60_000
+        )
+
+    def start(self, cell: int) -> None:
+        """Run a cell with the keyboard, and do not wait for its end."""
+        prompt = self.cells.nth(cell).locator(".jp-InputPrompt").first
+        for _ in range(20):
+            prompt.click()
+            self.page.keyboard.press("Control+Enter")
+            self.page.wait_for_timeout(500)
+            if prompt.inner_text().strip() != "[ ]:":
+                return
+        raise AssertionError(f"cell {cell} does not run: {prompt.inner_text()}")
+
+    def run(self, cell: int, seconds: float = 120) -> Locator:
+        """Run a cell to its end; its output."""
+        self.start(cell)
+        self.wait(cell, seconds)
+        return self.output(cell)
+
+    def wait(self, cell: int, seconds: float = 120) -> None:
+        """Until a cell has ended."""
+        self.page.wait_for_function(
+            "cell => /^\\[\\d+\\]/.test(document.querySelectorAll('.jp-Notebook .jp-CodeCell')[cell]"
+            "?.querySelector('.jp-InputPrompt')?.innerText ?? '')",
+            arg=cell,
+            timeout=seconds * 1000,
+        )
+
+    def interrupt(self) -> None:
+        """Press the Stop button of the toolbar."""
+        self.page.locator("[data-command='notebook:interrupt-kernel']:visible").first.click()
+
+    def save(self) -> None:
+        """Save with the keyboard, and wait until it is saved."""
+        with self.page.expect_response(
+            lambda answer: answer.request.method == "PUT" and "/api/contents/" in answer.url
+        ):
+            self.page.keyboard.press("Control+s")

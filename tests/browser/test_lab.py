@@ -1,0 +1,259 @@
+"""JupyterLab 4 in a real browser, light and dark: one notebook from the start of a cluster to its reopening.
+
+The tests of a theme share one notebook and go on from one another, as its reader does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nbformat
+import pytest
+from jupyter_server_process import SCREENSHOTS, JupyterServer
+from notebook_page import NotebookPage, colours, write_notebook
+from PIL import ImageChops, ImageStat
+from playwright.sync_api import Error
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+START, FIT, EXPLORE, ENDLESS, NEXT = range(5)
+CELLS = [
+    "%load_ext xpulab\nc = %xpu_cluster start -n 2\nc",
+    "import numpy as np\nfrom xpulab.cluster import KMeans\n"
+    "X = np.random.default_rng(0).normal(size=(400_000, 14)).astype(np.float32)\n"
+    "km = KMeans(120, init=X[:120], n_init=1, max_iter=300, tol=0).fit(X)",
+    "import xpulab\nview = xpulab.explore(X[:100_000, :2] + 4 * (X[:100_000, 2:4] > 0), k=4, random_state=0)\nview",
+    "endless = KMeans(120, n_init=1000, max_iter=10_000, tol=0, random_state=0)\nendless.fit(X)",
+    "import sklearn.cluster\nsmall = X[:999].astype(float)\nprint(endless.report_.status)\n"
+    "ours, plain = (each(3, random_state=0).fit(small) for each in (KMeans, sklearn.cluster.KMeans))\n"
+    "print((ours.labels_ == plain.labels_).all())",
+]
+
+#: The least contrast of an element's text with what is behind it, by the formula of WCAG 2.
+CONTRAST = """root => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b]
+    .map((c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (element) => {
+    for (let each = element; each; each = each.parentElement) {
+      const colour = parse(getComputedStyle(each).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0.9) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const ratio = (element) => {
+    const [a, b] = [light(parse(getComputedStyle(element).color)), light(ground(element))];
+    return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  };
+  return Math.min(...[...root.querySelectorAll("td, th, dt, dd, button, .xpu-title, label")].map(ratio));
+}"""
+
+
+@pytest.fixture(scope="module", params=["light", "dark"])
+def theme(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def notebook(server: JupyterServer, theme: str) -> Path:
+    path = server.folder / f"{theme}.ipynb"
+    write_notebook(path, CELLS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def lab(
+    server: JupyterServer, theme: str, notebook: Path, new_page: Callable[[], NotebookPage]
+) -> Iterator[NotebookPage]:
+    """The notebook, open, with its kernel ready."""
+    server.set_theme(theme)
+    lab = new_page()
+    lab.open(server.url(notebook))
+    lab.wait_for_kernel()
+    yield lab
+    lab.page.close()
+    server.end_kernels()
+
+
+@pytest.fixture(autouse=True)
+def picture(lab: NotebookPage, theme: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    """A screenshot of how each test ended, and no error in the browser's console."""
+    yield
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    lab.page.screenshot(path=SCREENSHOTS / f"lab-{theme}-{request.node.originalname}.png")
+    assert lab.errors == []
+
+
+def seen(output: Locator, *selectors: str) -> list[str]:
+    """Which of these are seen in a cell's output."""
+    return [selector for selector in selectors if output.locator(selector).first.is_visible()]
+
+
+def button(output: Locator, name: str) -> Locator:
+    """A button by its name; an icon's character may stand before it."""
+    return output.get_by_role("button", name=re.compile(rf"^\W*{name}$"))
+
+
+def plot(output: Locator, before: bytes = b"") -> bytes:
+    """The explorer's picture on the screen, once it differs from the one before and then stays as it is."""
+    last = b""
+    for _ in range(100):
+        output.page.wait_for_timeout(200)
+        with contextlib.suppress(Error):  # redrawn in this very moment
+            now = output.locator(".xpu-stage svg.xpu-plot").screenshot()
+            if now == last and (not before or differ(before, now)):
+                return now
+            last = now
+    pytest.fail("the picture does not change")
+
+
+def differ(before: bytes, after: bytes) -> bool:
+    """Whether more than the place of the focus differs: a hundredth of the pixels."""
+    if colours(before).size != colours(after).size:
+        return True
+    difference = ImageChops.difference(colours(before), colours(after)).convert("L").histogram()
+    return sum(difference[8:]) > sum(difference) / 100
+
+
+def assert_a_picture_of_points(image: bytes) -> None:
+    pixels = colours(image)
+    assert len(pixels.getcolors(1 << 24)) > 30
+    assert min(ImageStat.Stat(pixels).stddev) > 5
+
+
+def test_the_theme_is_the_one_that_was_chosen(lab: NotebookPage, theme: str) -> None:
+    ground = colours(lab.page.locator(".jp-Notebook").screenshot()).getpixel((3, 3))
+    assert (max(ground) < 60) if theme == "dark" else (min(ground) > 230)
+
+
+def test_a_started_cluster_has_a_row_for_each_engine(lab: NotebookPage) -> None:
+    output = lab.run(START)
+    table = output.locator(".xpu-live table")
+    table.locator("tbody tr").nth(1).wait_for()
+    assert table.locator("tbody tr").count() == 2
+    assert "running, 2 engines" in output.inner_text()
+    assert seen(output, ".xpu-live", ".xpu-standing") == [".xpu-live"]
+    for name in ("Stop", "Restart"):
+        assert button(output, name).is_visible()
+    assert output.evaluate(CONTRAST) > 4.5
+
+
+def test_a_fit_is_followed_to_its_end(lab: NotebookPage) -> None:
+    lab.start(FIT)
+    output = lab.output(FIT)
+    progress = output.get_by_role("progressbar", name="iterations done")
+    progress.wait_for()
+    first = progress.evaluate("bar => bar.value")
+    lab.page.wait_for_function(
+        "([bar, first]) => !bar.isConnected || bar.value > first", arg=[progress.element_handle(), first]
+    )
+    # The cluster's view lives on while the cell runs.
+    lab.output(START).locator(".xpu-live td", has_text=re.compile("KMeans.fit|iteration|busy")).first.wait_for()
+    lab.wait(FIT)
+    output.get_by_text("KMeans.fit").first.wait_for()
+    assert "finished" in output.inner_text()
+    assert progress.count() == 0
+    assert output.locator("table tbody tr").count() >= 2
+    curves = output.get_by_role("img", name=re.compile("inertia", re.IGNORECASE))
+    assert len(colours(curves.first.screenshot()).getcolors(1 << 24)) > 2
+    assert output.evaluate(CONTRAST) > 4.5
+
+
+def test_the_slider_of_the_explorer_changes_its_picture(lab: NotebookPage) -> None:
+    output = lab.run(EXPLORE)
+    output.locator(".xpu-stage svg.xpu-plot image").wait_for(state="attached")
+    before = plot(output)
+    assert_a_picture_of_points(before)
+    assert output.locator(".xpu-stage [data-center]").count() == 4
+    slider = output.get_by_role("slider", name="Clusters")
+    slider.focus()
+    lab.page.keyboard.press("ArrowRight")
+    output.locator(".xpu-stage [data-center]").nth(4).wait_for()
+    five = plot(output, before)
+    assert_a_picture_of_points(five)
+    assert output.locator(".xpu-stage [data-center]").count() == 5
+    output.get_by_role("button", name="One iteration").click()
+    plot(output, five)
+    assert seen(output, ".xpu-stage", "[data-xpu-standing]") == [".xpu-stage"]
+
+
+def test_the_stop_button_interrupts_a_fit(lab: NotebookPage) -> None:
+    lab.start(ENDLESS)
+    output = lab.output(ENDLESS)
+    output.get_by_role("progressbar", name="iterations done").wait_for()
+    lab.interrupt()
+    lab.wait(ENDLESS, seconds=20)
+    assert "KeyboardInterrupt: the fit was interrupted" in output.inner_text()
+    assert "■ interrupted" in output.inner_text()
+    assert re.findall(r"^(interrupted|True|False)$", lab.run(NEXT).inner_text(), re.MULTILINE) == [
+        "interrupted",
+        "True",
+    ]
+
+
+def test_the_button_that_stops_the_cluster_asks_first(lab: NotebookPage) -> None:
+    output = lab.output(START)
+    button(output, "Stop").click()
+    output.get_by_text("Stop 2 engines? Rows and variables there are lost.").wait_for()
+    button(output, "No").click()
+    button(output, "Stop").wait_for()
+    assert "running, 2 engines" in output.inner_text()
+    button(output, "Stop").click()
+    button(output, "Yes").click()
+    output.get_by_role("button", name="Start the engines").wait_for(timeout=60_000)
+    assert "stopped" in output.inner_text()
+
+
+def test_after_a_reload_the_views_live_on(lab: NotebookPage) -> None:
+    lab.page.wait_for_timeout(3000)  # the standing form follows the live one within two seconds
+    lab.save()
+    lab.page.reload()
+    lab.cells.first.wait_for()
+    lab.wait_for_kernel()
+    assert "finished" in lab.output(FIT).inner_text()
+    output = lab.output(START)
+    button(output, "Start the engines").click()
+    button(output, "Stop").wait_for(timeout=60_000)
+    output.locator(".xpu-live").get_by_text("running, 2 engines").wait_for()
+    assert seen(output, ".xpu-live", ".xpu-standing") == [".xpu-live"]
+    assert_a_picture_of_points(plot(lab.output(EXPLORE)))
+
+
+def test_opened_again_without_a_kernel_it_shows_the_last_state(
+    lab: NotebookPage,
+    theme: str,
+    notebook: Path,
+    server: JupyterServer,
+    new_page: Callable[[], NotebookPage],
+) -> None:
+    saved = notebook.with_name(f"{theme}-saved.ipynb")
+    reopened = nbformat.read(notebook, as_version=4)
+    reopened.metadata = {"kernelspec": {"name": "none", "display_name": "A kernel that is not here"}}
+    nbformat.write(reopened, saved)
+    server.trust(saved)  # the same notebook: only the name of the kernel is another
+    again = new_page()
+    again.open(server.url(saved))
+    again.page.get_by_role("dialog").get_by_role("button", name="No Kernel").click()
+    again.page.wait_for_timeout(3000)
+    try:
+        cluster, fit, explorer = (again.output(cell) for cell in (START, FIT, EXPLORE))
+        assert seen(cluster, ".xpu-live", ".xpu-standing") == [".xpu-standing"]
+        assert cluster.locator(".xpu-standing table tbody tr").count() == 2
+        assert "stopped" in cluster.inner_text()
+        assert "finished" in fit.inner_text()
+        assert_a_picture_of_points(explorer.locator("[data-xpu-standing] svg.xpu-plot").screenshot())
+        text = again.page.locator(".jp-Notebook").inner_text().lower()
+        assert "not found" not in text
+        assert "error displaying" not in text
+        assert again.errors == []
+    finally:
+        again.page.screenshot(path=SCREENSHOTS / f"lab-{theme}-without-kernel.png")
+        again.page.close()  # it would open its tab in the other page too, when that is loaded
