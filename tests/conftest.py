@@ -30,7 +30,8 @@ def _left() -> set[str]:
     found = {f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()}
     for process in psutil.process_iter():
         try:
-            marked = process.environ().get("XPULAB_TESTS") == _MARK
+            # The resource trackers of Python and of joblib end with this process.
+            marked = process.environ().get("XPULAB_TESTS") == _MARK and "resource_tracker" not in str(process.cmdline())
             if marked and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
                 found.add(f"process {process.pid}: {' '.join(process.cmdline())[:200]}")
         except psutil.Error:

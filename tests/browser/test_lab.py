@@ -176,11 +176,12 @@ def test_the_slider_of_the_explorer_changes_its_picture(lab: NotebookPage) -> No
     slider = output.get_by_role("slider", name="Clusters")
     slider.focus()
     lab.page.keyboard.press("ArrowRight")
-    output.locator(".xpu-stage [data-center]").nth(4).wait_for()
+    output.get_by_text("k=5, start 0: 0 iterations").wait_for()
     five = plot(output, before)
     assert_a_picture_of_points(five)
     assert output.locator(".xpu-stage [data-center]").count() == 5
     output.get_by_role("button", name="One iteration").click()
+    output.get_by_text("k=5, start 0: 1 iteration,").wait_for()
     plot(output, five)
     assert seen(output, ".xpu-stage", "[data-xpu-standing]") == [".xpu-stage"]
 

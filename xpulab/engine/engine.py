@@ -246,7 +246,7 @@ class Task:
             return None
         tuner = self.engine.tuner
         tile = tuner.describe(rows.dtype, rows.n_features, n_clusters)
-        self.engine.record["tile"] = f"{tile}, {tuner.summary}".encode()
+        self.engine.record["tile"] = (tile if tuner.mode == "0" else f"{tile}, {tuner.summary}").encode()
         return tile
 
     def seconds(self) -> dict[str, float]:
