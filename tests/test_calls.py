@@ -38,7 +38,7 @@ class Recorded:
             time.sleep(fields.pop("after", 0))
             for field, value in fields.items():
                 self.board.ranks[field] = value
-            watch(self.board.ranks)
+            watch(self.board.ranks, FIT["task"])
         history = [(1, number, 100.0 / number, 0.5, 0.25 * number) for number in range(1, 11)]
         replies = [
             {

@@ -200,9 +200,9 @@ def test_the_clock_of_patience(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     records = np.zeros(2, [("task", "u8"), ("failed", "u8"), ("name", "S32")])
     records["name"], records["task"] = b"%%xpu", [7, 0]
     watch = _Watch()
-    watch(records)  # nobody has raised
+    watch(records, 7)  # nobody has raised
     records["failed"][1] = 7
     for moment in (100.0, 102.0, 104.0, 106.0):
         now[0] = moment
-        watch(records)
+        watch(records, 7)
     assert capsys.readouterr().err.count("rank 1 has raised an exception, and rank 0 goes on") == 1

@@ -18,7 +18,9 @@ from xpulab.deploy.devices import Devices
 from xpulab.deploy.plan import Plan
 from xpulab.exceptions import ClusterError, DeviceNotFoundError, NoClusterError, UsageError
 
-SUBCOMMANDS = ["start", "plan", "stop", "restart", "status", "devices", "logs", "last", "doctor"]
+SUBCOMMANDS = [
+    "start", "plan", "attach", "detach", "stop", "restart", "status", "devices", "logs", "last", "doctor",
+]  # fmt: skip
 
 
 def magic(shell: Any, line: str) -> Any:
@@ -76,13 +78,15 @@ def test_comments_and_variables_in_a_line(shell: Any) -> None:
         ("plan 'two", UsageError, "No closing quotation in: plan 'two"),
         ("logs --lines 0", UsageError, "received '0', expected a whole number"),
         ("strat", UsageError, "did you mean start"),
-        ("nonsense", UsageError, "none of start, plan, stop"),
+        ("nonsense", UsageError, "none of start, plan, attach, detach, stop"),
         ("start --devcies gpu", UsageError, "did you mean --devices"),
         ("start -n 0", UsageError, "received '0', expected a whole number"),
         ("start -n -1", UsageError, "received '-1', expected a whole number"),
         ("start -n two", UsageError, "received 'two', expected a whole number"),
         ("start --devices warp", DeviceNotFoundError, "opencl"),
         ("stop", NoClusterError, "%xpu_cluster start"),
+        ("detach", NoClusterError, "%xpu_cluster start"),
+        ("attach nowhere", NoClusterError, "%xpu_cluster (start|attach)"),
         ("restart", NoClusterError, "%xpu_cluster start"),
         ("logs", NoClusterError, "%xpu_cluster start"),
         ("last", NoClusterError, "%xpu_cluster start"),
@@ -118,10 +122,11 @@ def completions(shell: Any, line: str) -> set[str]:
         ("%xpu_cluster st", {"start", "status", "stop"}),
         ("xpu_cluster st", {"start", "status", "stop"}),
         ("c = %xpu_cluster st", {"start", "status", "stop"}),
-        ("x = 1\nc = %xpu_cluster start --d", {"--devices"}),
+        ("x = 1\nc = %xpu_cluster start --d", {"--devices", "--detach"}),
         (
             "%xpu_cluster start ",
-            {"-h", "--help", "-n", "--devices", "--strict", "--timeout", "--recover", "--no-recover", "--silence"},
+            {"-h", "--help", "-n", "--devices", "--strict", "--timeout", "--recover", "--no-recover", "--silence"}
+            | {"--detach", "--name"},
         ),
         ("%xpu_cluster start -n 2 --st", {"--strict"}),
         ("%xpu_cluster start --devices ", {"gpu", "cpu"}),

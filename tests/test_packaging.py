@@ -80,7 +80,7 @@ def test_the_readme_has_two_commands_that_do_all_of_their_set_up() -> None:
 
 
 def test_every_file_that_the_documents_link_to_is_there() -> None:
-    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
         links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / document).read_text())
         assert [link for link in links if not (ROOT / link).exists()] == []
 

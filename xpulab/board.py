@@ -16,7 +16,7 @@ import numpy as np
 
 from xpulab.memory import SharedBlock
 
-__all__ = ["PHASES", "RUNS", "Board", "new_task_number"]
+__all__ = ["PHASES", "RUNS", "Board", "awaited", "new_task_number"]
 
 #: What the seconds of a task are split into; `wait` is for the other ranks, `communicate` what reductions then take.
 PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
@@ -31,6 +31,7 @@ _RANK = np.dtype(
         ("heartbeat", "f8"),  # seconds since the epoch
         ("task", "u8"),  # number of the task in hand, 0 when idle
         ("name", "S32"),  # its name
+        ("client", "i8"),  # process that asked for it
         ("failed", "u8"),  # number of the last task that raised here
         ("rows", "i8"),
         ("device_bytes", "i8"),  # held for handles and fits
@@ -51,6 +52,26 @@ _HEAD = np.dtype([("size", "i8"), ("cancelled", "u8", (_CANCELLED,))], align=Tru
 def new_task_number() -> int:
     """A number for a task that no other client of the cluster will choose."""
     return int.from_bytes(os.urandom(7), "little") + 1
+
+
+def awaited(ranks: Any, number: int) -> str:
+    """What a task waits for that no rank has begun: ``"KMeans.fit of process 123 (iteration 17)"``; else "".
+
+    Parameters
+    ----------
+    ranks : numpy.ndarray
+        As `Board.ranks`.
+    number : int
+        The task's.
+    """
+    busy = ranks[(ranks["task"] != 0)]
+    if not len(busy) or (ranks["task"] == number).any():
+        return ""
+    other = busy[0]
+    client = "another thread" if other["client"] == os.getpid() else f"process {other['client']}"
+    run = f"run {other['run']}, " if other["run"] > 1 else ""
+    where = f" ({run}iteration {other['iteration']}, inertia {other['inertia']:.6g})" if other["iteration"] else ""
+    return f"{other['name'].decode()} of {client}{where}"
 
 
 class Board:

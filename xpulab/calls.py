@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from xpulab import progress
-from xpulab.board import PHASES, RUNS
+from xpulab.board import PHASES, RUNS, awaited
 from xpulab.checkpoint import Checkpoint
 from xpulab.deploy.cluster import Answer, XPUCluster
 from xpulab.exceptions import EngineLostError
 from xpulab.rendering import format_seconds
-from xpulab.report import EngineReport, FitReport, Iteration
+from xpulab.report import EngineReport, FitReport, Iteration, Status
 
-__all__ = ["Call", "Packing"]
+__all__ = ["Call", "Packing", "last_report"]
 
 
 class Packing(Protocol):
@@ -116,7 +116,7 @@ class Call:
         EngineError, EngineLostError, KeyboardInterrupt
             As `XPUCluster.call`.
         """
-        payload |= packing()
+        payload |= packing() | {"report": self.report.to_dict()}
         if checkpoint is not None:
             payload["checkpoint"] = checkpoint.path
         self._kept: list[Iteration] = []
@@ -131,21 +131,22 @@ class Call:
                 f"{lost.reason}; the cluster started new engines, and the {self.report.method} {on}"
             )
             self.report.engines = _engine_reports(self.cluster)
-            return payload | packing()
+            return payload | packing() | {"report": self.report.to_dict()}
 
         try:
-            follow = functools.partial(self._follow, task)
-            answer = self.cluster.call(task, payload, follow, again if packing.again else None)
+            answer = self.cluster.call(task, payload, self._follow, again if packing.again else None)
         except KeyboardInterrupt as interrupt:
             if interrupt.args and isinstance(interrupt.args[0], Answer):
-                self._fill(interrupt.args[0])
+                _fill(self.report, interrupt.args[0], self._kept)
             raise
-        self._fill(answer)
+        _fill(self.report, answer, self._kept)
         return answer
 
-    def _follow(self, task: str, records: Any) -> None:
+    def _follow(self, records: Any, number: int) -> None:
         """What the board says, into the report. A rank's record is another task's until it has begun this one."""
-        mine = [bool(record["task"]) and record["name"] == task.encode() for record in records]
+        other = awaited(records, number)
+        self.report.message = f"waits for {other}" if other else ""
+        mine = [record["task"] == number for record in records]
         for engine, record, begun in zip(self.report.engines, records, mine, strict=True):
             if begun:
                 engine.rows = int(record["rows"])
@@ -182,24 +183,55 @@ class Call:
             self._reached(each, int(lengths[(each - 1) % RUNS]))
         self._told_run = run
 
-    def _fill(self, answer: Answer) -> None:
-        """What the ranks said at the end, into the report."""
-        for engine, seconds, total, result in zip(
-            self.report.engines, answer.seconds, answer.totals, answer.results, strict=True
-        ):
-            engine.seconds, engine.total = dict(seconds), total
-            engine.rows = result.get("rows", engine.rows)
-            engine.tile = result.get("tile")
-        tried, seconds = answer.results[0].get("tuning", (0, 0.0))
-        if tried:
-            self.report.notes.append(f"the engines first tried {tried} tiles, in {format_seconds(seconds)}")
-        history = answer.results[0].get("history")
-        if history:
-            times = np.diff([0.0, *(elapsed for *_, elapsed in history)])
-            self.report.iterations = self._kept + [
-                Iteration(iteration, inertia, shift, float(seconds), run)
-                for (run, iteration, inertia, shift, _), seconds in zip(history, times, strict=True)
-            ]
+
+def last_report(cluster: XPUCluster) -> FitReport | None:
+    """The report of the latest call of an estimator on this cluster.
+
+    Of this process, or else what the engines remember: of any process, also of one that has ended since. A call that
+    still runs is waited for, and shown meanwhile; an interrupt ends the wait, not the call.
+    """
+    if cluster.last_report is not None or not cluster.attached:
+        report: FitReport | None = cluster.last_report
+        return report
+    with progress.open(progress.TaskReport("xpulab: the last call")) as handle:
+
+        def follow(records: Any, number: int) -> None:
+            other = awaited(records, number)
+            handle.report.message = f"waits for {other}" if other else ""
+            handle.update()
+
+        held = [reply["result"]["last"] for reply in cluster.replies("last", {}, follow)]
+    if held[0] is None:
+        return None
+    replies = [each["reply"] for each in held]
+    report = FitReport.from_dict(held[0]["report"])
+    _fill(report, Answer(replies), [])
+    report.seconds = max(reply["total"] for reply in replies)
+    failed = [reply["error"] for reply in replies if reply["status"] == "error"]
+    message = f"{failed[0]['type']}: {failed[0]['message']}".partition("\n")[0] if failed else ""
+    ended: dict[str, Status] = {"ok": "finished", "interrupted": "interrupted"}
+    report.finish(ended.get(replies[0]["status"], "failed"), message)
+    return report
+
+
+def _fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
+    """What the ranks said at the end, into the report, after the iterations of which it goes on."""
+    for engine, seconds, total, result in zip(
+        report.engines, answer.seconds, answer.totals, answer.results, strict=True
+    ):
+        engine.seconds, engine.total = dict(seconds), total
+        engine.rows = result.get("rows", engine.rows)
+        engine.tile = result.get("tile")
+    tried, took = answer.results[0].get("tuning", (0, 0.0))
+    if tried:
+        report.notes.append(f"the engines first tried {tried} tiles, in {format_seconds(took)}")
+    history = answer.results[0].get("history")
+    if history:
+        times = np.diff([0.0, *(elapsed for *_, elapsed in history)])
+        report.iterations = kept + [
+            Iteration(iteration, inertia, shift, float(took), run)
+            for (run, iteration, inertia, shift, _), took in zip(history, times, strict=True)
+        ]
 
 
 def _kept(report: FitReport, state: dict[str, Any] | None) -> list[Iteration]:

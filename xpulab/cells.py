@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from xpulab.board import awaited
 from xpulab.deploy.cluster import XPUCluster, raise_errors
 from xpulab.deploy.probe import core_ranges
 from xpulab.exceptions import EngineStuckError, UsageError
@@ -19,6 +20,8 @@ __all__ = ["CellInterrupted", "CellOutput", "run_cell"]
 
 _LINES = 40  # lines of one rank, or of ranks that say the same, that are shown at once
 _PATIENCE = 3.0  # seconds that ranks have to end after one raised, before the notebook says who is still running
+
+_FIRST = 1.0  # seconds that it waits for others before the notebook says so
 
 _numbers = itertools.count(1)
 
@@ -163,16 +166,20 @@ def _raise(replies: list[dict[str, Any]], results: list[dict[str, Any]]) -> None
 
 
 class _Watch:
-    """Says who is still running some seconds after a rank has raised."""
+    """Says whom the cell waits for, and who is still running some seconds after a rank has raised."""
 
     def __init__(self) -> None:
+        self._asked = time.monotonic()
         self._since: float | None = None
-        self._told = False
+        self._told = self._told_waiting = False
 
-    def __call__(self, records: Any) -> None:
-        running = [rank for rank, record in enumerate(records) if record["name"] == b"%%xpu" and record["task"]]
-        tasks = {int(records[rank]["task"]) for rank in running}
-        raised = [rank for rank, record in enumerate(records) if int(record["failed"]) in tasks]
+    def __call__(self, records: Any, number: int) -> None:
+        other = awaited(records, number)
+        if other and not self._told_waiting and time.monotonic() - self._asked > _FIRST:
+            self._told_waiting = True
+            print(f"the cell waits for {other}", file=sys.stderr)
+        running = [rank for rank, record in enumerate(records) if record["task"] == number]
+        raised = [rank for rank, record in enumerate(records) if record["failed"] == number]
         if not running or not raised or self._told:
             return
         self._since = self._since or time.monotonic()

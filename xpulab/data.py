@@ -233,19 +233,35 @@ class ShardedArray:
     dtype : numpy.dtype
     counts : tuple of int
         Rows of each rank.
+    name : str or None
+        By which all who use the cluster find the rows.
     """
 
     ndim = 2
 
     def __init__(
-        self, cluster: XPUCluster, shape: tuple[int, int], dtype: DTypeLike, bounds: list[int], columns: Any = None
+        self,
+        cluster: XPUCluster,
+        shape: tuple[int, ...],
+        dtype: DTypeLike,
+        bounds: list[int],
+        columns: Any = None,
+        *,
+        name: str | None = None,
     ) -> None:
         self.cluster = cluster
         self.shape = shape
         self.dtype = np.dtype(dtype)
         self.bounds = bounds
         self.columns = columns
+        self.name = name
         self.id = uuid.uuid4().hex
+
+    def about(self) -> dict[str, Any]:
+        """What another process needs to use the rows."""
+        columns = None if self.columns is None else list(self.columns)
+        shape, dtype = list(self.shape), self.dtype.str
+        return {"name": self.name, "shape": shape, "dtype": dtype, "bounds": self.bounds, "columns": columns}
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from IPython.display import display
 from traitlets import Bool, Float, Int, Unicode
 
 from xpulab import widgets
+from xpulab.calls import last_report
 from xpulab.cells import run_cell
 from xpulab.commands import Help, Parser, add_placement, count, identifier, numbers
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current
@@ -124,7 +125,14 @@ class XPUMagics(Magics):
             metavar="S",
             help="seconds after which an engine without a sign counts as lost",
         )
-        parser.command(commands, "stop", _stop, "end every process of the cluster")
+        start.add_argument(
+            "--detach", action="store_true", help="have the cluster outlive this kernel; attach to it from another"
+        )
+        start.add_argument("--name", help="of the cluster, for attach")
+        attach = parser.command(commands, "attach", _attach, "use a cluster that another kernel of yours started")
+        attach.add_argument("name", nargs="?", metavar="NAME", help="which one, if there are several")
+        parser.command(commands, "detach", _detach, "let go of the cluster, which runs on until it is stopped")
+        parser.command(commands, "stop", _stop, "end every process of the cluster, for all who are attached")
         parser.command(commands, "restart", lambda _: current_cluster().restart(), "stop, and start as before")
         parser.command(commands, "status", lambda _: _status(), "show engines, devices, memory and health")
         parser.command(commands, "devices", lambda _: _devices(), "show the devices of this machine, and who uses them")
@@ -137,7 +145,7 @@ class XPUMagics(Magics):
 
     def _start(self, arguments: Any) -> XPUCluster:
         running = find_current()
-        if running is None or running.status().state == "lost":
+        if running is None or running.status().state != "running":
             if running is not None:
                 running.stop()
             return XPUCluster(
@@ -147,6 +155,8 @@ class XPUMagics(Magics):
                 timeout=arguments.timeout,
                 recover=arguments.recover,
                 silence=arguments.silence,
+                detach=arguments.detach,
+                name=arguments.name,
             ).start()
         engines = f"{running.size} engine{'s' * (running.size != 1)}"
         if arguments.n not in (None, running.size) or arguments.devices not in (None, running.device_filter):
@@ -171,6 +181,14 @@ def _words(line: str) -> list[str]:
 
 def _plan(arguments: Any) -> Any:
     return XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict).plan()
+
+
+def _attach(arguments: Any) -> XPUCluster:
+    return XPUCluster.attach(arguments.name)
+
+
+def _detach(arguments: Any) -> None:
+    current_cluster().detach()
 
 
 def _stop(arguments: Any) -> ClusterStatus:
@@ -241,7 +259,7 @@ def _last(arguments: Any) -> Any:
         if output is None:
             print("no %%xpu cell has run on this cluster yet")
         return output and output.text()
-    report = current_cluster().last_report
+    report = last_report(current_cluster())
     if report is None:
         print("nothing has been computed on this cluster yet; fit an estimator, e.g. xpulab.cluster.KMeans")
     return report
@@ -268,9 +286,9 @@ def load(ipython: Any) -> None:
 
 
 def unload(ipython: Any) -> None:
-    """Undo `load`, and stop the clusters."""
+    """Undo `load`, and stop the clusters, or let go of those that outlive this process."""
     while (cluster := find_current()) is not None:
-        cluster.stop()
+        cluster.end()
     widgets.uninstall()
     magics = ipython.magics_manager.registry.pop("XPUMagics")
     ipython.magics_manager.magics["line"].pop(_NAME)

@@ -410,6 +410,7 @@ def test_html_shows_the_same_and_escapes_what_drivers_say() -> None:
 
 def test_plan_is_plain_values_for_json() -> None:
     document = json.loads(json.dumps(plan(machine("laptop")).to_dict()))
+    assert Plan.from_dict(document) == plan(machine("laptop"))
     assert document["ranks"][0]["selector"] == "level_zero:0"
     assert document["ranks"][0]["device"]["name"] == "Intel(R) Iris(R) Xe Graphics"
     assert document["idle"][0]["reason"]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from clients import several
 from trials import FAULTS, Bench, Trial
+
+import xpulab
 
 
 def main() -> None:
@@ -19,7 +23,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--faults", nargs="*", choices=list(FAULTS), default=list(FAULTS))
+    parser.add_argument(
+        "--clients", type=int, default=0, help="no faults: so many clients at once, with --trials tasks"
+    )
     arguments = parser.parse_args()
+    if arguments.clients:
+        sys.exit(not _together(arguments.clients, arguments.trials, arguments.engines))
     chance = random.Random(arguments.seed)
     bench = Bench(arguments.engines)
     done: list[Trial] = []
@@ -40,6 +49,17 @@ def main() -> None:
         longest = max((trial.seconds for trial in of), default=0.0)
         print(f"{fault:10} {len(of):6} {sum(trial.good for trial in of):5} {longest:12.2f}")
     sys.exit(not all(trial.good for trial in done))
+
+
+def _together(clients: int, tasks: int, engines: int) -> bool:
+    """Several clients on one cluster; whether all of their tasks gave what they should."""
+    each = -(-tasks // clients)
+    with xpulab.XPUCluster(engines) as cluster:
+        started = time.monotonic()
+        right = several(cluster, clients, each)
+        seconds = time.monotonic() - started
+    print(f"{clients} clients, {each} tasks each, in {seconds:.1f} s; right: {', '.join(map(str, right))}")
+    return right == [each] * clients
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import multiprocessing
 import os
 import queue
@@ -20,15 +21,18 @@ import ipyparallel as ipp
 import numpy as np
 import psutil
 
+import xpulab
 from xpulab import progress
-from xpulab.board import Board, new_task_number
+from xpulab.board import Board, awaited, new_task_number
 from xpulab.data import Outgoing, ShardedArray, bounds_of, known_finite, mapped
-from xpulab.deploy.launch import Processes
+from xpulab.deploy.launch import Launched, Processes
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, probe
+from xpulab.deploy.record import choose
 from xpulab.deploy.silence import Silence
 from xpulab.deploy.status import ClusterStatus, EngineStatus
 from xpulab.exceptions import (
+    ClusterError,
     EngineError,
     EngineLostError,
     EngineStuckError,
@@ -123,6 +127,10 @@ class XPUCluster(Displayed):
     silence : float
         Seconds after which an engine that gives no sign, while others do, counts as lost. All together may be silent
         ten times as long: a laptop sleeps.
+    detach : bool
+        Whether the cluster outlives this process, until someone stops it; see `attach`.
+    name : str, optional
+        By which others find it; one is made up by default.
 
     Attributes
     ----------
@@ -132,6 +140,8 @@ class XPUCluster(Displayed):
         Of the last cell that ran on the engines.
     facts : list of dict
         What each engine said of itself when it started, by rank.
+    attached : bool
+        Whether another process started it.
 
     Examples
     --------
@@ -148,6 +158,8 @@ class XPUCluster(Displayed):
         timeout: float = 120.0,
         recover: bool = True,
         silence: float = 30.0,
+        detach: bool = False,
+        name: str | None = None,
     ) -> None:
         self.n = n
         self.device_filter = devices
@@ -155,6 +167,9 @@ class XPUCluster(Displayed):
         self.timeout = timeout
         self.recover = recover
         self.silence = silence
+        self.detached = detach
+        self.name = name
+        self.attached = False
         self.last_report: Any = None
         self.last_output: Any = None
         self.facts: list[dict[str, Any]] = []
@@ -200,36 +215,134 @@ class XPUCluster(Displayed):
             handle.report.title, handle.report.total = f"xpulab: start {n} engine{'s' * (n > 1)}", n
             for warning in self._plan.warnings:
                 _warn(warning)
-            self._processes = Processes(self._plan, self._owner)
+            self._processes = processes = Launched(self._plan, self._owner, self.name)
             try:
-                self._processes.start(self.timeout, say)
+                processes.start(self.timeout, say)
                 self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
                 self._board = Board.open(self.facts[0]["board"])
-                self._processes.watch([fact["pid"] for fact in self.facts])
+                processes.watch([fact["pid"] for fact in self.facts])
+                self._require_alive(processes)
+                self._seconds_to_start = time.monotonic() - begun
+                self._publish(processes)
             except BaseException:
                 self.stop()
                 raise
             handle.report.done = n
-        self._seconds_to_start = time.monotonic() - begun
-        _clusters.append(self)
-        threading.Thread(target=self._release_handles, name="xpulab-handles", daemon=True).start()
+        self.attached = False
+        self._enter()
         return self
 
+    def _publish(self, processes: Launched) -> None:
+        """Have other processes of this user find the cluster."""
+        assert self._plan is not None
+        settings = {
+            "n": self.n,
+            "devices": self.device_filter,
+            "strict": self.strict,
+            "recover": self.recover,
+            "silence": self.silence,
+        }
+        processes.publish(
+            detached=self.detached,
+            settings=settings,
+            plan=self._plan.to_dict(),
+            facts=self.facts,
+            seconds_to_start=self._seconds_to_start,
+        )
+
+    def _enter(self) -> None:
+        """It runs: from now on it is the active one."""
+        _clusters.append(self)
+        threading.Thread(target=self._release_handles, name="xpulab-handles", daemon=True).start()
+
+    @classmethod
+    def attach(cls, name: str | None = None, *, timeout: float = 30.0) -> XPUCluster:
+        """Use a cluster that another process of this user started: one that was detached, or whose process runs.
+
+        It does everything that the process could that started it. `stop` ends it for all. A call that loses engines
+        raises, as with ``recover=False``. A cluster that was not detached ends with the process that started it.
+
+        Parameters
+        ----------
+        name : str, optional
+            Not needed where there is one only.
+        timeout : float
+            Seconds that it has to answer.
+
+        Returns
+        -------
+        XPUCluster
+
+        Raises
+        ------
+        NoClusterError
+            If there is none, or none of this name.
+        ClusterError
+            If there are several and no name was given, if it does not answer, or if another version of this package
+            started it.
+        """
+        record = choose(name)
+        for cluster in _clusters:
+            if cluster._processes is not None and cluster._processes.record.folder == record.folder:
+                return cluster
+        if record.version != xpulab.__version__:
+            raise ClusterError(
+                f"the cluster {record.name} was started by xpulab {record.version}, and this is {xpulab.__version__}; "
+                "attach from an environment like that one's"
+            )
+        cluster = cls(**record.settings, detach=record.detached, name=record.name)
+        cluster._seconds_to_start, cluster.attached = record.seconds_to_start, True
+        cluster._plan, cluster.facts = Plan.from_dict(record.plan), record.facts
+        cluster._processes = Processes(record)
+        try:
+            cluster._processes.attach(timeout)
+            cluster._board = Board.open(cluster.facts[0]["board"])
+        except BaseException:
+            cluster._processes.leave()
+            raise
+        cluster._enter()
+        return cluster
+
+    def detach(self) -> None:
+        """Let go of the cluster, which runs on until someone stops it; see `attach`. Harmless when it does not run.
+
+        One that another process started, and did not detach, ends with that process all the same.
+        """
+        processes = self._processes
+        if processes is None:
+            return
+        if not self.attached:
+            processes.record.write(detached=True)
+        self._processes = None
+        self._exit()
+        processes.leave()
+
     def stop(self) -> None:
-        """End every process of the cluster. Harmless when it does not run."""
-        if self in _clusters:
-            _clusters.remove(self)
-            self._released.put(None)
+        """End every process of the cluster, for all who are attached. Harmless when it does not run."""
+        self._close(on_purpose=True)
+
+    def _close(self, on_purpose: bool) -> None:
         processes, self._processes = self._processes, None
+        self._exit()
         if processes is not None:
             with _uninterrupted():
                 self._last_words = processes.logs()
-                processes.stop()
+                processes.stop(on_purpose)
+
+    def _exit(self) -> None:
+        """It does not run any more, or is no affair of ours."""
+        if self in _clusters:
+            _clusters.remove(self)
+            self._released.put(None)
         if self._board is not None:
             self._board.close()
             self._board = None
         self._handles.clear()
         self.blocks.clear()
+
+    def end(self) -> None:
+        """`stop`, or `detach` where the cluster is to outlive this process, or belongs to another."""
+        self.detach() if self.detached or self.attached else self.stop()
 
     def restart(self) -> XPUCluster:
         """Stop, then start with the same settings. Rows held on the engines are gone."""
@@ -240,7 +353,7 @@ class XPUCluster(Displayed):
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.end()
 
     @property
     def running(self) -> bool:
@@ -255,6 +368,8 @@ class XPUCluster(Displayed):
     def status(self) -> ClusterStatus:
         """Engines, devices, memory and health, now."""
         if not self.running or self._board is None or self._plan is None or self._processes is None:
+            return ClusterStatus("stopped", 0)
+        if self._processes.ended() and self._processes.record.stopped:
             return ClusterStatus("stopped", 0)
         free = psutil.virtual_memory().available
         held: Counter[str] = Counter()
@@ -288,7 +403,20 @@ class XPUCluster(Displayed):
             )
         state = "lost" if self._processes.ended() else "running"
         files = tuple(dict.fromkeys(fact["tiles"] for fact in self.facts if fact["tiles"]))
-        return ClusterStatus(state, len(engines), self._seconds_to_start, tuple(engines), self._plan.warnings, files)
+        return ClusterStatus(
+            state,
+            len(engines),
+            self._seconds_to_start,
+            tuple(engines),
+            self._plan.warnings,
+            files,
+            id=self.name or "",
+            lives=self._lives(),
+        )
+
+    def _lives(self) -> str:
+        assert self._processes is not None
+        return "detached" if self.detached else f"ends with process {self._processes.record.owner[0]}" * self.attached
 
     def logs(self, lines: int = 40) -> str:
         """The last words of the controller and the engines; those of the last run after `stop`."""
@@ -304,7 +432,7 @@ class XPUCluster(Displayed):
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def scatter(self, X: Any, *, counts: list[int] | None = None) -> ShardedArray:
+    def scatter(self, X: Any, *, counts: list[int] | None = None, name: str | None = None) -> ShardedArray:
         """Send rows to the engines, to stay there.
 
         Parameters
@@ -314,6 +442,9 @@ class XPUCluster(Displayed):
             one (``np.load(path, mmap_mode="r")``) is read by the engines themselves.
         counts : list of int, optional
             Rows of each rank, which add up to n_samples; as even as possible by default.
+        name : str, optional
+            By which others find the rows, see `handles`. They then stay, also when the handle dies, until the cluster
+            stops, `release` is called, or others of this name are sent.
 
         Returns
         -------
@@ -326,24 +457,53 @@ class XPUCluster(Displayed):
         kinds = [np.float64, np.float32]
         rows = X if where else check_array(X, dtype=kinds, input_name="X", ensure_all_finite=not known_finite(X))
         bounds = bounds_of(len(rows), self._require_running().size, counts)
-        array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns)
+        array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns, name=name)
         blocks: list[SharedBlock] = []
         # Before the rows are there: an interrupted transfer frees them too.
-        self.release_with(array, array.id, blocks)
+        keeper = self.release_with(array, array.id, blocks)
         with Outgoing(self.blocks) as outgoing:
 
             def payload(lost: EngineLostError | None = None) -> dict[str, Any]:
                 outgoing.drop()
                 source = {**where, "bounds": bounds} if where else outgoing.send_rows(rows, bounds)
-                return {"source": source, "handle": array.id}
+                return {"source": source, "handle": array.id, "about": array.about()}
 
             answer = self.call("scatter", payload(), again=payload)
             if any(result["shared"] for result in answer.results):
                 blocks += outgoing.keep()  # the rows are there, for as long as the handle lives
         self._handles.add(array.id)
+        if name is not None:
+            keeper.detach()
         return array
 
-    def load_npy(self, path: str | os.PathLike[str], *, counts: list[int] | None = None) -> ShardedArray:
+    def handles(self) -> dict[str, ShardedArray]:
+        """The rows that are on the engines, whoever sent them, by name; those without one by a name made up.
+
+        What is returned here frees nothing when it dies: rows with a name stay until the cluster stops or `release` is
+        called; others go with the `ShardedArray` that `scatter` returned, or stay where its process ended before.
+        """
+        found = {}
+        for about in self.call("handles", {}).results[0]["handles"]:
+            array = ShardedArray(self, tuple(about["shape"]), about["dtype"], about["bounds"], about["columns"])
+            array.name, array.id = about["name"], about["id"]
+            self._handles.add(array.id)
+            found[array.name or array.id] = array
+        return found
+
+    def release(self, array: ShardedArray) -> None:
+        """Free rows on the engines, for everyone.
+
+        Parameters
+        ----------
+        array : ShardedArray
+            As `scatter` or `handles` returned it.
+        """
+        self.call("release", {"handles": [array.id]})
+        self._handles.discard(array.id)
+
+    def load_npy(
+        self, path: str | os.PathLike[str], *, counts: list[int] | None = None, name: str | None = None
+    ) -> ShardedArray:
         """Rows from a file of `numpy.save`, which each engine reads by itself: nothing passes through this process.
 
         Raises
@@ -357,11 +517,13 @@ class XPUCluster(Displayed):
                 f"{path} holds an array of shape {X.shape} and dtype {X.dtype}; expected rows (2 dimensions, not "
                 "empty) of float32 or float64: convert it with numpy.save(path, array.astype('float32'))"
             )
-        return self.scatter(X, counts=counts)
+        return self.scatter(X, counts=counts, name=name)
 
-    def release_with(self, owner: Any, handle: str, blocks: Sequence[SharedBlock] = ()) -> None:
+    def release_with(self, owner: Any, handle: str, blocks: Sequence[SharedBlock] = ()) -> weakref.finalize[Any, Any]:
         """Free what the engines keep under this name, and the blocks that it lies in, when `owner` dies here."""
-        weakref.finalize(owner, self._released.put, (handle, blocks))
+        keeper = weakref.finalize(owner, self._released.put, (handle, blocks))
+        keeper.atexit = False  # with the process the cluster ends; or it was detached, and others want the rows
+        return keeper
 
     def require_handle(self, array: ShardedArray) -> None:
         """Raise HandleError unless the array's rows are on the engines."""
@@ -398,7 +560,7 @@ class XPUCluster(Displayed):
         self,
         name: str,
         payload: dict[str, Any],
-        watch: Callable[[Any], None] | None = None,
+        watch: Callable[[Any, int], None] | None = None,
         again: Callable[[EngineLostError], dict[str, Any]] | None = None,
     ) -> Answer:
         """Run a task on all engines, as one; what estimators stand on.
@@ -408,7 +570,7 @@ class XPUCluster(Displayed):
         name, payload : str, dict
             The task and its arguments.
         watch : callable, optional
-            Called with the board's records while the task runs.
+            Called with the board's records and the number of the task while it waits and runs.
         again : callable, optional
             For tasks that can be sent again after engines were lost and others started (see `recover`): gets the
             error, and returns the payload.
@@ -424,7 +586,7 @@ class XPUCluster(Displayed):
                 replies = self.replies(name, payload, watch)
                 break
             except EngineLostError as lost:
-                if again is None or not self.recover or attempt == _RECOVERIES:
+                if again is None or not self.recover or self.attached or attempt == _RECOVERIES:
                     raise
                 with self._sending:  # of several threads that lost them the first starts new ones
                     self.start()
@@ -436,7 +598,7 @@ class XPUCluster(Displayed):
         return answer
 
     def replies(
-        self, name: str, payload: dict[str, Any], watch: Callable[[Any], None] | None = None
+        self, name: str, payload: dict[str, Any], watch: Callable[[Any, int], None] | None = None
     ) -> list[dict[str, Any]]:
         """Run a task on all engines, as one, and hand back what each rank said, errors and interrupts too.
 
@@ -445,7 +607,7 @@ class XPUCluster(Displayed):
         return self._require_running()._exchange(name, payload, watch)
 
     def _exchange(
-        self, name: str, payload: dict[str, Any], watch: Callable[[Any], None] | None
+        self, name: str, payload: dict[str, Any], watch: Callable[[Any, int], None] | None
     ) -> list[dict[str, Any]]:
         number = new_task_number()
         with self._sending:
@@ -453,16 +615,19 @@ class XPUCluster(Displayed):
             if processes is None:
                 raise _not_running()
             view = processes.client.broadcast_view()
-            pending = view.apply(ipp.Reference("xpulab_run"), name, number, payload)
+            pending = view.apply(ipp.Reference("xpulab_run"), name, number, payload, os.getpid())
         try:
             return self._wait(pending, processes, name, number, watch)
         finally:
-            self._forget(pending)
-            if self._board is not None:
-                self._board.forget(number)
+            if pending.ready():
+                _forget(processes, pending)
+                if self._board is not None:
+                    self._board.forget(number)
+            else:  # left while it waited for others: engines drop it when they come to it
+                pending.add_done_callback(functools.partial(_forget, processes))
 
     def _wait(
-        self, pending: Any, processes: Processes, name: str, number: int, watch: Callable[[Any], None] | None
+        self, pending: Any, processes: Processes, name: str, number: int, watch: Callable[[Any, int], None] | None
     ) -> list[dict[str, Any]]:
         """Wait for all ranks; an interrupt, or an error of `watch`, asks them to stop, and is raised when they have."""
         deadline = signal_next = float("inf")
@@ -485,10 +650,12 @@ class XPUCluster(Displayed):
                     board = self._board
                     if watch is not None and failure is None and board is not None and board.ranks is not None:
                         try:
-                            watch(board.ranks)
+                            watch(board.ranks, number)
                         except Exception as error:  # a user's callback: the engines must not go on for nothing
                             failure = error
                             board.cancel(number)
+                            if self._waits(number):
+                                raise
                 if failure is not None:
                     raise failure
                 return list(pending.get())
@@ -496,9 +663,16 @@ class XPUCluster(Displayed):
                 if self._board is None:
                     raise
                 self._board.cancel(number)
+                if self._waits(number):
+                    raise
                 if name in _USERS:
                     signal_next = 0.0
                 deadline = min(deadline, time.monotonic() + _USERS.get(name, _INTERRUPT_GRACE))
+
+    def _waits(self, number: int) -> bool:
+        """Whether a task that was cancelled waits for another one: an engine that begins with it later drops it."""
+        ranks = self._board.ranks if self._board is not None else None
+        return ranks is not None and awaited(ranks, number) != ""
 
     def _signal_running(self, number: int) -> None:
         """Interrupt a user's function: it need not look at the board."""
@@ -514,15 +688,6 @@ class XPUCluster(Displayed):
         """``"rank 1, 3"``: those who are in the task still."""
         assert self._board is not None
         return "rank " + ", ".join(str(r) for r, record in enumerate(self._board.ranks) if record["task"] == number)
-
-    def _forget(self, pending: Any) -> None:
-        """Drop what ipyparallel keeps of every task, so that a long session does not grow."""
-        processes = self._processes
-        if processes is None or processes.client is None or not pending.ready():
-            return
-        with contextlib.suppress(Exception):
-            processes.client.purge_local_results(pending)
-            processes.client.history.clear()
 
     def _require_running(self) -> XPUCluster:
         processes = self._processes
@@ -540,6 +705,14 @@ class XPUCluster(Displayed):
         ended = processes.ended()
         if not ended:
             return
+        stopped = processes.record.stopped
+        if self._processes is not processes:  # it was another thread, just now
+            self._require_alive(processes)
+        if stopped:
+            self.stop()
+            raise NoClusterError(
+                "another process has stopped the cluster, or started it anew; type: %xpu_cluster start, or attach"
+            )
         gone = [fact for fact in self.facts if fact["pid"] in processes.first_gone]
         if gone:
             self._give_up(processes, ", ".join(f"{_who(fact)} ended{processes.cause(fact['pid'])}" for fact in gone))
@@ -559,7 +732,8 @@ class XPUCluster(Displayed):
         with self._sending:
             if self._processes is processes:
                 words, processes.lost = processes.logs(15), reason
-                self.stop()
+                # Who started it has to see that engines were lost, and may start others.
+                self._close(on_purpose=not self.attached)
             reason = processes.lost or reason
         raise EngineLostError(f"{reason}.\n{words}\ntype: %xpu_cluster start", reason)
 
@@ -578,6 +752,14 @@ class XPUCluster(Displayed):
                 self._exchange("release", {"handles": [handle]}, None)
                 for block in blocks:
                     self.blocks.give(block)
+
+
+def _forget(processes: Processes, pending: Any) -> None:
+    """Drop what ipyparallel keeps of every task, so that a long session does not grow."""
+    if processes.client is not None:
+        with contextlib.suppress(Exception):
+            processes.client.purge_local_results(pending)
+            processes.client.history.clear()
 
 
 def _not_running() -> NoClusterError:
@@ -684,4 +866,4 @@ def _uninterrupted() -> Any:
 def _stop_all() -> None:
     for cluster in _clusters.copy():
         if cluster._owner == os.getpid():  # a forked child must not stop its parent's
-            cluster.stop()
+            cluster.end()

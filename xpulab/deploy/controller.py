@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import secrets
 
 from xpulab import owner
 
@@ -11,13 +13,15 @@ def main() -> None:
     """Run the controller until it is told to stop."""
     pid = int(os.environ.get("XPULAB_OWNER", "0"))
     if pid:
-        owner.end_with(pid)
+        owner.end_with(pid, functools.partial(owner.successors, os.environ["XPULAB_FOLDER"]))
     # The controller forks its heart monitor, which would outlive it: threads, the one above too, do not pass a fork.
     os.register_at_fork(after_in_child=lambda: owner.end_with(os.getppid()))
 
     from ipyparallel.controller.app import main as controller
+    from traitlets.config import Config
 
-    controller()
+    # CurveZMQ would do: with it ipyparallel leaves messages unsigned, but then warns of that.
+    controller(config=Config(Session=Config(key=secrets.token_hex(32).encode())))
 
 
 if __name__ == "__main__":  # the controller starts children with multiprocessing, which may import this file again

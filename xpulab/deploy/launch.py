@@ -15,7 +15,6 @@ import select
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -26,11 +25,14 @@ import ipyparallel as ipp
 import psutil
 from traitlets.config import Config
 
+import xpulab
 from xpulab import oneapi
 from xpulab.deploy.plan import Plan
-from xpulab.exceptions import ClusterStartError
+from xpulab.deploy.record import Record, identity, runs
+from xpulab.exceptions import ClusterError, ClusterStartError
+from xpulab.owner import RECORD
 
-__all__ = ["Processes", "settings"]
+__all__ = ["Launched", "Processes", "settings"]
 
 _STOP_GRACE = 1.5  # seconds between asking a process to end and ending it
 
@@ -45,7 +47,7 @@ def settings(plan: Plan, folder: Path, owner: int) -> Config:
     folder : pathlib.Path
         Private folder of the cluster: connection files and logs.
     owner : int
-        Process with which the cluster ends; 0 for none.
+        Process with which the cluster ends unless it is detached; 0 for none.
     """
     ranks = [
         {"environment": plan.environment(p.rank), "cores": list(p.cores), "selector": p.selector} for p in plan.ranks
@@ -60,6 +62,8 @@ def settings(plan: Plan, folder: Path, owner: int) -> Config:
         "--ip=127.0.0.1",
         # One process and its threads instead of seven processes.
         "--IPController.use_threads=True",
+        # Who has not the keys of the connection file is refused before a message of theirs is looked at.
+        "--IPController.enable_curve=True",
         "--TaskScheduler.scheme_name=none",
         # One scheduler hands every SPMD task to all engines: one order everywhere, whoever sends.
         "--IPController.broadcast_scheduler_depth=0",
@@ -70,7 +74,7 @@ def settings(plan: Plan, folder: Path, owner: int) -> Config:
         # Results are not stored: nothing stays in the controller.
         "--IPController.db_class=NoDB",
     ]
-    config.LocalControllerLauncher.environment = {"XPULAB_OWNER": str(owner)}
+    config.LocalControllerLauncher.environment = {"XPULAB_OWNER": str(owner), "XPULAB_FOLDER": str(folder)}
     config.MPIEngineSetLauncher.mpi_cmd = [str(oneapi.mpiexec())]
     config.MPIEngineSetLauncher.mpi_args = list(oneapi.MPIEXEC_ARGUMENTS)
     config.MPIEngineSetLauncher.engine_cmd = [sys.executable, "-m", "xpulab.engine"]
@@ -81,7 +85,12 @@ def settings(plan: Plan, folder: Path, owner: int) -> Config:
     config.MPIEngineSetLauncher.environment = {
         **oneapi.MPIEXEC_ENVIRONMENT,
         "XPULAB_ENGINE": json.dumps(
-            {"owner": owner, "ranks": ranks, "connection": str(folder / "security" / "ipcontroller-engine.json")}
+            {
+                "owner": owner,
+                "folder": str(folder),
+                "ranks": ranks,
+                "connection": str(folder / "security" / "ipcontroller-engine.json"),
+            }
         ),
     }
     return config
@@ -95,13 +104,12 @@ _SILENT.propagate = False
 
 
 class Processes:
-    """The processes of one cluster.
+    """The processes of one cluster, whoever started them.
 
     Parameters
     ----------
-    plan : Plan
-    owner : int
-        Process with which all of them end; 0 for none.
+    record : Record
+        Of the cluster.
 
     Attributes
     ----------
@@ -110,20 +118,9 @@ class Processes:
     client : ipyparallel.Client
     """
 
-    def __init__(self, plan: Plan, owner: int) -> None:
-        self.plan = plan
-        self.folder = Path(tempfile.mkdtemp(prefix="xpulab-", dir=_runtime_folder()))
-        self._cluster = ipp.Cluster(
-            n=len(plan.ranks),
-            engines="mpi",
-            config=settings(plan, self.folder, owner),
-            profile_dir=str(self.folder),
-            load_profile=False,
-            log=_SILENT,
-            cluster_id="",
-            cluster_file="",  # who attaches finds the connection files; nothing else needs to know of this cluster
-            shutdown_atexit=False,
-        )
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.folder = Path(record.folder)
         self.client: Any = None
         self._watched: dict[str, tuple[int, int]] = {}  # name -> pid, pidfd
         #: Engines in the order in which they ended, as long as the others had not: the first is the one that was lost.
@@ -131,35 +128,32 @@ class Processes:
         #: Why the cluster gave them up, if it did: for those who wait in other threads.
         self.lost = ""
 
-    def start(self, timeout: float, progress: Callable[[str], None]) -> None:
-        """Start everything and wait until every rank answers.
+    def attach(self, timeout: float) -> None:
+        """Reach the processes that another one started.
 
         Raises
         ------
-        ClusterStartError
-            With the words of mpiexec and of the engines; nothing is left running.
+        ClusterError
+            If they do not answer.
         """
         deadline = time.monotonic() + timeout
-        n = len(self.plan.ranks)
         try:
-            progress("starting the controller and mpiexec")
-            self._cluster.start_controller_sync()
-            self._cluster.start_engines_sync(n)
-            for name, launcher in (("controller", self._cluster.controller), ("mpiexec", self._cluster.engine_set)):
-                self._watched[name] = (launcher.process.pid, os.pidfd_open(launcher.process.pid))
+            for name, (pid, started) in self.record.processes.items():
+                self._watched[name] = (pid, os.pidfd_open(pid))
+                if not runs(pid, started):
+                    raise ProcessLookupError(f"the {name} has ended")
+            self.watch([fact["pid"] for fact in self.record.facts])
             self._connect(deadline)
-            known = -1
-            while len(self.client.ids) < n:
-                if len(self.client.ids) != known:
-                    known = len(self.client.ids)
-                    progress(f"{known} of {n} engines are ready")
+            while len(self.client.ids) < len(self.record.facts):
                 self._still_starting(deadline)
                 time.sleep(0.02)
         except BaseException as error:
             words = self.logs()
-            self.stop()
-            if isinstance(error, _Ended):
-                raise ClusterStartError(f"{error}\n{words}") from None
+            self.leave()
+            if isinstance(error, (_Ended, OSError, TimeoutError)):
+                raise ClusterError(
+                    f"the cluster {self.record.name} does not answer ({error}); type: %xpu_cluster start\n{words}"
+                ) from None
             raise
 
     def _connect(self, deadline: float) -> None:
@@ -178,13 +172,19 @@ class Processes:
 
     def watch(self, pids: list[int]) -> None:
         """Note which of the engines' processes ends first: mpiexec then ends the others within milliseconds."""
-        descriptors = {os.pidfd_open(pid): pid for pid in pids}
+        descriptors = {}
+        for pid in pids:
+            try:
+                descriptors[os.pidfd_open(pid)] = pid
+            except ProcessLookupError:
+                self.first_gone.append(pid)
 
         def wait() -> None:
             poll = select.poll()
             for descriptor in descriptors:
                 poll.register(descriptor, select.POLLIN)
-            self.first_gone += [descriptors[descriptor] for descriptor, _ in poll.poll()]
+            ended = [descriptors[descriptor] for descriptor, _ in poll.poll()]
+            self.first_gone += ended
             for descriptor in descriptors:
                 os.close(descriptor)
 
@@ -232,38 +232,138 @@ class Processes:
             parts.append(f"--- {path.stem}\n" + "\n".join(last))
         return "\n".join(parts)
 
-    def stop(self) -> None:
-        """End every process, within seconds, and remove the folder. Harmless when repeated."""
+    def leave(self) -> None:
+        """Let go of the processes, which go on. Harmless when repeated."""
         if self.client is not None:
             with contextlib.suppress(Exception):
                 self.client.close(linger=0)
             self.client = None
+        for _, descriptor in self._watched.values():
+            os.close(descriptor)
+        self._watched.clear()
+
+    def stop(self, on_purpose: bool = True) -> None:
+        """End every process, within seconds, and remove the folder. Harmless when repeated.
+
+        Parameters
+        ----------
+        on_purpose : bool
+            If not, the folder stays: those who find no record there take it that the cluster was stopped, not lost.
+        """
+        if on_purpose:  # first, so that nobody attaches any more
+            (self.folder / RECORD).unlink(missing_ok=True)
         # The engines hold nothing that must be saved: ending them at once takes 0.1 s, asking them to end 2 s.
         abrupt = set(self._pids_of("mpiexec"))
         processes = [psutil.Process(pid) for pid in self.pids() if psutil.pid_exists(pid)]
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL if process.pid in abrupt else signal.SIGTERM)
-        _, alive = psutil.wait_procs(processes, timeout=_STOP_GRACE)
+        alive = _still_there(processes, _STOP_GRACE)
         for process in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(alive, timeout=_STOP_GRACE)
+        _still_there(alive, _STOP_GRACE)
+        self.leave()
+        if on_purpose:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Launched(Processes):
+    """The processes of a cluster that this process starts.
+
+    Parameters
+    ----------
+    plan : Plan
+    owner : int
+        Process with which all of them end unless it detaches them; 0 for none.
+    name : str, optional
+        Of the cluster, for others who look for it.
+    """
+
+    def __init__(self, plan: Plan, owner: int, name: str | None = None) -> None:
+        super().__init__(Record.create(name, owner, xpulab.__version__))
+        self._n = len(plan.ranks)
+        self._cluster = ipp.Cluster(
+            n=self._n,
+            engines="mpi",
+            config=settings(plan, self.folder, owner),
+            profile_dir=str(self.folder),
+            load_profile=False,
+            log=_SILENT,
+            cluster_id="",
+            cluster_file="",  # who attaches finds the connection files; nothing else needs to know of this cluster
+            shutdown_atexit=False,
+        )
+
+    def start(self, timeout: float, progress: Callable[[str], None]) -> None:
+        """Start everything and wait until every rank answers.
+
+        Raises
+        ------
+        ClusterStartError
+            With the words of mpiexec and of the engines; nothing is left running.
+        """
+        deadline = time.monotonic() + timeout
+        n = self._n
+        try:
+            progress("starting the controller and mpiexec")
+            self._cluster.start_controller_sync()
+            self._cluster.start_engines_sync(n)
+            for name, launcher in (("controller", self._cluster.controller), ("mpiexec", self._cluster.engine_set)):
+                self._watched[name] = (launcher.process.pid, os.pidfd_open(launcher.process.pid))
+            self._connect(deadline)
+            known = -1
+            while len(self.client.ids) < n:
+                if len(self.client.ids) != known:
+                    known = len(self.client.ids)
+                    progress(f"{known} of {n} engines are ready")
+                self._still_starting(deadline)
+                time.sleep(0.02)
+        except BaseException as error:
+            words = self.logs()
+            self.stop()
+            if isinstance(error, _Ended):
+                raise ClusterStartError(f"{error}\n{words}") from None
+            raise
+
+    def publish(self, **about: Any) -> None:
+        """Have others of this user find the cluster, which has started.
+
+        Parameters
+        ----------
+        **about : Any
+            Of the record's attributes those that say more of the cluster.
+        """
+        pids = {name: identity(pid) for name, (pid, _) in self._watched.items()}
+        self.record = self.record.write(processes=pids, **about)
+
+    def leave(self) -> None:
+        """Let go of the processes, which go on or have been stopped."""
+        super().leave()
         for launcher in (self._cluster.controller, self._cluster.engine_set):
             started = getattr(launcher, "_popen_process", None)
-            if started is not None:
-                started.poll()  # reaped above, which the object must learn, or it warns when it is collected
-        for _, descriptor in self._watched.values():
-            os.close(descriptor)
-        self._watched.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
+            if started is not None and started.poll() is None:
+                _let_go.append(started)
 
 
 class _Ended(Exception):
     """A process ended, or did not come up in time."""
 
 
-def _runtime_folder() -> str | None:
-    """XDG_RUNTIME_DIR where it can be used: it is private to the user, and in memory."""
-    folder = os.environ.get("XDG_RUNTIME_DIR", "")
-    return folder if folder and os.access(folder, os.W_OK) else None
+def _still_there(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that run still after so many seconds; one that only waits to be reaped, by us or by others, does not."""
+
+    def there(process: psutil.Process) -> bool:
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    deadline = time.monotonic() + seconds
+    while (left := [process for process in processes if there(process)]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
+
+
+#: Processes that run on without us. Kept, as Python warns when it forgets one that runs.
+_let_go: list[Any] = []

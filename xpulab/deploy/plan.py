@@ -6,7 +6,7 @@ import difflib
 import itertools
 import numbers
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -82,6 +82,19 @@ class Plan(Displayed):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as of use to JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Plan:
+        """The inverse of `to_dict`; lists may stand for tuples."""
+
+        def on_device(part: Mapping[str, Any]) -> dict[str, Any]:
+            return {**part, "device": DeviceInfo(**part["device"])}
+
+        return cls(
+            tuple(Placement(**{**on_device(rank), "cores": tuple(rank["cores"])}) for rank in content["ranks"]),
+            tuple(content["warnings"]),
+            tuple(Idle(**on_device(idle)) for idle in content["idle"]),
+        )
 
     def __str__(self) -> str:
         table = table_text(_HEADER, map(_row, self.ranks), _ALIGN)

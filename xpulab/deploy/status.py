@@ -65,6 +65,10 @@ class ClusterStatus(Displayed):
     warnings : tuple of str
     tile_files : tuple of str
         Where tuned tiles are kept, a file for each kind of device; none where tuning is off.
+    id : str
+        The cluster's name.
+    lives : str
+        How long it lives: ``"detached"``, or ``"ends with process 123"`` where that is another one; else "".
     cluster : XPUCluster or None
         Whom a live view follows; None for a picture of one moment.
     """
@@ -75,6 +79,8 @@ class ClusterStatus(Displayed):
     engines: tuple[EngineStatus, ...] = ()
     warnings: tuple[str, ...] = field(default=())
     tile_files: tuple[str, ...] = field(default=())
+    id: str = ""
+    lives: str = ""
     cluster: XPUCluster | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:

@@ -17,11 +17,11 @@ def status_html(status: Mapping[str, Any]) -> Html:
     Parameters
     ----------
     status : mapping
-        ``state``, ``n``, ``id``, ``seconds_to_start``, ``warnings`` (texts) and ``engines``, a list of mappings with
-        ``rank, host, pid, device, selector, cores`` (numbers), ``memory_used, memory_free`` (bytes, of the host),
-        ``device_bytes, device_free`` (bytes, of the device), ``state, run, iteration, heartbeat_age_s`` (seconds) and
-        ``tile`` (text); and ``tile_files``, paths. What is missing or None is shown as a dash, or as no column at all
-        where no engine has it.
+        ``state``, ``n``, ``id``, ``lives`` (how long), ``seconds_to_start``, ``warnings`` (texts) and ``engines``, a
+        list of mappings with ``rank, host, pid, device, selector, cores`` (numbers), ``memory_used, memory_free``
+        (bytes, of the host), ``device_bytes, device_free`` (bytes, of the device), ``state, run, iteration,
+        heartbeat_age_s`` (seconds) and ``tile`` (text); and ``tile_files``, paths. What is missing or None is shown as
+        a dash, or as no column at all where no engine has it.
     """
     header, rows, align = _engines_table(status.get("engines") or ())
     parts = [Html(f"<div><strong>{escape(_name(status))}</strong>: {escape(_summary(status))}</div>")]
@@ -78,6 +78,7 @@ def _summary(status: Mapping[str, Any]) -> str:
         str(state),
         f"{n} engine{'' if n == 1 else 's'}" if n else "",
         f"ready after {format_seconds(start)}" if start is not None else "",
+        str(status.get("lives") or ""),
     ]
     cure = f"; type: {_CURES[state]}" if state in _CURES else ""
     return ", ".join(part for part in parts if part) + cure

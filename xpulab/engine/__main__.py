@@ -7,6 +7,7 @@ then does the ipyparallel engine start, with `run` as the one name that the note
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -24,7 +25,7 @@ def main() -> None:
     """Start this rank's engine; returns when the cluster stops."""
     options = json.loads(os.environ["XPULAB_ENGINE"])
     if options["owner"]:
-        owner.end_with(options["owner"])
+        owner.end_with(options["owner"], functools.partial(owner.successors, options["folder"]))
 
     from mpi4py import MPI
 

@@ -27,6 +27,9 @@ __all__ = ["Engine", "Interrupted", "Task", "task", "users_code"]
 
 _HEARTBEAT = 0.5  # seconds
 
+#: Of a task's result what its report shows; the rest may be large.
+FIGURES = ("rows", "tile", "tuning", "history")
+
 #: Name -> the function that runs on every rank. Filled by the decorator `task`.
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {}
 
@@ -67,6 +70,10 @@ class Engine:
         What was measured on it.
     handles : dict of str to objects with `nbytes`
         Rows, and what an explorer keeps: they live here until the notebook's handle dies.
+    abouts : dict of str to dict
+        What is to be known of rows that others may use, see `ShardedArray.about`.
+    last : dict or None
+        The latest call of an estimator that has ended: what the notebook said of it, and this rank's answer.
     namespace : dict
         Variables of the cells that ran here.
     cell_comms : dict of tuple of int to Intracomm
@@ -84,6 +91,8 @@ class Engine:
         # One mode for all: it steers collectives.
         self.tuner = Tuner(self.device, world.bcast(os.environ.get(MODE, "1")))
         self.handles: dict[str, Any] = {}
+        self.abouts: dict[str, dict[str, Any]] = {}
+        self.last: dict[str, Any] | None = None
         self.namespace: dict[str, Any] = {}
         self.cell_comms: dict[tuple[int, ...], Intracomm] = {}
         board = Board.create(self.size) if self.rank == 0 else None
@@ -118,7 +127,7 @@ class Engine:
             "tiles": str(self.tuner.path) if self.tuner.mode != "0" else "",
         }
 
-    def run(self, name: str, number: int, payload: dict[str, Any]) -> dict[str, Any]:
+    def run(self, name: str, number: int, payload: dict[str, Any], client: int = 0) -> dict[str, Any]:
         """Run a task that every rank runs. Never raises: what went wrong is in the answer.
 
         Parameters
@@ -128,7 +137,9 @@ class Engine:
         number : int
             The notebook's number for this task, on the board while it runs.
         payload : dict
-            Arguments of the task.
+            Arguments of the task; ``report``, if there is one, says what call of an estimator it is.
+        client : int
+            The process that asks.
 
         Returns
         -------
@@ -138,7 +149,8 @@ class Engine:
         """
         if self._stale:
             self._fresh_communicator()
-        current = Task(self, name, number)
+        current = Task(self, name, number, client)
+        report = payload.pop("report", None)
         answer: dict[str, Any] = {"status": "ok", "result": {}, "error": None}
         try:
             current.check()
@@ -147,6 +159,8 @@ class Engine:
             current.comm.arrive()
         except Interrupted as interrupted:
             answer.update(status="interrupted", result=interrupted.result)
+            if self.rank == 0:
+                self.board.forget(number)  # all have seen it; who asked may have left
         except PeerFailed:
             answer.update(status="peer failed")
         except KeyboardInterrupt:
@@ -166,6 +180,9 @@ class Engine:
             "device": self.device.name,
             "cores": sorted(os.sched_getaffinity(0)),
         }
+        if report is not None:
+            figures = {key: value for key, value in answer["result"].items() if key in FIGURES}
+            self.last = {"report": report, "reply": {**answer, "result": figures}}
         return answer
 
     def _fresh_communicator(self) -> None:
@@ -193,7 +210,7 @@ class Task:
         Seconds spent moving rows between the notebook and the device; the task adds to it.
     """
 
-    def __init__(self, engine: Engine, name: str, number: int) -> None:
+    def __init__(self, engine: Engine, name: str, number: int, client: int) -> None:
         self.engine = engine
         self.number = number
         self.device = engine.device
@@ -206,6 +223,7 @@ class Task:
         record["iteration"] = record["run"] = record["lengths"] = 0
         record["inertia"] = record["center_shift"] = np.nan
         record["name"] = name.encode()
+        record["client"] = client
         record["task"] = number
 
     def cancelled(self) -> bool:

@@ -18,7 +18,7 @@ from xpulab.kernels.rows import Rows
 from xpulab.kernels.sparse import SparseRows
 from xpulab.memory import SharedBlock
 
-__all__ = ["pieces", "rows_of", "weights_of", "write_block"]
+__all__ = ["held_open", "pieces", "rows_of", "weights_of", "write_block"]
 
 _PIECE = 4 << 20  # bytes
 
@@ -124,6 +124,13 @@ def write_block(task: Task, target: dict[str, Any], bounds: list[int], parts: It
         for part in parts:
             shared.write(part.astype(dtype, copy=False), place)
             place += part.size * dtype.itemsize
+
+
+@contextmanager
+def held_open(target: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The place of a result, which stays also when the process that made it ends meanwhile."""
+    with SharedBlock.open(target["path"], writable=True) as block:
+        yield {**target, "path": block.path}
 
 
 def pieces(n: int, row_bytes: int) -> Iterator[tuple[int, int]]:

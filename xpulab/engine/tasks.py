@@ -11,7 +11,7 @@ import numpy as np
 from xpulab.checkpoint import Checkpoint
 from xpulab.engine import cell, explore, kmeans
 from xpulab.engine.engine import Engine, Task, task, users_code
-from xpulab.engine.sources import pieces, rows_of, weights_of, write_block
+from xpulab.engine.sources import held_open, pieces, rows_of, weights_of, write_block
 from xpulab.kernels import dense
 from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.rows import Rows
@@ -37,13 +37,29 @@ def _release(task: Task, handles: list[str]) -> dict[str, Any]:
     """Free the rows of handles that have died in the notebook."""
     for handle in handles:
         task.engine.handles.pop(handle, None)
+        task.engine.abouts.pop(handle, None)
     return {}
 
 
+@task("handles")
+def _handles(task: Task) -> dict[str, Any]:
+    """The rows that all clients may use."""
+    return {"handles": [{**about, "id": handle} for handle, about in task.engine.abouts.items()]}
+
+
+@task("last")
+def _last(task: Task) -> dict[str, Any]:
+    """The latest call that has ended, whoever made it."""
+    return {"last": task.engine.last}
+
+
 @task("scatter")
-def _scatter(task: Task, source: dict[str, Any], handle: str) -> dict[str, Any]:
+def _scatter(task: Task, source: dict[str, Any], handle: str, about: dict[str, Any]) -> dict[str, Any]:
     rows = rows_of(task, source)
-    task.engine.handles[handle] = rows
+    engine = task.engine
+    namesakes = [] if about["name"] is None else [h for h, a in engine.abouts.items() if a["name"] == about["name"]]
+    _release(task, namesakes)
+    engine.handles[handle], engine.abouts[handle] = rows, about
     return {"shared": isinstance(rows, Rows) and rows.shared}
 
 
@@ -72,17 +88,18 @@ def _kmeans_fit(
     problem = kmeans.Problem(task, rows, bounds, sample_weight)
     generator = np.random.RandomState()
     generator.set_state(random)
-    with Checkpoint.open(checkpoint) as kept:
+    # Held from here on: the notebook may end before the fit does.
+    with Checkpoint.open(checkpoint) as kept, held_open(target) as target:
         try:
             keep = kept.write if task.comm.rank == 0 else lambda state: None
             best = kmeans.fit(problem, random=generator, keep=keep, **parameters)
         except kmeans.Interrupted as interrupted:
             interrupted.result["history"] = problem.history
             raise
-    used = np.zeros(len(best.centers), np.int64)
-    for labels in _parts(rows, best.labels):
-        used[labels] = 1
-    write_block(task, target, bounds, _parts(rows, best.labels))
+        used = np.zeros(len(best.centers), np.int64)
+        for labels in _parts(rows, best.labels):
+            used[labels] = 1
+        write_block(task, target, bounds, _parts(rows, best.labels))
     return {
         "centers": best.centers + problem.shift,
         "inertia": best.inertia,

@@ -1,0 +1,323 @@
+"""Clusters that outlive the notebook that started them, and several notebooks on one cluster."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from sklearn.model_selection import GridSearchCV
+
+import xpulab
+from xpulab import progress
+from xpulab.calls import last_report
+from xpulab.cluster import KMeans
+from xpulab.deploy.launch import Processes
+from xpulab.deploy.record import Record, choose, find
+from xpulab.exceptions import ClusterError, HandleError, NoClusterError
+
+pytestmark = pytest.mark.cluster
+
+PRELUDE = """
+import os, sys, time, threading
+import numpy as np
+import xpulab
+from xpulab.cluster import KMeans
+X = np.random.default_rng(0).normal(size=(100_000, 8)).astype(np.float32)
+"""
+X = np.random.default_rng(0).normal(size=(100_000, 8)).astype(np.float32)
+LONG = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 150, "n_init": 2, "init": "random"}
+
+
+def notebook(code: str, *arguments: str) -> subprocess.Popen[str]:
+    """Another process of this user."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + code, *arguments], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    )
+
+
+def says(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def ends(process: subprocess.Popen[str]) -> int:
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.02)
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture(scope="module")
+def orphan() -> Iterator[xpulab.XPUCluster]:
+    """A detached cluster whose notebook was killed in the middle of a fit, taken over in that moment."""
+    name = f"orphan{os.getpid()}"
+    starter = notebook(
+        "c = xpulab.XPUCluster(2, detach=True, name=sys.argv[1]).start()\n"
+        "c.scatter(X, name='old'); train = c.scatter(X, name='train'); c.scatter(X[:7], name='old')\n"
+        "nameless = c.scatter(X[:5])\n"
+        f"threading.Thread(target=lambda: KMeans(**{LONG}).fit(X), daemon=True).start()\n"
+        "while c._board.ranks[0]['iteration'] < 3: time.sleep(0.01)\n"
+        "print(nameless.id, flush=True); time.sleep(100)",
+        name,
+    )
+    nameless = says(starter)
+    starter.kill()
+    ends(starter)
+    cluster = xpulab.XPUCluster.attach(name)
+    cluster.nameless = nameless  # type: ignore[attr-defined]
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def test_a_fit_outlives_its_notebook_and_the_next_one_sees_it(orphan: xpulab.XPUCluster) -> None:
+    status = orphan.status()
+    assert [engine.state for engine in status.engines] == ["KMeans.fit", "KMeans.fit"]
+    assert status.engines[0].iteration >= 3
+    assert f"xpulab cluster {orphan.name}: running, 2 engines" in str(status)
+    assert "detached" in str(status)
+    messages: list[str] = []
+
+    class View:
+        def update(self, report: Any) -> None:
+            messages.append(report.message)
+
+        def close(self, report: Any) -> None: ...
+
+    unsubscribe = progress.subscribe(lambda report: View())
+    report = last_report(orphan)
+    unsubscribe()
+    assert any("waits for KMeans.fit of process" in message and "iteration" in message for message in messages)
+    assert report is not None
+    assert (report.title, report.status, report.n_samples) == ("KMeans.fit", "finished", 100_000)
+    assert report.parameters["n_clusters"] == 60
+    assert [engine.rows for engine in report.engines] == [50_000, 50_000]
+    assert report.iterations[-1].init == 2
+    assert report.seconds >= report.iterations[0].seconds > 0
+    km = KMeans(**LONG).fit(X)
+    assert km.report_.inertia == pytest.approx(report.inertia, rel=1e-6)
+    again = last_report(orphan)
+    assert again is km.report_
+
+
+def test_handles_are_listed_by_name_and_stay(orphan: xpulab.XPUCluster) -> None:
+    nameless = orphan.nameless  # type: ignore[attr-defined]
+    found = orphan.handles()
+    assert set(found) == {"old", "train", nameless}
+    assert (found["train"].gather() == X).all()
+    assert (found["old"].gather() == X[:7]).all()
+    assert (found[nameless].gather() == X[:5]).all()
+    assert found["train"].counts == (50_000, 50_000)
+    ours = KMeans(9, random_state=0).fit(found["train"])
+    sent = KMeans(9, random_state=0).fit(X)
+    np.testing.assert_array_equal(ours.labels_, sent.labels_)
+    np.testing.assert_array_equal(ours.predict(found["train"]), sent.labels_)
+    del found, ours
+    gc.collect()
+    train = orphan.handles()["train"]
+    assert (train.gather() == X).all()
+    orphan.release(train)
+    assert "train" not in orphan.handles()
+    with pytest.raises(HandleError):
+        train.gather()
+
+
+def test_what_is_attached_is_like_what_was_started(orphan: xpulab.XPUCluster) -> None:
+    assert orphan.run(lambda task: task.comm.allgather(task.comm.rank)) == [[0, 1]] * 2
+    assert xpulab.XPUCluster.attach(orphan.name) is orphan
+    assert len(orphan.plan().ranks) == 2
+    assert "IPEngine" in orphan.logs()
+    orphan.detach()
+    assert not orphan.running
+    assert find()
+    with xpulab.XPUCluster.attach(orphan.name) as again:
+        assert again.run(lambda task: task.comm.rank) == [0, 1]
+        pids = again._processes.pids()  # type: ignore[union-attr]
+    assert len(pids) >= 5
+    assert alive(pids) == pids  # leaving it is not stopping it
+
+
+def test_a_detached_cluster_that_loses_an_engine_leaves_nothing(orphan: xpulab.XPUCluster) -> None:
+    orphan.detach()
+    assert orphan.name is not None
+    record = choose(orphan.name)
+    with xpulab.XPUCluster.attach(orphan.name) as cluster:
+        pids = cluster._processes.pids()  # type: ignore[union-attr]
+    os.kill(record.facts[0]["pid"], signal.SIGKILL)
+    wait_until(lambda: not alive(pids), 15)
+    assert orphan.name not in [record.name for record in find()]
+    assert not os.path.exists(record.folder)
+    with pytest.raises(NoClusterError, match=r"no cluster .*type: %xpu_cluster"):
+        xpulab.XPUCluster.attach(orphan.name)
+
+
+@pytest.fixture
+def ours(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpulab.XPUCluster:
+    """The pair, as the active one."""
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    return pair
+
+
+def name_of(cluster: xpulab.XPUCluster) -> str:
+    assert cluster._processes is not None
+    return cluster._processes.record.name
+
+
+def test_a_second_notebook_uses_the_cluster_of_the_first(ours: xpulab.XPUCluster) -> None:
+    rows = ours.scatter(X, name="shared")
+    code = (
+        "with xpulab.XPUCluster.attach(sys.argv[1]) as c:\n"
+        "    km = KMeans(9, random_state=0).fit(c.handles()['shared'])\n"
+        "    c.scatter(X[:9], name='theirs'); c.scatter(X[:9])\n"
+        "    print(km.inertia_, c.status().lives, flush=True)"
+    )
+    other = notebook(code, name_of(ours))
+    inertia, lives = says(other).split(" ", 1)
+    assert ends(other) == 0
+    assert lives == f"ends with process {os.getpid()}"
+    assert float(inertia) == pytest.approx(KMeans(9, random_state=0).fit(rows).inertia_, rel=1e-6)
+    assert "theirs" in ours.handles()
+    for array in ours.handles().values():
+        ours.release(array)
+
+
+def test_a_call_says_for_whom_it_waits_and_an_interrupt_ends_the_wait_alone(ours: xpulab.XPUCluster) -> None:
+    code = (
+        "c = xpulab.XPUCluster.attach(sys.argv[1])\n"
+        "def busy(task):\n"
+        "    import time\n"
+        "    time.sleep(4)\n"
+        "    return task.comm.allgather(task.comm.rank)\n"
+        "print(c.run(busy), flush=True)"
+    )
+    before = KMeans(5, random_state=0).fit(X)
+    other = notebook(code, name_of(ours))
+    wait_until(lambda: (ours._board.ranks["client"] == other.pid).all())  # type: ignore[union-attr]
+    messages: list[str] = []
+
+    class View:
+        def update(self, report: Any) -> None:
+            messages.append(report.line())
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start() if len(messages) == 1 else None
+
+        def close(self, report: Any) -> None: ...
+
+    km = KMeans(5, random_state=1)
+    unsubscribe = progress.subscribe(lambda report: View())
+    with pytest.raises(KeyboardInterrupt):
+        km.fit(X)
+    unsubscribe()
+    assert other.poll() is None  # still at it
+    assert f"waits for run of process {other.pid}" in messages[0]
+    assert says(other) == "[[0, 1], [0, 1]]"
+    assert ends(other) == 0
+    np.testing.assert_array_equal(KMeans(5, random_state=0).fit(X).labels_, before.labels_)
+    wait_until(lambda: not (ours._board._head["cancelled"] != 0).any())  # type: ignore[union-attr]
+
+
+def test_an_interrupt_elsewhere_does_not_end_what_runs_here(ours: xpulab.XPUCluster) -> None:
+    code = (
+        "c = xpulab.XPUCluster.attach(sys.argv[1])\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "try:\n    KMeans(5, random_state=0).fit(X)\n"
+        "except KeyboardInterrupt:\n    print('interrupted', flush=True)"
+    )
+    other = notebook(code, name_of(ours))
+    assert says(other) == "ready"
+    right = KMeans(**LONG).fit(X)
+
+    def disturb() -> None:
+        wait_until(lambda: ours._board.ranks[0]["iteration"] > 2)  # type: ignore[union-attr]
+        assert other.stdin is not None
+        other.stdin.write("\n")
+        other.stdin.flush()
+        time.sleep(0.5)
+        other.send_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    found = KMeans(**LONG).fit(X)
+    thread.join()
+    assert says(other) == "interrupted"
+    assert ends(other) == 0
+    np.testing.assert_array_equal(found.labels_, right.labels_)
+    assert found.n_iter_ == right.n_iter_
+
+
+def test_what_one_loses_or_restarts_is_told_to_the_other() -> None:
+    code = (
+        "c = xpulab.XPUCluster.attach(sys.argv[1])\n"
+        "print('ready', flush=True)\n"
+        "try:\n    c.run(lambda task: __import__('time').sleep(60))\n"
+        "except xpulab.exceptions.EngineLostError as lost:\n    print('lost', lost.reason, flush=True)\n"
+        "with xpulab.XPUCluster.attach(sys.stdin.readline().strip()) as c:\n"
+        "    c.restart()\n"
+        "    print(c.facts[0]['pid'], c.run(lambda task: task.comm.rank), flush=True)"
+    )
+    with xpulab.XPUCluster(1) as cluster:
+        other = notebook(code, name_of(cluster))
+        assert says(other) == "ready"
+        first = cluster.facts[0]["pid"]
+        os.kill(first, signal.SIGKILL)
+        assert says(other).startswith(f"lost rank 0 (pid {first} ")
+        km = KMeans(2, random_state=0).fit(X[:100])  # who started it starts others
+        assert any("started new engines" in note for note in km.report_.notes)
+        pids = cluster._processes.pids()  # type: ignore[union-attr]
+        assert other.stdin is not None
+        other.stdin.write(f"{name_of(cluster)}\n")
+        other.stdin.flush()
+        theirs, ranks = says(other).split(" ", 1)
+        assert ranks == "[0]"
+        assert ends(other) == 0
+        assert not alive([*pids, int(theirs)])
+        assert cluster.status().state == "stopped"
+        with pytest.raises(NoClusterError, match=r"another process has stopped the cluster.* type: %xpu_cluster start"):
+            KMeans(2).fit(X)
+        assert not cluster.running
+
+
+def test_a_search_in_threads_is_that_in_one(ours: xpulab.XPUCluster) -> None:
+    grid = {"n_clusters": [2, 3, 4], "random_state": [0]}
+    few = X[:3000]
+    alone = GridSearchCV(KMeans(max_iter=20), grid, cv=3).fit(few)
+    import joblib
+
+    with joblib.parallel_backend("threading"):
+        threads = GridSearchCV(KMeans(max_iter=20), grid, cv=3, n_jobs=2).fit(few)
+    np.testing.assert_allclose(threads.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"], rtol=1e-6)
+    np.testing.assert_array_equal(threads.best_estimator_.labels_, alone.best_estimator_.labels_)
+
+
+def test_an_engine_that_ends_before_it_is_watched_is_one_that_was_lost() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    processes = Processes(Record("/nowhere", "x", (0, 0.0), "1"))
+    processes.watch([ended.pid])
+    assert processes.ended() == "an engine"
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, ours: xpulab.XPUCluster) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [])
+    monkeypatch.setattr(xpulab, "__version__", "99")
+    with pytest.raises(ClusterError, match=r"started by xpulab .*, and this is 99"):
+        xpulab.XPUCluster.attach(name_of(ours))

@@ -1,0 +1,119 @@
+"""How other processes of a user find a cluster: which folders count, which names, and what is left of the dead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from xpulab.deploy import record
+from xpulab.deploy.record import Record, choose, find, identity
+from xpulab.exceptions import ClusterError, NoClusterError
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where clusters of these tests have their folders, and no others."""
+    monkeypatch.setattr(record, "_folders", lambda: [str(tmp_path)])
+    return tmp_path
+
+
+def started(name: str | None = None, pid: int | None = None) -> Record:
+    me = identity(os.getpid())
+    controller = me if pid is None else (pid, me[1])
+    return Record.create(name, os.getpid(), "1.0").write(
+        processes={"controller": controller, "mpiexec": controller}, facts=[{}, {}]
+    )
+
+
+def ended() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_the_only_cluster_needs_no_name() -> None:
+    one = started()
+    assert choose(None) == one == choose(one.name)
+    assert Path(one.folder).name == f"xpulab-{one.name}"
+    assert Path(one.folder).stat().st_mode & 0o777 == 0o700
+    assert (Path(one.folder) / "cluster.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_without_any_the_cure_is_to_start_one() -> None:
+    with pytest.raises(NoClusterError, match="type: %xpu_cluster start"):
+        choose(None)
+
+
+def test_several_are_listed_with_what_to_type() -> None:
+    started("train")
+    started("test")
+    with pytest.raises(ClusterError, match=rf"test \(2 engines, ends with process {os.getpid()}\); .*attach train"):
+        choose(None)
+    assert choose("train").name == "train"
+    with pytest.raises(NoClusterError, match=r"no cluster is called 'tset'; running: test .*; train .*attach train"):
+        choose("tset")
+
+
+def test_a_name_is_given_once() -> None:
+    started("train")
+    with pytest.raises(ClusterError, match=r"'train' is running; type: %xpu_cluster attach train"):
+        started("train")
+
+
+def test_one_that_starts_still_is_not_found_and_stays(place: Path) -> None:
+    Record.create(None, os.getpid(), "1.0")
+    assert find() == []
+    assert len(list(place.iterdir())) == 1
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_what_a_dead_one_left_is_removed(place: Path, began: bool) -> None:
+    gone = started()
+    dead = (ended(), 0.0)
+    gone.write(owner=dead, processes={"controller": dead, "mpiexec": dead} if began else {})
+    assert find() == []
+    assert list(place.iterdir()) == []
+
+
+def test_a_number_that_is_used_again_is_another_process(place: Path) -> None:
+    gone = started()
+    gone.write(processes={"controller": (os.getpid(), gone.owner[1] - 60)})
+    assert find() == []
+    assert list(place.iterdir()) == []
+
+
+def test_a_controller_that_outlives_the_owner_counts(place: Path) -> None:
+    one = started().write(owner=(ended(), 0.0), detached=True)
+    assert find() == [one]
+    assert str(one).endswith("(2 engines, detached)")
+
+
+def test_processes_of_another_container_are_neither_reached_nor_removed(place: Path) -> None:
+    started().write(namespace="pid:[1]", processes={"controller": (ended(), 0.0)})
+    assert find() == []
+    assert len(list(place.iterdir())) == 1
+
+
+def test_a_folder_that_others_may_write_is_not_trusted(place: Path) -> None:
+    Path(started().folder).chmod(0o777)
+    assert find() == []
+    target = Path(started().folder)
+    target.rename(place / "elsewhere")
+    target.symlink_to(place / "elsewhere")
+    assert find() == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_someone_else_is_not_trusted() -> None:
+    os.chown(started().folder, 65534, 65534)
+    assert find() == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"folder": "x"}', "{", "\xff"])
+def test_a_file_that_makes_no_sense_is_passed_over(content: str) -> None:
+    one, other = started(), started()
+    Path(one.folder, "cluster.json").write_text(content, encoding="latin-1")
+    assert find() == [other]

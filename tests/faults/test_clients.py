@@ -1,0 +1,14 @@
+"""A small sample of `python -m tests.faults --clients 3`."""
+
+from __future__ import annotations
+
+import pytest
+from clients import several
+
+import xpulab
+
+
+@pytest.mark.cluster
+def test_three_clients_at_once_get_each_its_own(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    assert several(pair, 3, 14) == [14, 14, 14]
