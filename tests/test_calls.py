@@ -31,6 +31,8 @@ class Recorded:
         self.board = Board.create(2)
         self.board.ranks["task"] = 0
         self.last_report: Any = None
+        self.unheard: dict[int, float] = {}
+        self.recover, self.silence, self.size = True, 30.0, 2
         self.script = script
 
     def call(self, name: str, payload: dict[str, Any], watch: Any, again: Any) -> Answer:
@@ -70,6 +72,21 @@ def followed(script: list[dict[str, Any]]) -> tuple[FitReport, list[dict[str, An
         call._handle.update = lambda report=None: stages.append(call.report.to_dict())  # type: ignore[method-assign]
         call.send("KMeans.fit", Nothing())
     return call.report, stages
+
+
+def test_who_is_not_heard_of_is_said_with_what_will_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Call(KMeans(3), "fit", np.zeros((9, 2)), Recorded([]))  # type: ignore[arg-type]
+
+    def said(unheard: dict[int, float], again: bool) -> str:
+        call.cluster.unheard, call._recovers = unheard, again
+        return call._about_silence()
+
+    assert said({}, True) == ""
+    one = "nothing was heard of rank 1 for 7 s: stopped, asleep, or stuck in a driver? After 30 s "
+    assert said({1: 7.2}, True).startswith(one + "the cluster starts new engines, and sends the rows again;")
+    assert said({1: 7.2}, False).startswith(one + "the call ends; interrupt")
+    assert "any engine for 8 s" in said({0: 6, 1: 8}, True)
+    assert "After 300 s" in said({0: 6, 1: 8}, True)
 
 
 FIT = {"name": b"KMeans.fit", "task": 5, "run": 1, "inertia": 9.0, "center_shift": 0.1, "rows": 50, "total": 2.0}

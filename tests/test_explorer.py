@@ -214,14 +214,14 @@ def test_what_cannot_be_is_refused_and_changes_nothing(pair: xpulab.XPUCluster) 
             setattr(explorer, name, value)
         return str(caught.value)
 
-    assert refused("k", 0) == "k=0 was given; expected 1 to 3,000"
-    assert refused("points", 3001) == "points=3001 was given; expected 1 to 3,000"
+    assert refused("k", 0) == "k=0 was given; expected a whole number from 1 to 3,000"
+    assert refused("points", 3001) == "points=3001 was given; expected a whole number from 1 to 3,000"
     assert refused("features", (0, 3)) == (
         "features=(0, 3) was given; expected two of 0 to 2, or of feature 0, feature 1, feature 2"
     )
-    with pytest.raises(ValueError, match="there is no centre 4; expected 0 to 3"):
+    with pytest.raises(ValueError, match="j=4 was given; expected a whole number from 0 to 3"):
         explorer.move_center(4, 0, 0)
-    with pytest.raises(ValueError, match="k=9 was given; expected 1 to 5"):
+    with pytest.raises(ValueError, match="k=9 was given; expected a whole number from 1 to 5"):
         Explorer(rows, 9, points=5)
     assert (explorer.k, explorer.points, explorer.features) == (4, 3000, (0, 1))
     assert explorer.picture().counts is before

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import subprocess
@@ -111,7 +112,7 @@ MIB = 1 << 20
 
 
 def inode(block: SharedBlock) -> int:
-    return os.stat(block.path).st_ino
+    return os.stat(block.path.partition("?")[0]).st_ino
 
 
 def test_a_pool_gives_out_what_came_back() -> None:
@@ -181,3 +182,26 @@ def test_a_block_in_the_place_of_other_memory() -> None:
     restore(address, size - mmap.PAGESIZE)
     assert not there[: size - mmap.PAGESIZE].any()
     assert there[-1] == 1
+
+
+def test_a_path_names_its_block_and_not_the_next_with_its_number() -> None:
+    first = SharedBlock.create(8)
+    path = first.path
+    first.close()
+    with SharedBlock.create(8) as second:
+        assert path.partition("?")[0] == second.path.partition("?")[0]
+        with pytest.raises(FileNotFoundError, match="is gone"):
+            SharedBlock.open(path)
+
+
+@pytest.mark.parametrize("call", ["memfd_create", "ftruncate", "pwrite"])
+def test_memory_that_the_host_refuses_is_a_memory_error(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        with pytest.raises(MemoryError, match=r"no shared .* bytes.*: \[Errno 28\] No space left on device"):
+            SharedBlock.create(8).write(np.zeros(1), 0)
+    assert len(os.listdir("/proc/self/fd")) == descriptors

@@ -17,6 +17,8 @@ from xpulab import progress
 from xpulab.board import PHASES, RUNS, awaited
 from xpulab.checkpoint import Checkpoint
 from xpulab.deploy.cluster import Answer, XPUCluster
+from xpulab.deploy.probe import core_ranges
+from xpulab.deploy.silence import ALL
 from xpulab.exceptions import EngineLostError
 from xpulab.rendering import format_seconds
 from xpulab.report import EngineReport, FitReport, Iteration, Status
@@ -67,6 +69,7 @@ class Call:
         self.cluster = cluster
         self._reached = reached
         self._told_run = 0
+        self._recovers = False
         self.report = FitReport(
             estimator=type(estimator).__name__,
             method=method,
@@ -120,6 +123,7 @@ class Call:
         if checkpoint is not None:
             payload["checkpoint"] = checkpoint.path
         self._kept: list[Iteration] = []
+        self._recovers = packing.again and self.cluster.recover
 
         def again(lost: EngineLostError) -> dict[str, Any]:
             state = payload.get("resume")
@@ -145,7 +149,7 @@ class Call:
     def _follow(self, records: Any, number: int) -> None:
         """What the board says, into the report. A rank's record is another task's until it has begun this one."""
         other = awaited(records, number)
-        self.report.message = f"waits for {other}" if other else ""
+        self.report.message = self._about_silence() or (f"waits for {other}" if other else "")
         mine = [record["task"] == number for record in records]
         for engine, record, begun in zip(self.report.engines, records, mine, strict=True):
             if begun:
@@ -155,6 +159,20 @@ class Call:
         if mine[0] and records[0]["iteration"] > 0:
             self._follow_iteration(records[0])
         self._handle.update()
+
+    def _about_silence(self) -> str:
+        """What the view says while engines give no sign; "" while all do."""
+        cluster, unheard = self.cluster, self.cluster.unheard
+        if not unheard:
+            return ""
+        everyone = len(unheard) == cluster.size
+        who = "any engine" if everyone else f"rank {core_ranges(sorted(unheard))}"
+        limit = cluster.silence * (ALL if everyone else 1)
+        again = "the cluster starts new engines, and sends the rows again" if self._recovers else "the call ends"
+        return (
+            f"nothing was heard of {who} for {max(unheard.values()):.0f} s: stopped, asleep, or stuck in a driver? "
+            f"After {limit:g} s {again}; interrupt the kernel to end it now"
+        )
 
     def _follow_iteration(self, record: Any) -> None:
         now = Iteration(

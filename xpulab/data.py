@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import operator
 import os
+import re
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +22,7 @@ from xpulab.rendering import format_size
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster
 
-__all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "known_finite", "mapped"]
+__all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "known_finite", "mapped", "row_named"]
 
 _CHUNK = 8 << 20  # bytes that one thread copies at a time: small arrays stay with one thread
 _THREADS = 4  # more do not fill new pages faster
@@ -46,12 +50,16 @@ def bounds_of(n_samples: int, size: int, counts: list[int] | None = None) -> lis
     """
     if counts is None:
         return [n_samples * rank // size for rank in range(size + 1)]
-    if len(counts) != size or min(counts) < 0 or sum(counts) != n_samples:
+    try:
+        rows = [operator.index(count) for count in counts]
+    except TypeError:  # not whole numbers, or not several
+        rows = []
+    if len(rows) != size or min(rows) < 0 or sum(rows) != n_samples:
         raise ValueError(
-            f"counts={list(counts)} cannot cut {n_samples} rows for {size} engines: expected {size} numbers of at "
+            f"counts={counts!r} cannot cut {n_samples} rows for {size} engines: expected {size} whole numbers of at "
             f"least 0 that add up to {n_samples}"
         )
-    return [0, *(int(bound) for bound in np.cumsum(counts))]
+    return list(itertools.accumulate(rows, initial=0))
 
 
 def bounds_by_stored(indptr: np.ndarray[Any, Any], size: int) -> list[int]:
@@ -185,6 +193,32 @@ def known_finite(X: Any) -> bool:
 
     with _threads() as pool:
         return all(pool.map(finite, range(0, len(X), step)))
+
+
+@contextlib.contextmanager
+def row_named(X: Any) -> Iterator[None]:
+    """Have the error of scikit-learn about NaN or infinity in X say which is the first such row."""
+    try:
+        yield
+    except ValueError as error:
+        row = _first_not_finite(X) if re.search("contains (NaN|infinity)", str(error)) else None
+        if row is None:
+            raise
+        raise ValueError(f"{error}\nThe first such row is row {row}.") from None
+
+
+def _first_not_finite(X: Any) -> int | None:
+    """The first row with NaN or infinity; None if there is none, or X is not numbers."""
+    try:
+        stored = X.tocsr() if hasattr(X, "tocsr") else None
+        values = np.asarray(X if stored is None else stored.data)
+        values = values if values.dtype.kind == "f" else values.astype(np.float64)
+    except (TypeError, ValueError):
+        return None
+    found = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+    if not len(found):
+        return None
+    return int(found[0] if stored is None else np.searchsorted(stored.indptr, found[0], side="right") - 1)
 
 
 def _threads() -> ThreadPoolExecutor:

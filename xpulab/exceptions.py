@@ -18,6 +18,7 @@ __all__ = [
     "KernelBuildError",
     "KernelLaunchError",
     "NoClusterError",
+    "NotEnoughMemoryError",
     "OneAPIError",
     "OversubscribedWarning",
     "PlanError",
@@ -38,7 +39,7 @@ class XpulabError(Exception):
 
 
 class UsageError(XpulabError, ValueError):
-    """A magic or a command was typed with words that it does not know; the message says which it knows."""
+    """A magic, a command or a cluster was given what it does not know; the message says what it knows."""
 
 
 class OneAPIError(XpulabError, ImportError):
@@ -63,6 +64,10 @@ class KernelLaunchError(DeviceError):
 
 class KernelBuildError(DeviceError):
     """The device's compiler refused a kernel."""
+
+
+class NotEnoughMemoryError(XpulabError, MemoryError):
+    """Rows do not fit the host or a device; told before any is sent."""
 
 
 class ClusterError(XpulabError, RuntimeError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ __all__ = ["Explorer"]
 SHAPE = (384, 512)
 #: Numbers of clusters for which the elbow is looked for.
 ELBOW = range(1, 13)
+_MOST_PIXELS = 1 << 16
+_MOST_SEED = 2**32 - 1
 _TOL = 1e-4  # that of KMeans
 _SPREAD = 4  # standard deviations to either side of the mean that are in view; a far row would shrink all the others
 _MARGIN = 0.03  # of the range, around it
@@ -94,8 +98,10 @@ class Explorer:
         n_samples, n_features = self.rows.shape
         columns = self.rows.columns
         self.names = [f"feature {f}" for f in range(n_features)] if columns is None else [str(c) for c in columns]
-        self.shape = shape
-        self.random_state = random_state
+        if not isinstance(shape, Sequence) or len(shape) != 2:
+            raise ValueError(f"shape={shape!r} was given; expected (lines, columns)")
+        self.shape = (self._checked("lines", shape[0], _MOST_PIXELS), self._checked("columns", shape[1], _MOST_PIXELS))
+        self.random_state = self._checked("random_state", random_state, _MOST_SEED, 0)
         self.restarts = 0
         self.elbows: dict[int, float] = {}
         self.seconds: dict[str, float] = {}
@@ -177,8 +183,9 @@ class Explorer:
             In the units of the features shown.
         """
         with self._lock:
-            if not 0 <= j < self.k:
-                raise ValueError(f"there is no centre {j}; expected 0 to {self.k - 1}")
+            j = self._checked("j", j, self.k - 1, 0)
+            if not (isinstance(x, Real) and isinstance(y, Real) and math.isfinite(x) and math.isfinite(y)):
+                raise ValueError(f"x={x!r}, y={y!r} was given; expected two finite numbers")
             centers = self.centers.copy()
             centers[j, list(self._features)] = x, y
             self._begin(centers)
@@ -284,17 +291,21 @@ class Explorer:
         low, high = (tuple(float(limit[f]) for f in features) for limit in self.limits)
         return {"features": features, "low": low, "high": high, "shape": self.shape}
 
-    def _checked(self, name: str, value: int, most: int) -> int:
-        if not 1 <= value <= most:
-            raise ValueError(f"{name}={value} was given; expected 1 to {most:,}")
+    def _checked(self, name: str, value: int, most: int, least: int = 1) -> int:
+        whole = isinstance(value, Integral)
+        if not whole or not least <= value <= most:
+            raise ValueError(f"{name}={value!r} was given; expected a whole number from {least} to {most:,}")
         return int(value)
 
     def _checked_features(self, features: Sequence[int | str]) -> tuple[int, int]:
-        numbers = [self.names.index(f) if f in self.names else f for f in features]
+        given = features
+        features = list(given) if isinstance(given, Iterable) else []
+        numbers = [self.names.index(f) if isinstance(f, str) and f in self.names else f for f in features]
         if len(self.names) == 1 and numbers == [0, 1]:
             numbers = [0, 0]
-        if len(numbers) != 2 or any(f not in range(len(self.names)) for f in numbers):
+        known_ones = all(isinstance(f, Integral) and 0 <= f < len(self.names) for f in numbers)
+        if len(numbers) != 2 or not known_ones:
             known = f"two of 0 to {len(self.names) - 1}"
             known += f", or of {', '.join(self.names)}" if len(self.names) <= 20 else ""
-            raise ValueError(f"features={tuple(features)} was given; expected {known}")
+            raise ValueError(f"features={given!r} was given; expected {known}")
         return int(numbers[0]), int(numbers[1])

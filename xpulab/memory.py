@@ -44,15 +44,34 @@ class SharedBlock:
             free = psutil.virtual_memory().available + psutil.swap_memory().free
             if nbytes > free:
                 raise MemoryError(f"no shared block of {nbytes:,} bytes: {free:,} bytes are free")
-        descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, max(nbytes, 1))
-        return cls(descriptor, nbytes, writable=True)
+        try:
+            descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+        except OSError as error:
+            raise MemoryError(f"no shared block of {nbytes:,} bytes: {error}") from error
+        block = cls(descriptor, nbytes, writable=True)
+        try:
+            os.ftruncate(descriptor, max(nbytes, 1))
+        except OSError as error:
+            block.close()
+            raise MemoryError(f"no shared block of {nbytes:,} bytes: {error}") from error
+        return block
 
     @classmethod
     def open(cls, path: str, *, writable: bool = False) -> SharedBlock:
-        """Map a block that another process made; see `path`."""
-        descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
-        return cls(descriptor, os.fstat(descriptor).st_size, writable=writable)
+        """Map a block that another process made; see `path`.
+
+        Raises
+        ------
+        FileNotFoundError
+            If that process holds it no more; its descriptor may be another block's by now.
+        """
+        descriptor_path, _, inode = path.partition("?")
+        descriptor = os.open(descriptor_path, os.O_RDWR if writable else os.O_RDONLY)
+        status = os.fstat(descriptor)
+        if str(status.st_ino) != inode:
+            os.close(descriptor)
+            raise FileNotFoundError(f"the shared block {path} is gone")
+        return cls(descriptor, status.st_size, writable=writable)
 
     @functools.cached_property
     def _map(self) -> ctypes.Array[ctypes.c_char]:
@@ -61,7 +80,7 @@ class SharedBlock:
     @property
     def path(self) -> str:
         """Where other processes of this user find the block, as long as this one holds it."""
-        return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+        return f"/proc/{os.getpid()}/fd/{self._descriptor}?{os.fstat(self._descriptor).st_ino}"
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> np.ndarray[Any, Any]:
         """The memory from `offset` (in bytes) as an array; it keeps the memory alive after `close`."""
@@ -99,9 +118,9 @@ class SharedBlock:
 
     def close(self) -> None:
         """Drop the descriptor; the memory goes with the last array over it."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1  # in this order: Ctrl-C may come between the two
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def __enter__(self) -> SharedBlock:
         return self

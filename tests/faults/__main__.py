@@ -8,10 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[0]))
 
 from clients import several
-from trials import FAULTS, Bench, Trial
+from trials import FAULTS, PHASES, Bench, Trial
 
 import xpulab
 
@@ -26,29 +27,30 @@ def main() -> None:
     parser.add_argument(
         "--clients", type=int, default=0, help="no faults: so many clients at once, with --trials tasks"
     )
+    parser.add_argument("--phases", nargs="*", choices=PHASES, default=list(PHASES))
     arguments = parser.parse_args()
     if arguments.clients:
         sys.exit(not _together(arguments.clients, arguments.trials, arguments.engines))
     chance = random.Random(arguments.seed)
-    bench = Bench(arguments.engines)
+    bench = Bench(arguments.engines, arguments.phases)
     done: list[Trial] = []
     try:
         for number in range(arguments.trials):
-            trial = bench.trial(chance.choice(arguments.faults), chance)
+            trial = bench.trial(chance.choice(arguments.faults), chance.choice(arguments.phases), chance)
             done.append(trial)
             print(
-                f"{number:4} {trial.fault:10} {trial.call:10} after {trial.moment:6.3f} s: {trial.outcome} "
-                f"{trial.seconds:6.3f} s later{'' if trial.good else '   WRONG'}",
+                f"{number:4} {trial.fault:10} {trial.phase:10} after {trial.moment:6.3f} s: {trial.outcome:12} "
+                f"{trial.seconds:6.3f} s later{'   WRONG: ' * bool(trial.wrong)}{trial.wrong}",
                 flush=True,
             )
     finally:
         bench.close()
-    print(f"\n{'fault':10} {'trials':>6} {'good':>5} {'longest (s)':>12}")
-    for fault in arguments.faults:
-        of = [trial for trial in done if trial.fault == fault]
-        longest = max((trial.seconds for trial in of), default=0.0)
-        print(f"{fault:10} {len(of):6} {sum(trial.good for trial in of):5} {longest:12.2f}")
-    sys.exit(not all(trial.good for trial in done))
+    print(f"\n{'fault':10} {'phase':10} {'trials':>6} {'good':>5} {'longest (s)':>12}")
+    for fault, phase in sorted({(trial.fault, trial.phase) for trial in done}):
+        of = [trial for trial in done if (trial.fault, trial.phase) == (fault, phase)]
+        longest = max(trial.seconds for trial in of)
+        print(f"{fault:10} {phase:10} {len(of):6} {sum(not trial.wrong for trial in of):5} {longest:12.2f}")
+    sys.exit(any(trial.wrong for trial in done))
 
 
 def _together(clients: int, tasks: int, engines: int) -> bool:

@@ -5,25 +5,41 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import psutil
+from leftovers import processes_of, shared_memory
 
 import xpulab
 from xpulab.cluster import KMeans
+from xpulab.exceptions import XpulabError
 
-__all__ = ["FAULTS", "Bench", "Trial"]
+__all__ = ["FAULTS", "PHASES", "Bench", "Trial"]
 
+PHASES = ("start", "transfer", "compile", "init", "iteration", "predict", "gather")
 SILENCE = 3.0  # seconds; 30 by default, which would make the trials long
 
+#: Seconds from a fault to the end of the cell (interrupts), to its being seen (what is lost), or to the last process
+#: gone (the notebook); the promises of the README.
+LIMITS = {"interrupt": 1.0, "stuck": SILENCE + 2, "memory": 15.0, "notebook": 15.0}
+SEEN = 5.0
+COMPILE = 2.0  # may end first
+
 _X = np.random.default_rng(0).normal(size=(120_000, 8)).astype(np.float32)
-_PARAMETERS: dict[str, Any] = {"n_clusters": 64, "random_state": 0, "max_iter": 150, "tol": 0}
+_FIT: dict[str, Any] = {"n_clusters": 64, "random_state": 0, "max_iter": 60, "tol": 0}
+_INIT: dict[str, Any] = {"n_clusters": 400, "random_state": 0, "max_iter": 1}
+_SMALL: dict[str, Any] = {"n_clusters": 5, "random_state": 0}
 
 
 @dataclass
@@ -32,103 +48,259 @@ class Trial:
 
     Attributes
     ----------
-    fault, call : str
+    fault, phase : str
     moment : float
         Seconds from the start of the call to the fault.
     seconds : float
-        From the fault to the end of the call.
+        From the fault to what `LIMITS` says; 0 where the call was over before.
     outcome : str
-        "interrupted", "recovered", "done" (the call was over before) or what went wrong.
-    good : bool
+        "interrupted", "recovered", "told" (an error of the package's), "done" or what went wrong.
+    wrong : str
+        What must not be: "" if the trial is good.
     """
 
     fault: str
-    call: str
+    phase: str
     moment: float
     seconds: float
     outcome: str
-    good: bool
+    wrong: str
+
+
+class Watched(xpulab.XPUCluster):
+    """A cluster that notes when it saw that something was lost."""
+
+    seen: float | None = None
+
+    def _give_up(self, *given: Any) -> None:
+        self.seen = self.seen or time.monotonic()
+        super()._give_up(*given)
 
 
 class Bench:
-    """A cluster, the calls, and what they give undisturbed.
+    """A cluster, a call for each phase, and what it gives undisturbed.
 
     Parameters
     ----------
     n : int
         Engines.
+    phases : sequence of str
+        Those of the trials to come.
     """
 
-    def __init__(self, n: int = 2) -> None:
+    def __init__(self, n: int = 2, phases: Sequence[str] = PHASES) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+        os.environ.setdefault("XPULAB_TUNE", "0")  # what was tuned before, and a search in the middle, are not the same
+        self.cluster = Watched(n, silence=SILENCE)
+        self._start()
+        self.fitted = KMeans(**_FIT).fit(_X)
+        self.handle = self.cluster.scatter(_X)
+        self._folders: list[tempfile.TemporaryDirectory[str]] = []
+        reference = KMeans(**_FIT).fit(_X)
+        self.calls: dict[str, Callable[[], Any]] = {
+            "start": self._restart,
+            "transfer": lambda: np.array(self.cluster.scatter(_X).counts),
+            "compile": lambda: self._fit(_SMALL),
+            "init": lambda: self._fit(_INIT),
+            "iteration": lambda: self._fit(_FIT),
+            "predict": lambda: reference.predict(_X),
+            "gather": lambda: self.handle.gather(),
+        }
+        self.right: dict[str, Any] = {}
+        self.usual: dict[str, float] = {}
+        for phase in dict.fromkeys([*phases, "compile"]):  # that one is made after each trial, too
+            self._prepare(phase if phase in phases else "predict")
+            started = time.monotonic()
+            self.right[phase] = self.calls[phase]()
+            self.usual[phase] = time.monotonic() - started
+        self.shared = shared_memory()
+
+    # -- the calls ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", xpulab.exceptions.OversubscribedWarning)
-            self.cluster = xpulab.XPUCluster(n, silence=SILENCE).start()
-        self.reference = KMeans(**_PARAMETERS).fit(_X)
-        self.calls: dict[str, Callable[[], Any]] = {
-            "fit": self._fit,
-            "predict": lambda: self.reference.predict(_X),
-            "transform": lambda: self.reference.transform(_X),
-            "scatter": lambda: self.cluster.scatter(_X).gather(),
-        }
-        self.right = {name: call() for name, call in self.calls.items()}
-        self.usual = {name: _time_of(call) for name, call in self.calls.items()}
+            self.cluster.start()
 
-    def _fit(self) -> tuple[np.ndarray, np.ndarray]:
-        self.fitted = KMeans(**_PARAMETERS)
+    def _restart(self) -> np.ndarray:
+        self._start()
+        return np.array(self.cluster.size)
+
+    def _fit(self, parameters: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        self.fitted = KMeans(**parameters)
         self.fitted.fit(_X)
         return self.fitted.cluster_centers_, self.fitted.labels_
 
-    def trial(self, fault: str, chance: random.Random) -> Trial:
+    def _prepare(self, phase: str) -> None:
+        """What the call needs, and is not part of it."""
+        if phase == "start":
+            self.cluster.stop()
+            return
+        self._start()
+        if phase == "compile":
+            self._folders.append(tempfile.TemporaryDirectory(prefix="xpulab-"))
+            self.cluster.run(_forget_kernels, self._folders[-1].name)
+        elif phase == "gather" and self.handle.id not in self.cluster._handles:
+            self.handle = self.cluster.scatter(_X)
+
+    # -- a trial ------------------------------------------------------------------------------------------------------
+
+    def trial(self, fault: str, phase: str, chance: random.Random) -> Trial:
         """One call, one fault at a moment between its start and its usual end."""
-        name = chance.choice([c for c in self.calls if c != "scatter" or fault == "interrupt"])
-        moment = chance.uniform(0, self.usual[name])
+        moment = chance.uniform(0, self.usual[phase])
+        if fault == "notebook":
+            return self._of_a_notebook(phase, moment)
+        self._prepare(phase)
+        self.cluster.seen = None
         struck: list[float] = []
-        victim = chance.choice(self.cluster.facts)["pid"]
 
         def strike() -> None:
             struck.append(time.monotonic())
-            FAULTS[fault](self, victim)
+            FAULTS[fault](self, chance)
 
-        with _later(moment, strike):
-            try:
-                outcome, found = "done", self.calls[name]()
-                if self.cluster.last_report is not None and any(
-                    "started new engines" in note for note in self.cluster.last_report.notes
-                ):
-                    outcome = "recovered"
-            except KeyboardInterrupt:
-                outcome, found = "interrupted", None
-            except Exception as error:
-                outcome, found = f"{type(error).__name__}: {error}"[:200], None
-            ended = time.monotonic()
-        good = outcome in ("interrupted", "recovered", "done") and self._is_right(name, found)
-        if outcome == "interrupted" and name == "fit" and self.fitted._stopped is not None:
+        def call() -> Any:
+            with _later(moment, strike):
+                return self.calls[phase]()
+
+        outcome, found = self._outcome(call)
+        ended = self.cluster.seen or time.monotonic()
+        seconds = max(0.0, ended - struck[0]) if struck and outcome != "done" else 0.0
+        self.unlimit()
+        wrong = self._wrong(fault, phase, outcome, found, seconds) or self._wrong_afterwards(fault, phase, outcome)
+        return Trial(fault, phase, moment, seconds, outcome, wrong)
+
+    def _outcome(self, call: Callable[[], Any]) -> tuple[str, Any]:
+        try:
+            found = call()
+        except KeyboardInterrupt:
+            return "interrupted", None
+        except (XpulabError, MemoryError) as error:
+            return "told", error
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"[:300], None
+        notes = self.cluster.last_report.notes if self.cluster.last_report is not None else []
+        recovered = self.cluster.seen is not None and any("started new engines" in note for note in notes)
+        return "recovered" if recovered else "done", found
+
+    def _wrong(self, fault: str, phase: str, outcome: str, found: Any, seconds: float) -> str:
+        limit = COMPILE if (fault, phase) == ("interrupt", "compile") else LIMITS.get(fault, SEEN)
+        if seconds > limit:
+            return f"{seconds:.1f} s, and {limit:g} were promised; {found if outcome == 'told' else ''}"
+        if outcome == "interrupted":
+            return "" if fault == "interrupt" else "nobody pressed Ctrl-C"
+        if outcome == "told":  # nothing can be sent again that is not here, and nothing is there before the start
+            allowed = fault == "memory" or (fault != "interrupt" and phase in ("start", "gather"))
+            return "" if allowed else f"{type(found).__name__}: {found}"
+        if outcome not in ("recovered", "done"):
+            return "not an error of xpulab"
+        return "" if _same(found, self.right[phase]) else "the result is another"
+
+    def _wrong_afterwards(self, fault: str, phase: str, outcome: str) -> str:
+        """The next calls are right, and nothing is left."""
+        self._start()
+        if outcome == "interrupted" and phase in ("init", "iteration", "compile") and self.fitted._stopped is not None:
             resumed = self.fitted.resume()
-            good = good and self._is_right("fit", (resumed.cluster_centers_, resumed.labels_))
-        good = good and self._is_right("predict", self.calls["predict"]())  # the next call is right
-        return Trial(fault, name, moment, ended - struck[0] if struck else 0.0, outcome, good)
+            if not _same((resumed.cluster_centers_, resumed.labels_), self.right[phase]):
+                return "the resumed fit is another"
+        if not _same(self._fit(_SMALL), self.right["compile"]):
+            return "the next fit is another"
+        for folder in self._folders:
+            folder.cleanup()
+        deadline = time.monotonic() + 5
+        while (left := self._left()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return f"left: {left}" if left else ""
 
-    def _is_right(self, name: str, found: Any) -> bool:
-        if found is None:
-            return True
-        pairs = zip(found, self.right[name], strict=True) if isinstance(found, tuple) else [(found, self.right[name])]
-        return all(np.allclose(ours, right, rtol=1e-4, atol=1e-4) for ours, right in pairs)
-
-    @property
-    def controller(self) -> int:
-        """Its process."""
+    def _left(self) -> list[str]:
+        """Processes that are not the cluster's, and shared memory with a name."""
         assert self.cluster._processes is not None
-        return self.cluster._processes._watched["controller"][0]
+        mine = set(self.cluster._processes.pids())
+        others = [f"{pid} {line}" for pid, line in processes_of(os.getpid()).items() if pid not in mine]
+        return others + sorted(shared_memory() - self.shared)
+
+    def _of_a_notebook(self, phase: str, moment: float) -> Trial:
+        """Another process makes the call again and again, and is killed."""
+        self.cluster.stop()
+        code = f"import sys; sys.path[:0] = {sys.path!r}; import trials; trials.notebook({phase!r})"
+        notebook = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert notebook.stdout is not None
+        notebook.stdout.readline()
+        time.sleep(moment)
+        notebook.kill()
+        notebook.wait()
+        notebook.stdout.close()
+        killed = time.monotonic()
+        while (left := processes_of(notebook.pid)) and time.monotonic() < killed + 2 * LIMITS["notebook"]:
+            time.sleep(0.05)
+        seconds = time.monotonic() - killed
+        left_memory = shared_memory() - self.shared
+        wrong = f"left: {left} {left_memory}" if left or left_memory else ""
+        late = f"{seconds:.1f} s" if seconds > LIMITS["notebook"] else ""
+        return Trial("notebook", phase, moment, seconds, "ended", wrong or late)
+
+    # -- victims ------------------------------------------------------------------------------------------------------
+
+    def processes(self, word: str) -> list[int]:
+        """Processes with this word in their command line; while a cluster starts, as soon as there is one."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            if found := [pid for pid, line in processes_of(os.getpid()).items() if word in line]:
+                return sorted(found)
+            time.sleep(0.01)
+        return []
+
+    def signal(self, chance: random.Random, word: str, number: signal.Signals) -> None:
+        """Send a signal to one of them."""
+        if pids := self.processes(word):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(chance.choice(pids), number)
+
+    def limit(self, chance: random.Random) -> None:
+        """Let an engine have a little more memory than it has now."""
+        if pids := self.processes(ENGINE):
+            with contextlib.suppress(psutil.Error):
+                engine = psutil.Process(chance.choice(pids))
+                engine.rlimit(resource.RLIMIT_AS, (engine.memory_info().vms + chance.randrange(8 << 20), _hard()))
+
+    def unlimit(self) -> None:
+        """Let all engines have what they want."""
+        for pid, line in processes_of(os.getpid()).items():
+            if ENGINE in line:
+                with contextlib.suppress(psutil.Error):
+                    psutil.Process(pid).rlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, _hard()))
 
     def close(self) -> None:
         """Stop the cluster."""
         self.cluster.stop()
 
 
-def _time_of(call: Callable[[], Any]) -> float:
-    started = time.monotonic()
-    call()
-    return time.monotonic() - started
+def notebook(phase: str) -> None:
+    """What a notebook does that is killed: a call again and again."""
+    if phase == "start":
+        print("begun", flush=True)
+    bench = Bench(phases=[phase])
+    if phase != "start":
+        print("begun", flush=True)
+    while True:
+        bench._prepare(phase)
+        bench.calls[phase]()
+
+
+def _forget_kernels(task: Any, folder: str) -> None:
+    """On an engine: all kernels are compiled anew, and kept elsewhere."""
+    import os
+
+    task.device.specialisations.clear()
+    os.environ["XPULAB_CACHE"] = folder
+
+
+def _hard() -> int:
+    return resource.getrlimit(resource.RLIMIT_AS)[1]
+
+
+def _same(found: Any, right: Any) -> bool:
+    pairs = zip(found, right, strict=True) if isinstance(found, tuple) else [(found, right)]
+    return all(np.allclose(ours, theirs, rtol=1e-4, atol=1e-4) for ours, theirs in pairs)
 
 
 @contextlib.contextmanager
@@ -149,10 +321,16 @@ def _later(seconds: float, act: Callable[[], Any]) -> Iterator[None]:
                 continue
 
 
-FAULTS: dict[str, Callable[[Bench, int], None]] = {
-    "interrupt": lambda bench, victim: os.kill(os.getpid(), signal.SIGINT),
-    "kill": lambda bench, victim: os.kill(victim, signal.SIGKILL),
-    "abort": lambda bench, victim: os.kill(victim, signal.SIGABRT),
-    "stuck": lambda bench, victim: os.kill(victim, signal.SIGSTOP),
-    "controller": lambda bench, victim: os.kill(bench.controller, signal.SIGKILL),
+ENGINE = "-m xpulab.engine"
+CONTROLLER = "-m xpulab.deploy.controller"
+
+FAULTS: dict[str, Callable[[Bench, random.Random], None]] = {
+    "interrupt": lambda bench, chance: os.kill(os.getpid(), signal.SIGINT),
+    "kill": lambda bench, chance: bench.signal(chance, ENGINE, signal.SIGKILL),
+    "abort": lambda bench, chance: bench.signal(chance, ENGINE, signal.SIGABRT),
+    "memory": lambda bench, chance: bench.limit(chance),
+    "stuck": lambda bench, chance: bench.signal(chance, ENGINE, signal.SIGSTOP),
+    "controller": lambda bench, chance: bench.signal(chance, CONTROLLER, signal.SIGKILL),
+    "mpiexec": lambda bench, chance: bench.signal(chance, "mpiexec", signal.SIGKILL),
+    "notebook": lambda bench, chance: None,  # a process of its own: `Bench._of_a_notebook`
 }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,16 @@ def test_a_folder_that_cannot_be_written_is_let_be(tmp_path: Path, monkeypatch: 
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XPULAB_CACHE", str(tmp_path / "file"))
     assert run(6) == 6
+
+
+def test_a_full_disk_leaves_nothing_half_written(own_folder: Path) -> None:
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most[1]))  # bytes of a file; Python ignores the signal
+    try:
+        cache.store("key", "name", bytes(1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert not list(own_folder.iterdir())
+    assert cache.load("key") is None
+    cache.store("key", "name", bytes(1000))
+    assert cache.load("key") == ("name", bytes(1000))

@@ -18,8 +18,9 @@ from sklearn.utils.validation import _check_sample_weight, _is_arraylike_not_sca
 from xpulab.calls import Call
 from xpulab.checkpoint import Checkpoint
 from xpulab.cluster._callbacks import Callbacks, CallbackSupportMixin, callback_management_context
-from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, known_finite, mapped
+from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, known_finite, mapped, row_named
 from xpulab.deploy.cluster import Answer, XPUCluster, current_cluster
+from xpulab.deploy.room import Rows
 
 __all__ = ["KMeans"]
 
@@ -192,7 +193,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
                     tol=job.tol,
                 )
         except KeyboardInterrupt as interrupt:
-            raise KeyboardInterrupt(self._keep_interrupted(interrupt, call, job)) from None
+            raise KeyboardInterrupt(self._keep_interrupted(interrupt, call, job, labels)) from None
         result = answer.results[0]
         job.random.set_state(result["random"])
         self._keep(result, labels)
@@ -307,15 +308,16 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
             # The engines read it, and look for NaN: this process does not touch the rows.
             validate_data(self, X, dtype=[np.float64, np.float32], reset=reset, order="C", ensure_all_finite=False)
             return X
-        X = validate_data(
-            self,
-            X,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            reset=reset,
-            accept_large_sparse=False,
-            ensure_all_finite=not known_finite(X),
-        )
+        with row_named(X):
+            X = validate_data(
+                self,
+                X,
+                accept_sparse="csr",
+                dtype=[np.float64, np.float32],
+                reset=reset,
+                accept_large_sparse=False,
+                ensure_all_finite=not known_finite(X),
+            )
         if sparse.issparse(X) and not X.has_canonical_format:
             X = X.copy()
             X.sum_duplicates()
@@ -371,10 +373,14 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
     def _centers(self, X: Any) -> np.ndarray:
         return np.ascontiguousarray(self.cluster_centers_, X.dtype)
 
-    def _keep_interrupted(self, interrupt: KeyboardInterrupt, call: Call, job: _Job) -> str:
+    def _keep_interrupted(self, interrupt: KeyboardInterrupt, call: Call, job: _Job, labels: np.ndarray) -> str:
         """The centres of the last complete iteration, which all ranks share; what the user can do now."""
         self.report_ = call.report
         result = _result_of(interrupt)
+        if "distinct" in result:
+            self._keep(result, labels)
+            self._stopped = None
+            return "the fit had ended when the interrupt came: all of it is there"
         if "state" in result:
             self._stopped = job, result["state"]
         if "centers" in result:
@@ -438,18 +444,42 @@ class _Packing:
 
     def __call__(self) -> dict[str, Any]:
         """``source`` and ``weights`` of a task."""
+        self._outgoing.drop()
+        self._require_room()
         with self._call.transfer():
-            self._outgoing.drop()
             weights = None if self._weights is None else self._outgoing.send(self._weights)
             return {"source": self._source(), "weights": weights}
 
     def _source(self) -> dict[str, Any]:
-        X, size = self._X, self._call.cluster.size
+        X = self._X
         if isinstance(X, ShardedArray):
             return X.source(self._call.cluster)
         if (where := mapped(X)) is not None:
-            return {**where, "bounds": bounds_of(X.shape[0], size)}
+            return {**where, "bounds": self._bounds()}
         if sparse.issparse(X):
             parts = [self._outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
-            return {"csr": parts, "shape": X.shape, "bounds": bounds_by_stored(X.indptr, size)}
-        return self._outgoing.send_rows(X, bounds_of(X.shape[0], size))
+            return {"csr": parts, "shape": X.shape, "bounds": self._bounds()}
+        return self._outgoing.send_rows(X, self._bounds())
+
+    def _bounds(self) -> list[int]:
+        X, size = self._X, self._call.cluster.size
+        if isinstance(X, ShardedArray):
+            return X.bounds
+        return bounds_by_stored(X.indptr, size) if sparse.issparse(X) else bounds_of(X.shape[0], size)
+
+    def _require_room(self) -> None:
+        X, stored = self._X, sparse.issparse(self._X)
+        nbytes = X.data.nbytes + X.indices.nbytes + 8 * len(X.indptr) if stored else X.dtype.itemsize * np.prod(X.shape)
+        if self._weights is not None:
+            nbytes += self._weights.nbytes
+        there, sent = isinstance(X, ShardedArray), mapped(X) is None
+        self._call.cluster.require_room(
+            Rows(
+                what=f"X of {X.shape[0]:,} × {X.shape[1]:,} {X.dtype}",
+                counts=np.diff(self._bounds()).tolist(),
+                row_bytes=float(nbytes / X.shape[0]),
+                there=there,
+                sent=sent and not there,
+                adopted=not stored,
+            )
+        )

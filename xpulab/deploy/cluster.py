@@ -7,13 +7,14 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import pickle
 import queue
 import sys
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import cloudpickle
@@ -24,11 +25,12 @@ import psutil
 import xpulab
 from xpulab import progress
 from xpulab.board import Board, awaited, new_task_number
-from xpulab.data import Outgoing, ShardedArray, bounds_of, known_finite, mapped
+from xpulab.data import Outgoing, ShardedArray, bounds_of, known_finite, mapped, row_named
 from xpulab.deploy.launch import Launched, Processes
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, probe
 from xpulab.deploy.record import choose
+from xpulab.deploy.room import LEAST, Rows, require_room
 from xpulab.deploy.silence import Silence
 from xpulab.deploy.status import ClusterStatus, EngineStatus
 from xpulab.exceptions import (
@@ -39,6 +41,7 @@ from xpulab.exceptions import (
     HandleError,
     NoClusterError,
     OversubscribedWarning,
+    UsageError,
 )
 from xpulab.memory import BlockPool, SharedBlock
 from xpulab.rendering import Displayed
@@ -140,6 +143,8 @@ class XPUCluster(Displayed):
         Of the last cell that ran on the engines.
     facts : list of dict
         What each engine said of itself when it started, by rank.
+    unheard : dict of int to float
+        Ranks that have given no sign for 5 s or longer, and the seconds, as far as a call that runs has seen.
     attached : bool
         Whether another process started it.
 
@@ -173,6 +178,7 @@ class XPUCluster(Displayed):
         self.last_report: Any = None
         self.last_output: Any = None
         self.facts: list[dict[str, Any]] = []
+        self.unheard: dict[int, float] = {}
         self._processes: Processes | None = None
         self._plan: Plan | None = None
         self._board: Board | None = None
@@ -199,6 +205,8 @@ class XPUCluster(Displayed):
 
         Raises
         ------
+        UsageError
+            If a setting is not what `XPUCluster` describes.
         PlanError, DeviceNotFoundError
             If the engines cannot be placed.
         ClusterStartError
@@ -206,6 +214,7 @@ class XPUCluster(Displayed):
         """
         if self.running:
             return self
+        self._require_settings()
         begun = time.monotonic()
         with progress.open(progress.TaskReport("xpulab: start the cluster")) as handle:
             say = _teller(handle)
@@ -455,8 +464,12 @@ class XPUCluster(Displayed):
         where = mapped(X)
         columns = getattr(X, "columns", None)
         kinds = [np.float64, np.float32]
-        rows = X if where else check_array(X, dtype=kinds, input_name="X", ensure_all_finite=not known_finite(X))
+        with row_named(X):
+            rows = X if where else check_array(X, dtype=kinds, input_name="X", ensure_all_finite=not known_finite(X))
         bounds = bounds_of(len(rows), self._require_running().size, counts)
+        what = f"X of {rows.shape[0]:,} × {rows.shape[1]:,} {rows.dtype}"
+        row_bytes = rows.shape[1] * rows.dtype.itemsize
+        self.require_room(Rows(what, np.diff(bounds).tolist(), row_bytes, sent=where is None))
         array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns, name=name)
         blocks: list[SharedBlock] = []
         # Before the rows are there: an interrupted transfer frees them too.
@@ -511,7 +524,10 @@ class XPUCluster(Displayed):
         ValueError
             If the file does not hold rows of float32 or float64, or if one holds NaN or infinity.
         """
-        X = np.load(path, mmap_mode="r", allow_pickle=False)
+        try:
+            X = np.load(path, mmap_mode="r", allow_pickle=False)
+        except EOFError as error:
+            raise ValueError(f"{path} is empty; expected a file of numpy.save: {error}") from error
         if mapped(X) is None:
             raise ValueError(
                 f"{path} holds an array of shape {X.shape} and dtype {X.dtype}; expected rows (2 dimensions, not "
@@ -533,6 +549,13 @@ class XPUCluster(Displayed):
                 "type: cluster.scatter(X) again"
             )
 
+    def require_room(self, rows: Rows) -> None:
+        """Raise NotEnoughMemoryError unless the rows and what a fit of them needs fit the host and the devices."""
+        if self._board is None or rows.nbytes < LEAST:
+            return
+        free = psutil.virtual_memory().available + psutil.swap_memory().free + self.blocks.nbytes
+        require_room(rows, self.facts, self._board.ranks["device_bytes"].tolist(), free)
+
     # -- work ---------------------------------------------------------------------------------------------------------
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
@@ -550,11 +573,17 @@ class XPUCluster(Displayed):
 
         Raises
         ------
+        TypeError
+            If it is no function, or cannot be sent to the engines, or its arguments cannot.
         EngineError
-            If it raised; the message has the tracebacks of the ranks that did.
+            If it raised, or what it returned cannot be brought back; with the tracebacks of the ranks that did.
         """
-        payload = {"function": _by_value(function), "arguments": args, "keywords": kwargs}
-        return [result["value"] for result in self.call("run", payload).results]
+        if not callable(function):
+            raise TypeError(
+                f"run: {function!r} was given; expected a function of the task, run(lambda task: task.comm.rank)"
+            )
+        payload = {"call": _packed(function, args, kwargs)}
+        return [pickle.loads(result["value"]) for result in self.call("run", payload).results]
 
     def call(
         self,
@@ -610,14 +639,14 @@ class XPUCluster(Displayed):
         self, name: str, payload: dict[str, Any], watch: Callable[[Any, int], None] | None
     ) -> list[dict[str, Any]]:
         number = new_task_number()
-        with self._sending:
+        with self._sending, _postponed() as pressed:  # half sent, nobody would wait for the task, or stop it
             processes = self._processes
             if processes is None:
                 raise _not_running()
             view = processes.client.broadcast_view()
             pending = view.apply(ipp.Reference("xpulab_run"), name, number, payload, os.getpid())
         try:
-            return self._wait(pending, processes, name, number, watch)
+            return self._wait(pending, processes, name, number, watch, pressed)
         finally:
             if pending.ready():
                 _forget(processes, pending)
@@ -627,7 +656,13 @@ class XPUCluster(Displayed):
                 pending.add_done_callback(functools.partial(_forget, processes))
 
     def _wait(
-        self, pending: Any, processes: Processes, name: str, number: int, watch: Callable[[Any, int], None] | None
+        self,
+        pending: Any,
+        processes: Processes,
+        name: str,
+        number: int,
+        watch: Callable[[Any, int], None] | None,
+        pressed: list[int],
     ) -> list[dict[str, Any]]:
         """Wait for all ranks; an interrupt, or an error of `watch`, asks them to stop, and is raised when they have."""
         deadline = signal_next = float("inf")
@@ -635,6 +670,9 @@ class XPUCluster(Displayed):
         silence = Silence(self.silence)
         while True:
             try:
+                if pressed:
+                    pressed.clear()
+                    raise KeyboardInterrupt
                 while not pending.ready():
                     pending.wait(_POLL)
                     self._require_alive(processes)
@@ -658,7 +696,11 @@ class XPUCluster(Displayed):
                                 raise
                 if failure is not None:
                     raise failure
-                return list(pending.get())
+                replies = list(pending.get())
+                if deadline < float("inf"):  # an interrupt that came when they were done ends what called, all the same
+                    for reply in replies:
+                        reply["status"] = "interrupted" if reply["status"] == "ok" else reply["status"]
+                return replies
             except KeyboardInterrupt:
                 if self._board is None:
                     raise
@@ -722,6 +764,7 @@ class XPUCluster(Displayed):
         """An engine that stands still (stopped, or stuck in a driver) is as good as lost."""
         ranks = self._board.ranks if self._board is not None else None
         stuck = silence.stuck(ranks["heartbeat"]) if ranks is not None else []
+        self.unheard = silence.unheard(_SILENT)
         if stuck:
             where = ", ".join(_who(self.facts[rank]) for rank in stuck)
             self._give_up(processes, f"nothing was heard of {where} for {self.silence:g} s, and all engines were ended")
@@ -736,6 +779,20 @@ class XPUCluster(Displayed):
                 self._close(on_purpose=not self.attached)
             reason = processes.lost or reason
         raise EngineLostError(f"{reason}.\n{words}\ntype: %xpu_cluster start", reason)
+
+    def _require_settings(self) -> None:
+        for name in ("timeout", "silence"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise UsageError(f"XPUCluster: {name}={value!r} was given; expected a number of seconds above 0")
+        for name in ("strict", "recover"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise UsageError(f"XPUCluster: {name}={value!r} was given; expected True or False")
+        if not isinstance(self.device_filter, str | None):
+            raise UsageError(
+                f"XPUCluster: devices={self.device_filter!r} was given; expected gpu, cpu, or a selector such as "
+                "level_zero:0"
+            )
 
     def _make_plan(self, found: Probe) -> Plan:
         return plan(found, n=self.n, devices=self.device_filter, strict=self.strict)
@@ -770,17 +827,25 @@ def _who(fact: dict[str, Any]) -> str:
     return f"rank {fact['rank']} (pid {fact['pid']} on {fact['host']}, {fact['device']['name']})"
 
 
-def _by_value(function: Callable[..., Any]) -> bytes:
-    """A function as bytes, its module's code included unless it is an installed one, which engines have too."""
+def _packed(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
+    """A call as bytes."""
+    try:
+        return _by_value((function, args, kwargs), function)
+    except Exception as error:
+        raise TypeError(f"run: {function!r} with its arguments cannot be sent to the engines: {error}") from error
+
+
+def _by_value(thing: Any, function: Callable[..., Any]) -> bytes:
+    """As bytes, the code of the function's module included unless it is an installed one, which engines have too."""
     module = sys.modules.get(getattr(function, "__module__", "") or "")
     home = getattr(module, "__file__", None)
     ours = module is not None and home is not None and not home.startswith((sys.prefix, sys.base_prefix))
     if not ours:
-        return cloudpickle.dumps(function)
+        return cloudpickle.dumps(thing)
     with _pickling:
         cloudpickle.register_pickle_by_value(module)
         try:
-            return cloudpickle.dumps(function)
+            return cloudpickle.dumps(thing)
         finally:
             cloudpickle.unregister_pickle_by_value(module)
 
@@ -810,19 +875,20 @@ def raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
     for reply in failed:
         by_text.setdefault((reply["error"]["type"], reply["error"]["message"]), []).append(reply)
     first = failed[0]["error"]
-    known = None if users else _same_error(first)
-    if known is not None and len(by_text) == 1:
-        raise known
     parts = []
     for replies_ in by_text.values():
         ranks = ", ".join(str(r["engine"]["rank"]) for r in replies_)
         where = replies_[0]["engine"]
         parts.append(f"rank {ranks} on {where['host']} ({where['device']}):\n{replies_[0]['error']['traceback']}")
-    raise EngineError(f"{len(failed)} of {len(replies)} engines raised {first['type']}\n" + "\n".join(parts))
+    every = EngineError(f"{len(failed)} of {len(replies)} engines raised {first['type']}\n" + "\n".join(parts))
+    known = None if users or len(by_text) > 1 else _same_error(first, failed, len(replies))
+    if known is None:
+        raise every
+    raise known from every
 
 
-def _same_error(error: dict[str, str]) -> Exception | None:
-    """The error itself where every rank raised it for the same bad input, as if it had been raised here."""
+def _same_error(error: dict[str, str], failed: list[dict[str, Any]], size: int) -> Exception | None:
+    """The error itself, as if it had been raised here; with its place where it is not of all ranks."""
     from xpulab import exceptions
 
     if error["module"] == "xpulab.exceptions":
@@ -831,7 +897,8 @@ def _same_error(error: dict[str, str]) -> Exception | None:
         kind = {"ValueError": ValueError, "MemoryError": MemoryError}[error["type"]]
     else:
         return None
-    return kind(error["message"])
+    where = "; ".join(f"rank {e['rank']} on {e['host']} ({e['device']})" for e in (r["engine"] for r in failed))
+    return kind(error["message"] if len(failed) == size else f"{error['message']} [{where}]")
 
 
 def _resident(pid: int) -> int:
@@ -858,6 +925,23 @@ def _uninterrupted() -> Any:
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextlib.contextmanager
+def _postponed() -> Iterator[list[int]]:
+    """Let Ctrl-C wait; the list is not empty if it was pressed."""
+    import signal
+
+    pressed: list[int] = []
+    previous = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(previous):
+        yield pressed
+        return
+    signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield pressed
     finally:
         signal.signal(signal.SIGINT, previous)
 

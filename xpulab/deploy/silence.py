@@ -7,9 +7,9 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Silence"]
+__all__ = ["ALL", "Silence"]
 
-_ALL = 10  # times as long all engines together may be silent: a laptop sleeps, or someone stopped them all
+ALL = 10  # times as long all engines together may be silent: a laptop sleeps, or someone stopped them all
 _LONGEST_STEP = 1.0  # seconds between two looks that count: this process may have been asleep as well
 
 
@@ -49,5 +49,9 @@ class Silence:
         self._beats[:] = heartbeats
         # Engines that are stopped together give their last signs a moment apart.
         asleep = (self._silent > self._limit / 2).all()
-        limit = self._limit * (_ALL if asleep else 1)
+        limit = self._limit * (ALL if asleep else 1)
         return [int(rank) for rank in np.flatnonzero(self._silent > limit)]
+
+    def unheard(self, least: float) -> dict[int, float]:
+        """The engines that have given no sign for `least` seconds, as of the last look: rank -> seconds."""
+        return {int(rank): float(self._silent[rank]) for rank in np.flatnonzero(self._silent >= least)}

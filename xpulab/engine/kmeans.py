@@ -90,7 +90,11 @@ class Problem:
         self.first = bounds[self.comm.rank]
         self.n_samples = bounds[-1]
         self.kernels = kernels_for(rows)
-        self.mean = self.comm.allreduce(self.kernels.column_sums(rows)) / self.n_samples
+        # The request to stop comes along, as everywhere: kernels were perhaps compiled until now, and more will be.
+        sums = self.comm.allreduce(np.append(self.kernels.column_sums(rows), task.cancelled()))
+        if sums[-1]:
+            raise Interrupted
+        self.mean = sums[:-1] / self.n_samples
         self.shift = self.kernels.shift_for(rows, self.mean)
         self.tuning = (0, 0.0)
         self.history: list[tuple[int, int, float, float, float]] = []

@@ -187,7 +187,12 @@ def _explore_fit(
 
 
 @task("run")
-def _run(task: Task, function: bytes, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+def _run(task: Task, call: bytes) -> dict[str, Any]:
     """A function of the user's."""
     with users_code():
-        return {"value": cloudpickle.loads(function)(task, *arguments, **keywords)}
+        function, arguments, keywords = cloudpickle.loads(call)
+        value = function(task, *arguments, **keywords)
+        try:
+            return {"value": cloudpickle.dumps(value)}
+        except Exception as error:
+            raise TypeError(f"what the function returned cannot be brought back: {error}") from error

@@ -1,0 +1,23 @@
+"""A long session leaves nothing: a sample of `python tests/faults/leaks.py`."""
+
+from __future__ import annotations
+
+import pytest
+from leaks import calls, handles, state
+
+import xpulab
+
+
+@pytest.mark.cluster
+def test_calls_and_handles_keep_no_descriptor(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    calls(pair, 5)
+    handles(pair, 5)
+    before = state(pair)
+    calls(pair, 30)
+    handles(pair, 30)
+    after = state(pair)
+    assert {name: each.descriptors for name, each in after.items()} == {
+        name: each.descriptors for name, each in before.items()
+    }
+    assert all(len(pending) == 0 for pending in (pair._handles, pair._processes.client.results))  # type: ignore[union-attr]

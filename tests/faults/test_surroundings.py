@@ -1,0 +1,114 @@
+"""What fails around the engines or on some of them: one error, nobody left waiting, and the next fit is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpulab
+from xpulab.cluster import KMeans
+from xpulab.exceptions import ClusterStartError, EngineError, KernelLaunchError
+
+pytestmark = pytest.mark.cluster
+
+X = np.random.default_rng(0).normal(size=(5000, 4)).astype(np.float32)
+FIT: dict[str, Any] = {"n_clusters": 6, "random_state": 0, "max_iter": 20, "tol": 0}
+
+
+@pytest.fixture
+def engines(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[xpulab.XPUCluster]:
+    """Two engines, made whole again, which then give the right result."""
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    right = KMeans(**FIT).fit(X)
+    yield pair
+    again = KMeans(**FIT).fit(X)
+    np.testing.assert_array_equal(again.labels_, right.labels_)
+    np.testing.assert_array_equal(again.cluster_centers_, right.cluster_centers_)
+
+
+def _break(task: Any, where: str, after: int, ranks: list[int], error: Any) -> None:
+    """Have a function of the package raise once on some ranks, after so many calls."""
+    import pkgutil
+    from unittest import mock
+
+    owner, name = where.rsplit(".", 1)
+    target = pkgutil.resolve_name(owner)
+    usual, calls = getattr(target, name), iter(range(after))
+
+    def broken(*given: Any, **named: Any) -> Any:
+        if next(calls, None) is None:
+            patch.stop()
+            raise error
+        return usual(*given, **named)
+
+    patch = mock.patch.object(target, name, broken)
+    if task.comm.rank in ranks:
+        patch.start()
+
+
+@pytest.mark.parametrize("ranks", [[0], [1], [0, 1]])
+@pytest.mark.parametrize(
+    ("where", "after"),
+    [
+        ("xpulab.kernels.dense.lloyd_step", 5),
+        ("xpulab.engine.tasks.rows_of", 0),
+        ("xpulab.engine.tasks.write_block", 0),
+    ],
+)
+def test_an_exception_in_the_middle_of_a_fit(
+    engines: xpulab.XPUCluster, where: str, after: int, ranks: list[int]
+) -> None:
+    engines.run(_break, where, after, ranks, ZeroDivisionError("broken"))
+    with pytest.raises(EngineError) as caught:
+        KMeans(**FIT).fit(X)
+    first, second, *_ = str(caught.value).splitlines()
+    assert first == f"{len(ranks)} of 2 engines raised ZeroDivisionError"
+    assert second.startswith(f"rank {', '.join(map(str, ranks))} on ")
+    assert str(caught.value).count("ZeroDivisionError: broken") == 1
+
+
+def test_a_kernel_that_one_device_does_not_take(engines: xpulab.XPUCluster) -> None:
+    engines.run(
+        _break, "xpulab.kernels.launch.Prepared.__call__", 3, [1], KernelLaunchError("the device did not take it")
+    )
+    with pytest.raises(KernelLaunchError, match=r"the device did not take it \[rank 1 on .*\]") as caught:
+        KMeans(**FIT).fit(X)
+    assert "xpulab/engine/" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("ranks", [[1], [0, 1]])
+def test_shared_memory_that_is_full_on_the_way_back(engines: xpulab.XPUCluster, ranks: list[int]) -> None:
+    fitted = KMeans(**FIT).fit(X)
+    right = fitted.transform(X)
+    engines.run(_break, "os.pwrite", 0, ranks, OSError(28, "No space left on device"))
+    with pytest.raises(MemoryError, match=r"no shared memory for .* bytes more: \[Errno 28\] No space left on device"):
+        fitted.transform(X)
+    np.testing.assert_array_equal(fitted.transform(X), right)
+
+
+def test_shared_memory_that_is_full_on_the_way_there(
+    engines: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", refuse)
+        for call in (KMeans(**FIT).fit, engines.scatter):
+            with pytest.raises(MemoryError, match="No space left on device"):
+                call(X)
+
+
+def test_no_free_port_is_said_with_the_controllers_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import socket, sys\n"
+        "def refuse(*_): raise OSError(98, 'Address already in use')\n"
+        "if any('xpulab.deploy.controller' in word for word in sys.orig_argv): socket.socket.bind = refuse\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    with pytest.raises(ClusterStartError, match=r"(?s)controller ended while .*Address already in use"):
+        xpulab.XPUCluster(1, timeout=30).start()

@@ -1,0 +1,292 @@
+"""Broken arguments to all public calls: a documented exception, nothing sent, and the next good call works.
+
+60 cases in the suite; as many as ``XPULAB_EXAMPLES`` says with that variable set. What scikit-learn has too is held
+against scikit-learn: what it refuses, xpulab refuses with the same type of exception.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.cluster
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+import xpulab
+from xpulab.cluster import KMeans
+from xpulab.exceptions import EngineError, PlanError, UsageError, XpulabError
+from xpulab.explorer import Explorer
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLES = int(os.environ.get("XPULAB_EXAMPLES", "60"))
+N, D = 40, 3
+BAD: dict[str, list[Any]] = {
+    **{name: ["a", -1, 0, np.nan, None, True] for name in ("timeout", "silence")},
+    **{name: ["a", 1, None] for name in ("recover", "strict")},
+    "devices": [1, [], b"cpu"],
+}
+BAD_SETTINGS = [({name: value}, UsageError) for name, values in BAD.items() for value in values]
+GOOD = np.random.default_rng(0).normal(size=(N, D))
+WRONG: list[Any] = ["a", "", None, -1, 0, 1.5, np.nan, np.inf, [], {}, object, b"x", 10**30, (1, 2), np.ones((2, 2))]
+
+
+class Sent(Exception):
+    """Something went to the engines: the arguments were not found to be broken."""
+
+
+@pytest.fixture(scope="module")
+def engines(pair: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xpulab.deploy.cluster._clusters", [pair])
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def right(engines: xpulab.XPUCluster) -> np.ndarray:
+    return KMeans(4, random_state=0).fit(GOOD).labels_
+
+
+def refusal(call: Callable[[], Any]) -> Exception | None:
+    """The exception of a call from which nothing may go to the engines; None if something would have."""
+
+    def exchange(*_: Any) -> None:
+        raise Sent
+
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(xpulab.XPUCluster, "_exchange", exchange)
+        try:
+            call()
+        except Sent:
+            return None
+        except Exception as error:
+            return error
+    return None
+
+
+def sklearns(call: Callable[[], Any]) -> Exception | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            call()
+        except Exception as error:
+            return error
+    return None
+
+
+# -- arrays -----------------------------------------------------------------------------------------------------------
+
+
+def _with(value: float, kind: Any, row: int, column: int) -> Any:
+    X = GOOD.copy()
+    X[row, column] = value
+    return kind(X)
+
+
+KINDS = [np.array, np.asfortranarray, sparse.csr_matrix, sparse.csc_matrix, lambda X: X.astype(np.float32), list]
+not_finite = st.builds(
+    _with,
+    st.sampled_from([np.nan, np.inf, -np.inf]),
+    st.sampled_from(KINDS),
+    st.integers(0, N - 1),
+    st.integers(0, D - 1),
+)
+misshapen = st.sampled_from(
+    [
+        GOOD[:, 0], GOOD[None], GOOD[:0], GOOD[:, :0], GOOD[:2], GOOD[:, :2], np.hstack([GOOD, GOOD]), np.float64(3),
+        GOOD.tolist()[0], [[1, 2], [3]], sparse.csr_matrix((0, D)), sparse.csr_matrix((N, 0)), [], [[]],
+    ]
+)  # fmt: skip
+mistyped = st.sampled_from(
+    [
+        np.full((N, D), "a"), np.full((N, D), "a", object), GOOD * 1j, np.full((N, D), None),
+        sparse.csr_matrix(GOOD).astype(complex),
+        np.zeros(N, [("a", "f8")]), "abc", None, 7, {"a": 1}, object(), iter([1]), np.zeros((N, D), "V4"), b"bytes",
+    ]
+)  # fmt: skip
+rows = st.one_of(not_finite, misshapen, mistyped)
+weights = st.one_of(
+    st.sampled_from(
+        [
+            np.ones(N - 1), np.ones(N + 1), np.ones((N, 1)), np.full(N, np.nan), np.full(N, np.inf), "a", ["a"] * N,
+            np.ones(N) * 1j, [], {}, [None] * N, object(),
+        ]
+    ),
+)  # fmt: skip
+inits = st.sampled_from(
+    [
+        "kmeans", "", 3, None, GOOD[:3], GOOD[:4, :2], GOOD[0], np.full((4, D), np.nan), np.full((4, D), "a"), [], [[]],
+        lambda X, k, random_state: X[:1], lambda X, k, random_state: np.full((k, D), np.nan),
+        lambda X, k, random_state: "a", GOOD[:4] * 1j, sparse.csr_matrix(GOOD[:4]),
+    ]
+)  # fmt: skip
+parameters = st.one_of(
+    st.tuples(
+        st.sampled_from(["n_clusters", "n_init", "max_iter", "tol", "random_state", "verbose", "copy_x", "algorithm"]),
+        st.sampled_from(WRONG),
+    ),
+    st.tuples(st.just("init"), inits),
+)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(["fit", "predict", "transform", "score", "fit_predict", "fit_transform"]),
+    st.one_of(
+        st.fixed_dictionaries({"X": rows}),
+        st.fixed_dictionaries({"sample_weight": weights}),
+        st.fixed_dictionaries({"parameter": parameters}),
+    ),
+)
+@example("fit", {"X": np.full((N, D), "a", object)})
+@example("predict", {"X": GOOD[:, :2]})
+def test_what_scikit_learn_refuses_is_refused(
+    engines: xpulab.XPUCluster, right: np.ndarray, method: str, broken: dict[str, Any]
+) -> None:
+    name, value = broken.get("parameter", ("verbose", 0))
+    X = broken.get("X", GOOD)
+    if hasattr(X, "__next__"):
+        X = [X]
+    weighted = {"sample_weight": broken["sample_weight"]} if "sample_weight" in broken else {}
+    if method in ("predict", "transform"):
+        weighted = {}
+
+    def call(kind: Any) -> Any:
+        estimator = kind(**{"n_clusters": 4, "random_state": 0, name: value})
+        if method in ("predict", "transform", "score"):
+            estimator.cluster_centers_ = GOOD[:4].copy()
+            estimator.n_features_in_, estimator._n_threads, estimator._n_features_out = D, 1, 4
+        return getattr(estimator, method)(X, **weighted)
+
+    theirs, ours = sklearns(lambda: call(sklearn.cluster.KMeans)), refusal(lambda: call(KMeans))
+    if theirs is not None:
+        assert ours is not None, f"scikit-learn says {theirs!r}"
+        assert isinstance(ours, (type(theirs), XpulabError)), f"{ours!r}; scikit-learn says {theirs!r}"
+        assert str(ours)
+    elif ours is not None:
+        assert isinstance(ours, ValueError), f"{ours!r}; scikit-learn says nothing"
+    np.testing.assert_array_equal(KMeans(4, random_state=0).fit(GOOD).labels_, right)
+
+
+# -- what scikit-learn has not ----------------------------------------------------------------------------------------
+
+numbers = st.sampled_from([*WRONG[:2], *WRONG[3:], N + 1])  # None is a default
+explorer = st.one_of(
+    st.fixed_dictionaries({"k": numbers}),
+    st.fixed_dictionaries({"points": numbers}),
+    st.fixed_dictionaries({"random_state": st.sampled_from(["a", None, -1, 1.5, 2**32, []])}),
+    st.fixed_dictionaries(
+        {"features": st.sampled_from([0, "a", (0,), (0, 1, 2), (0, D), (-1, 0), ("b", 0), (0.5, 1), None, ([0], [1])])}
+    ),
+    st.fixed_dictionaries({"shape": st.sampled_from([5, (1,), (0, 5), (-1, 5), ("a", 5), (5.5, 5), None, "ab"])}),
+    st.fixed_dictionaries({"X": st.one_of(not_finite, mistyped)}),
+)
+scattered = st.one_of(
+    st.fixed_dictionaries({"X": st.one_of(not_finite, mistyped)}),
+    st.fixed_dictionaries(
+        {"X": st.sampled_from([GOOD[:, 0], GOOD[None], GOOD[:0], GOOD[:, :0], 3.0, [[1, 2], [3]], []])}
+    ),
+    st.fixed_dictionaries(
+        {"counts": st.sampled_from([[], [N], [N, 0, 0], [-1, N + 1], [1, 1], "ab", 5, [20.0, 20.0], ["a", "b"], {}])}
+    ),
+)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.one_of(st.tuples(st.just("explore"), explorer), st.tuples(st.just("scatter"), scattered)))
+def test_what_only_xpulab_has_is_refused(
+    engines: xpulab.XPUCluster, right: np.ndarray, broken: tuple[str, dict[str, Any]]
+) -> None:
+    name, arguments = broken
+    call = engines.scatter if name == "scatter" else Explorer
+    given_rows = {"X": GOOD if name == "scatter" or "X" in arguments else engines.scatter(GOOD)}
+    ours = refusal(lambda: call(**{**given_rows, **arguments}))
+    assert isinstance(ours, (ValueError, TypeError, XpulabError)), f"{ours!r}"
+    assert str(ours)
+    np.testing.assert_array_equal(KMeans(4, random_state=0).fit(GOOD).labels_, right)
+
+
+def _written(path: Path, content: Any) -> Path:
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        np.save(path, content, allow_pickle=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None, b"", b"\x93NUMPY", b"no array", GOOD[0], GOOD[:0], GOOD.astype(int), GOOD * 1j,
+        np.array([[object()]]), np.array([["a"]]), _with(np.nan, np.array, N - 1, 0),
+    ],
+)  # fmt: skip
+def test_a_file_without_good_rows_is_refused(engines: xpulab.XPUCluster, tmp_path: Path, content: Any) -> None:
+    path = _written(tmp_path / "x.npy", content)
+    with pytest.raises((ValueError, FileNotFoundError), match=r"."):
+        engines.load_npy(path)
+    np.testing.assert_array_equal(engines.load_npy(_written(tmp_path / "good.npy", GOOD)).gather(), GOOD)
+
+
+def test_a_file_cut_short_is_refused(engines: xpulab.XPUCluster, tmp_path: Path) -> None:
+    path = _written(tmp_path / "x.npy", GOOD)
+    os.truncate(path, path.stat().st_size - 8)
+    with pytest.raises(ValueError, match=r"."):
+        engines.load_npy(path)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "error", "words"),
+    [
+        ("a", (), TypeError, "'a' was given; expected a function"),
+        (None, (), TypeError, "None was given; expected a function"),
+        (lambda: 1, (), EngineError, r"2 of 2 engines raised TypeError(?s:.*)rank 0, 1 on"),
+        (lambda task: undefined, (), EngineError, "NameError"),  # type: ignore[name-defined]  # noqa: F821
+        (lambda task, lock: 1, (threading.Lock(),), TypeError, "cannot be sent to the engines"),
+        (lambda task: __import__("threading").Lock(), (), EngineError, "cannot be brought back"),
+        (lambda task: __import__("sys").exit(3), (), EngineError, "2 of 2 engines raised SystemExit"),
+    ],
+)
+def test_functions_that_cannot_run(
+    engines: xpulab.XPUCluster, function: Any, arguments: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        engines.run(function, *arguments)
+    assert engines.run(lambda task, x: task.comm.rank + x, 1) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"n": 1.5}, PlanError),
+        *BAD_SETTINGS,
+        ({"devices": "no such"}, PlanError),
+    ],
+)
+def test_settings_of_a_cluster_are_refused_before_anything_starts(
+    arguments: dict[str, Any], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster.Processes", None)
+    with pytest.raises(error, match=r"."):
+        xpulab.XPUCluster(**arguments).start()
+
+
+@pytest.mark.parametrize("kind", KINDS[:5])
+def test_nan_in_the_last_shard_is_named_by_its_row(engines: xpulab.XPUCluster, kind: Any, tmp_path: Path) -> None:
+    X = _with(np.nan, kind, N - 2, 1)
+    error = refusal(lambda: KMeans(4).fit(X))
+    assert isinstance(error, ValueError)
+    assert str(error).endswith(f"The first such row is row {N - 2}.")
+    if not sparse.issparse(X):
+        np.save(tmp_path / "x.npy", X)
+        with pytest.raises(ValueError, match=rf"NaN or infinity; the first such row is row {N - 2}\."):
+            KMeans(4).fit(np.load(tmp_path / "x.npy", mmap_mode="r"))
