@@ -352,3 +352,20 @@ def test_a_rank_that_raises_after_the_others_have_ended(pair: xpulab.XPUCluster)
         with pytest.raises(EngineError, match=r"1 of 2 engines raised ValueError"):
             pair.run(late)
         assert pair.run(lambda task: task.comm.allgather(task.comm.rank)) == [[0, 1], [0, 1]]
+
+
+def test_a_rank_that_fails_before_mpi_has_begun_ends_the_start_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text(
+        "import os\n"
+        "if os.environ.get('PMI_RANK') == '1': raise ImportError('broken on rank 1')\n"
+        "__path__ = [os.environ['XPULAB_TEST_MPI4PY']]\n"
+    )
+    import mpi4py
+
+    monkeypatch.setenv("XPULAB_TEST_MPI4PY", str(Path(mpi4py.__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    with pytest.raises(ClusterStartError, match=r"(?s)ended while the cluster was starting.*broken on rank 1"):
+        xpulab.XPUCluster(2, timeout=60).start()

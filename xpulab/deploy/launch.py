@@ -27,6 +27,7 @@ from traitlets.config import Config
 
 import xpulab
 from xpulab import oneapi
+from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.record import Record, identity, runs
 from xpulab.exceptions import ClusterError, ClusterStartError
@@ -266,6 +267,7 @@ class Processes:
         self.leave()
         if on_purpose:
             shutil.rmtree(self.folder, ignore_errors=True)
+        remove_leftovers()
 
 
 class Launched(Processes):

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -23,19 +24,20 @@ _ANY = ("0.0.0.0", "::")
 
 def main() -> None:
     """Start this rank's engine; returns when the cluster stops."""
-    options = json.loads(os.environ["XPULAB_ENGINE"])
-    if options["owner"]:
-        owner.end_with(options["owner"], functools.partial(owner.successors, options["folder"]))
-
-    from mpi4py import MPI
-
     try:
+        options = json.loads(os.environ["XPULAB_ENGINE"])
+        if options["owner"]:
+            owner.end_with(options["owner"], functools.partial(owner.successors, options["folder"]))
+
+        from mpi4py import MPI
+
         _serve(options, MPI.COMM_WORLD.rank)
     except BaseException:
-        # A rank that only ended would leave the others waiting for it, and the notebook for them all.
+        # A rank that only ended would leave the others waiting for it, and the notebook for them all: mpiexec ends
+        # them when a rank is killed, also one that is no rank of MPI's yet.
         traceback.print_exc()
         sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _serve(options: dict[str, Any], rank: int) -> None:
