@@ -13,7 +13,6 @@ import os
 import re
 import select
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -35,7 +34,7 @@ from xpulab.owner import RECORD
 
 __all__ = ["Launched", "Processes", "settings"]
 
-_STOP_GRACE = 1.5  # seconds between asking a process to end and ending it
+_STOP_GRACE = 3.0  # seconds that a process has to be gone
 
 
 def settings(plan: Plan, folder: Path, owner: int) -> Config:
@@ -253,17 +252,12 @@ class Processes:
         """
         if on_purpose:  # first, so that nobody attaches any more
             (self.folder / RECORD).unlink(missing_ok=True)
-        # The engines hold nothing that must be saved: ending them at once takes 0.1 s, asking them to end 2 s.
-        abrupt = set(self._pids_of("mpiexec"))
+        # They hold nothing that must be saved: ending them at once takes 0.1 s, asking them to end 2 s.
         processes = [psutil.Process(pid) for pid in self.pids() if psutil.pid_exists(pid)]
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGKILL if process.pid in abrupt else signal.SIGTERM)
-        alive = _still_there(processes, _STOP_GRACE)
-        for process in alive:
-            with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        _still_there(alive, _STOP_GRACE)
+        _still_there(processes, _STOP_GRACE)
         self.leave()
         if on_purpose:
             shutil.rmtree(self.folder, ignore_errors=True)
