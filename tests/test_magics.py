@@ -106,6 +106,17 @@ def test_an_error_is_its_message_and_no_traceback(shell: Any, capsys: pytest.Cap
     assert "Traceback" not in said
 
 
+def test_a_cluster_that_lives_on_and_its_name(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xpulab.XPUCluster, "start", lambda cluster: cluster)
+    lab = magic(shell, "start -n 2 --detach --name lab")
+    assert (lab.n, lab.detached, lab.name) == (2, True, "lab")
+    alone = magic(shell, "start")
+    assert (alone.detached, alone.name) == (False, None)
+    monkeypatch.setattr(xpulab.XPUCluster, "attach", lambda name: name)
+    assert magic(shell, "attach lab") == "lab"
+    assert magic(shell, "attach") is None
+
+
 def test_status_without_a_cluster_says_so(shell: Any) -> None:
     assert magic(shell, "status").state == "stopped"
 
