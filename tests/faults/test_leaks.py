@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+
+import ipyparallel as ipp
 import pytest
 from leaks import calls, handles, state
 
@@ -20,4 +23,6 @@ def test_calls_and_handles_keep_no_descriptor(pair: xpulab.XPUCluster, monkeypat
     assert {name: each.descriptors for name, each in after.items()} == {
         name: each.descriptors for name, each in before.items()
     }
+    gc.collect()
+    assert sum(isinstance(thing, ipp.AsyncResult) for thing in gc.get_objects()) <= 2
     assert all(len(pending) == 0 for pending in (pair._handles, pair._processes.client.results))  # type: ignore[union-attr]

@@ -817,6 +817,8 @@ def _forget(processes: Processes, pending: Any) -> None:
         with contextlib.suppress(Exception):
             processes.client.purge_local_results(pending)
             processes.client.history.clear()
+    for name in ("__len__", "_count_chunks", "split"):  # functools' caches, which keep the last 128 results each
+        getattr(getattr(ipp.AsyncResult, name, None), "cache_clear", lambda: None)()
 
 
 def _not_running() -> NoClusterError:
