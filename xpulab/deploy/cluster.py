@@ -817,6 +817,10 @@ def _forget(processes: Processes, pending: Any) -> None:
         with contextlib.suppress(Exception):
             processes.client.purge_local_results(pending)
             processes.client.history.clear()
+            for futures in (processes.client._futures, processes.client._output_futures):  # a broadcast's own never end
+                for known in list(futures):
+                    if any(sent == known or sent.startswith(f"{known}_") for sent in pending.msg_ids):
+                        futures.pop(known, None)
     for name in ("__len__", "_count_chunks", "split"):  # functools' caches, which keep the last 128 results each
         getattr(getattr(ipp.AsyncResult, name, None), "cache_clear", lambda: None)()
 
