@@ -91,6 +91,7 @@ class Bench:
     def __init__(self, n: int = 2, phases: Sequence[str] = PHASES) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
         os.environ.setdefault("XPULAB_TUNE", "0")  # what was tuned before, and a search in the middle, are not the same
+        self._others = set(processes_of(os.getpid()))  # of another cluster of this process
         self.cluster = Watched(n, silence=SILENCE)
         self._start()
         self.fitted = KMeans(**_FIT).fit(_X)
@@ -221,11 +222,14 @@ class Bench:
             time.sleep(0.1)
         return f"left: {left}" if left else ""
 
+    def _processes(self) -> dict[int, str]:
+        return {pid: line for pid, line in processes_of(os.getpid()).items() if pid not in self._others}
+
     def _left(self) -> list[str]:
         """Processes that are not the cluster's, and shared memory with a name."""
         assert self.cluster._processes is not None
         mine = set(self.cluster._processes.pids())
-        others = [f"{pid} {line}" for pid, line in processes_of(os.getpid()).items() if pid not in mine]
+        others = [f"{pid} {line}" for pid, line in self._processes().items() if pid not in mine]
         return others + sorted(shared_memory() - self.shared)
 
     def _of_a_notebook(self, phase: str, moment: float) -> Trial:
@@ -254,7 +258,7 @@ class Bench:
         """Processes with this word in their command line; while a cluster starts, as soon as there is one."""
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            if found := [pid for pid, line in processes_of(os.getpid()).items() if word in line]:
+            if found := [pid for pid, line in self._processes().items() if word in line]:
                 return sorted(found)
             time.sleep(0.01)
         return []
@@ -274,7 +278,7 @@ class Bench:
 
     def unlimit(self) -> None:
         """Let all engines have what they want."""
-        for pid, line in processes_of(os.getpid()).items():
+        for pid, line in self._processes().items():
             if ENGINE in line:
                 with contextlib.suppress(psutil.Error):
                     psutil.Process(pid).rlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, _hard()))
