@@ -40,7 +40,7 @@ ENVIRONMENTS = {
     "pytorch": ("torch", "numpy"),
 }
 SYSTEMS = (
-    "xpulab", "xpulab, rows on the engines", "scikit-learn", "scikit-learn, elkan", "faiss-cpu",
+    "xpulab", "xpulab-resident", "scikit-learn", "scikit-learn-elkan", "faiss-cpu",
     "scikit-learn-intelex", "daal4py", "dask-ml", "pytorch",
 )  # fmt: skip
 
@@ -346,7 +346,7 @@ def main() -> None:
     parser.add_argument("--data", choices=["normal", "uniform", "mixture"], default="normal")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--systems", default=",".join(name for name in SYSTEMS if "," not in name))
+    parser.add_argument("--systems", default=",".join(name for name in SYSTEMS if name != "xpulab-resident"))
     parser.add_argument("--sweep", action="store_true", help="other shapes")
     parser.add_argument("--details", action="store_true", help="k-means++, predict, a small fit, scaling")
     parser.add_argument("--quick", action="store_true", help="20,000 rows, 5 iterations, once")

@@ -128,9 +128,9 @@ def xpulab(sharded: bool) -> Fit:
 
 SYSTEMS: dict[str, Callable[[], Fit]] = {
     "xpulab": lambda: xpulab(False),
-    "xpulab, rows on the engines": lambda: xpulab(True),
+    "xpulab-resident": lambda: xpulab(True),
     "scikit-learn": lambda: scikit_learn("lloyd"),
-    "scikit-learn, elkan": lambda: scikit_learn("elkan"),
+    "scikit-learn-elkan": lambda: scikit_learn("elkan"),
     "scikit-learn-intelex": scikit_learn_intelex,
     "daal4py": daal4py,
     "faiss-cpu": faiss,

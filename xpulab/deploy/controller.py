@@ -18,7 +18,11 @@ def main() -> None:
     os.register_at_fork(after_in_child=lambda: owner.end_with(os.getppid()))
 
     from ipyparallel.controller.app import main as controller
+    from ipyparallel.controller.hub import Hub
     from traitlets.config import Config
+
+    # Nobody asks the hub what became of a call, of which it would keep a line for ever, and read all that passes.
+    Hub.save_broadcast_request = Hub.save_broadcast_result = lambda *_: None
 
     # CurveZMQ would do: with it ipyparallel leaves messages unsigned, but then warns of that.
     controller(config=Config(Session=Config(key=secrets.token_hex(32).encode())))
