@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -226,6 +227,8 @@ def test_unloading_leaves_nothing_behind(shell: Any) -> None:
     for thread in threading.enumerate():
         if thread.name.startswith("xpulab"):
             thread.join(5)
-    assert state() == clean
+    left = state()
+    assert left[:5] == clean[:5]
+    assert not Counter(left[5]) - Counter(clean[5])  # a thread of another test's cluster may have ended meanwhile
     assert not cluster.running
     shell.extension_manager.load_extension("xpulab")

@@ -94,7 +94,7 @@ def test_another_user_opens_no_shared_memory(ours: xpulab.XPUCluster) -> None:
             "found = [attempt(os.open, path, os.O_RDONLY) for path in sys.argv[1:]]", *paths, *folders, *memory
         )
         assert set(found) == {"PermissionError"}
-        assert all(os.path.exists(path) for path in paths)  # they were there
+        assert all(os.path.exists(path.partition("?")[0]) for path in paths)  # they were there
 
 
 @pytest.mark.cluster

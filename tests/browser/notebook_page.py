@@ -20,7 +20,8 @@ _NOT_OURS = re.compile(
     r"Failed to load resource.*|"  # a workspace or a setting that was never saved is asked for, and answered with 404
     r".*[Mm]odel not found.*|.*Could not create a model.*|"  # a widget without its kernel
     r"Modal is already displayed|"  # two of JupyterLab's own dialogs at once
-    r"Cannot read properties of undefined \(reading 'schema'\)",  # Notebook 7 with JupyterLab's settings
+    r"Cannot read properties of undefined \(reading 'schema'\)|"  # Notebook 7 with JupyterLab's settings
+    r"Command 'filebrowser:open-path' not registered\.",  # Notebook 7, which has no file browser beside a notebook
     re.DOTALL,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -157,12 +158,17 @@ def test_an_unknown_device_is_refused_with_those_there_are() -> None:
         xpulab.XPUCluster(devices="level_zero:7").start()
 
 
-def test_a_start_that_fails_shows_the_engines_words(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("in_a_notebook", [False, True])
+def test_a_start_that_fails_shows_the_engines_words(monkeypatch: pytest.MonkeyPatch, in_a_notebook: bool) -> None:
+    async def start() -> None:
+        xpulab.XPUCluster(1).start()
+
     monkeypatch.setattr("xpulab.oneapi.MPIEXEC_ARGUMENTS", ("-no-such-option",))
     before = set(psutil.Process().children(recursive=True))
     started = time.monotonic()
     with pytest.raises(ClusterStartError, match="no-such-option"):
-        xpulab.XPUCluster(1).start()
+        # In a notebook an event loop runs in the main thread, and ipyparallel uses one in another.
+        asyncio.run(start()) if in_a_notebook else xpulab.XPUCluster(1).start()
     assert time.monotonic() - started < 30
     wait_until_gone([child.pid for child in set(psutil.Process().children(recursive=True)) - before], 5)
 

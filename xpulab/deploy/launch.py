@@ -22,6 +22,7 @@ from typing import Any
 
 import ipyparallel as ipp
 import psutil
+from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLauncher
 from traitlets.config import Config
 
 import xpulab
@@ -96,11 +97,24 @@ def settings(plan: Plan, folder: Path, owner: int) -> Config:
     return config
 
 
-# ipyparallel logs all that a process said when it ends with a status other than 0, as engines that are stopped do;
-# what a user should see of it, `Processes.logs` has.
+# ipyparallel warns of processes that end with a status other than 0, as engines that are stopped do; what a user should
+# see of it, `Processes.logs` has.
 _SILENT = logging.getLogger("xpulab.deploy.launch")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
+
+
+class _Controller(LocalControllerLauncher):
+    """Keeps what the process said: ipyparallel would log and remove it, in a notebook as soon as the process ends."""
+
+    def _log_output(self, stop_data: Any = None) -> None:
+        pass
+
+
+class _Engines(MPIEngineSetLauncher):
+    """The same for mpiexec."""
+
+    _log_output = _Controller._log_output
 
 
 class Processes:
@@ -281,7 +295,8 @@ class Launched(Processes):
         self._n = len(plan.ranks)
         self._cluster = ipp.Cluster(
             n=self._n,
-            engines="mpi",
+            engines=_Engines,
+            controller=_Controller,
             config=settings(plan, self.folder, owner),
             profile_dir=str(self.folder),
             load_profile=False,
