@@ -220,7 +220,7 @@ def test_after_a_reload_the_views_live_on(lab: NotebookPage) -> None:
     lab.page.reload()
     lab.cells.first.wait_for()
     lab.wait_for_kernel()
-    assert "finished" in lab.output(FIT).inner_text()
+    lab.output(FIT).get_by_text("finished").first.wait_for()
     output = lab.output(START)
     button(output, "Start the engines").click()
     button(output, "Stop").wait_for(timeout=60_000)
