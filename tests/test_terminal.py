@@ -20,6 +20,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[pexpect.spawn]:
     environment = {"IPYTHONDIR": str(tmp_path), "TERM": "xterm", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    environment["XPULAB_TUNE"] = "0"  # as in all tests, see conftest.py
     options = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor", "--no-confirm-exit"]
     child = pexpect.spawn(
         sys.executable,
