@@ -6,11 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from leftovers import processes_marked, shared_memory
 
 import xpulab
 
@@ -21,22 +20,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["XPULAB_TUNE"] = "0"
 
 
-# All that this run starts inherits it: engines, kernels, servers, whatever they start, and however they end.
-_MARK = os.environ.setdefault("XPULAB_TESTS", str(os.getpid()))
-
-
 def _left() -> set[str]:
     """What a run must not leave: shared memory with a name, and processes that were started for this one."""
-    found = {f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()}
-    for process in psutil.process_iter():
-        try:
-            # The resource trackers of Python and of joblib end with this process.
-            marked = process.environ().get("XPULAB_TESTS") == _MARK and "resource_tracker" not in str(process.cmdline())
-            if marked and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
-                found.add(f"process {process.pid}: {' '.join(process.cmdline())[:200]}")
-        except psutil.Error:
-            continue
-    return found
+    return shared_memory() | {f"process {pid}: {line[:200]}" for pid, line in processes_marked().items()}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-__all__ = ["processes_of", "shared_memory"]
+__all__ = ["MARK", "processes_marked", "processes_of", "shared_memory"]
+
+# All that this run starts inherits it: engines, kernels, servers, whatever they start, and however they end.
+MARK = os.environ.setdefault("XPULAB_TESTS", str(os.getpid()))
 
 
-def processes_of(owner: int) -> dict[int, str]:
-    """Processes that were started to serve the process `owner` and run still: pid -> command line."""
+def _processes(belongs: Callable[[dict[str, str]], bool]) -> dict[int, str]:
+    """Processes that run, and whose environment belongs: pid -> command line."""
     found = {}
     for process in psutil.process_iter():
         try:
-            environment = process.environ()
-            engine = f'"owner": {owner},' in environment.get("XPULAB_ENGINE", "")
-            mine = engine or environment.get("XPULAB_OWNER") == str(owner)
-            if mine and process.status() != psutil.STATUS_ZOMBIE:
+            if belongs(process.environ()) and process.status() != psutil.STATUS_ZOMBIE:
                 found[process.pid] = " ".join(process.cmdline())
         except psutil.Error:
             continue
     return found
+
+
+def processes_of(owner: int) -> dict[int, str]:
+    """Processes that were started to serve the process `owner` and run still: pid -> command line."""
+    mine = f'"owner": {owner},'
+    return _processes(lambda e: mine in e.get("XPULAB_ENGINE", "") or e.get("XPULAB_OWNER") == str(owner))
+
+
+def processes_marked() -> dict[int, str]:
+    """Processes that this run started, itself not, and run still: pid -> command line."""
+    found = _processes(lambda environment: environment.get("XPULAB_TESTS") == MARK)
+    found.pop(os.getpid(), None)
+    # The resource trackers of Python and of joblib end with this process.
+    return {pid: line for pid, line in found.items() if "resource_tracker" not in line}
 
 
 def shared_memory() -> set[str]:

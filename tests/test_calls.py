@@ -14,7 +14,7 @@ from xpulab import progress
 from xpulab.board import Board
 from xpulab.calls import Call
 from xpulab.cluster import KMeans
-from xpulab.deploy.cluster import Answer
+from xpulab.deploy.answers import Answer
 from xpulab.report import FitReport
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from xpulab import progress
 from xpulab.board import PHASES, RUNS, awaited
 from xpulab.checkpoint import Checkpoint
-from xpulab.deploy.cluster import Answer, XPUCluster
+from xpulab.deploy.answers import Answer
+from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.probe import core_ranges
 from xpulab.deploy.silence import ALL
 from xpulab.exceptions import EngineLostError
@@ -123,7 +124,7 @@ class Call:
         if checkpoint is not None:
             payload["checkpoint"] = checkpoint.path
         self._kept: list[Iteration] = []
-        self._recovers = packing.again and self.cluster.recover
+        self._recovers = packing.again and self.cluster.recovers
 
         def again(lost: EngineLostError) -> dict[str, Any]:
             state = payload.get("resume")

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from xpulab.board import awaited
-from xpulab.deploy.cluster import XPUCluster, raise_errors
+from xpulab.deploy.answers import raise_errors
+from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.probe import core_ranges
 from xpulab.exceptions import EngineStuckError, UsageError
 from xpulab.rendering import Text

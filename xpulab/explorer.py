@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from xpulab.data import Outgoing, ShardedArray
-from xpulab.deploy.cluster import Answer, current_cluster
+from xpulab.deploy.answers import Answer
+from xpulab.deploy.cluster import current_cluster
 from xpulab.picture import Picture
 from xpulab.snapshot import Snapshot
 

@@ -73,9 +73,6 @@ class NotebookPage:
 
     def wait_for_kernel(self) -> None:
         """Until the kernel is there and idle."""
-        self.page.locator(
-            ".jp-NotebookPanel-toolbar [data-status=idle], .jp-Notebook-ExecutionIndicator"
-        ).first.wait_for()
         self.page.wait_for_function(
             "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'", timeout=60_000
         )

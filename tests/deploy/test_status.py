@@ -46,7 +46,7 @@ def test_text_shows_the_cluster_each_engine_and_the_warnings() -> None:
         "Arc A770",
         "level_zero:0",
         "1.0 MiB used, 16.0 GiB free",
-        "0-2, 8",
+        "0-2,8",
         "256 MiB used, 64.0 GiB free",
         "991",
     ):
@@ -80,8 +80,11 @@ def test_html_holds_the_same() -> None:
 
 def test_a_fit_says_where_it_is() -> None:
     (engine, _) = status()["engines"]
-    states = [{**engine, "state": "KMeans.fit", "run": run, "iteration": i} for run, i in ((1, 0), (1, 12), (3, 4))]
-    for words in ("▶ KMeans.fit ", "▶ KMeans.fit, iteration 12", "▶ KMeans.fit, run 3, iteration 4"):
+    places = ((1, 0, None), (1, 12, 1234.5678), (3, 4, None))
+    states = [
+        {**engine, "state": "KMeans.fit", "run": run, "iteration": i, "inertia": inertia} for run, i, inertia in places
+    ]
+    for words in ("▶ KMeans.fit ", "▶ KMeans.fit, iteration 12, inertia 1234.57 ", "▶ KMeans.fit, run 3, iteration 4 "):
         assert words in status_text(status(engines=states))
         assert words.strip() in Document(status_html(status(engines=states))).text
 

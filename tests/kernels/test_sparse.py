@@ -78,6 +78,18 @@ def test_columns_rows_and_distances(device, n, d, k, density, dtype):
     )
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rows_without_stored_values_are_zeros_whatever_the_memory_holds(device, dtype):
+    anything = np.full(1, np.nan, dtype)
+    rows = SparseRows.upload(device, anything, np.zeros(1, np.int32), np.zeros(6, np.int64), 3)
+    centers = np.array([[0, 3, 4], [0, 0, 1]], dtype)
+    np.testing.assert_array_equal(np.concatenate(list(ours.transform(rows, centers))), np.tile([[5, 1]], (5, 1)))
+    labels = ours.new_labels(device, 5)
+    ours.lloyd_step(rows, None, centers, labels)
+    np.testing.assert_array_equal(ours.labels_to_host(labels, 5), np.ones(5))
+    assert ours.inertia(rows, None, centers, labels) == 5
+
+
 @pytest.mark.parametrize("with_weights", [False, True])
 @pytest.mark.parametrize("trials", [1, 6, 20])
 def test_seeding(device, trials, with_weights):

@@ -19,7 +19,8 @@ from xpulab.calls import Call
 from xpulab.checkpoint import Checkpoint
 from xpulab.cluster._callbacks import Callbacks, CallbackSupportMixin, callback_management_context
 from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, known_finite, mapped, row_named
-from xpulab.deploy.cluster import Answer, XPUCluster, current_cluster
+from xpulab.deploy.answers import Answer
+from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.deploy.room import Rows
 
 __all__ = ["KMeans"]

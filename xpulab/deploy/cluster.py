@@ -4,40 +4,37 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import multiprocessing
 import os
 import pickle
 import queue
-import sys
 import threading
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import cloudpickle
-import ipyparallel as ipp
 import numpy as np
 import psutil
 
 import xpulab
 from xpulab import progress
-from xpulab.board import Board, awaited, new_task_number
+from xpulab.board import Board
 from xpulab.data import Outgoing, ShardedArray, bounds_of, known_finite, mapped, row_named
+from xpulab.deploy.answers import Answer, raise_errors
+from xpulab.deploy.exchange import Exchange
 from xpulab.deploy.launch import Launched, Processes
+from xpulab.deploy.pickling import packed
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, probe
 from xpulab.deploy.record import choose
 from xpulab.deploy.room import LEAST, Rows, require_room
+from xpulab.deploy.signals import postponed, uninterrupted
 from xpulab.deploy.silence import Silence
-from xpulab.deploy.status import ClusterStatus, EngineStatus
+from xpulab.deploy.status import ClusterStatus, engine_statuses
 from xpulab.exceptions import (
     ClusterError,
-    EngineError,
     EngineLostError,
-    EngineStuckError,
     HandleError,
     NoClusterError,
     OversubscribedWarning,
@@ -46,16 +43,11 @@ from xpulab.exceptions import (
 from xpulab.memory import BlockPool, SharedBlock
 from xpulab.rendering import Displayed
 
-__all__ = ["Answer", "XPUCluster", "current_cluster", "find_current", "raise_errors"]
+__all__ = ["XPUCluster", "current_cluster", "find_current"]
 
 _RECOVERIES = 3  # restarts within one call: an engine that dies of the task itself would be lost for ever
-_POLL = 0.05  # seconds between two looks at the board while a task runs
 _SILENT = 5.0  # seconds without a heartbeat after which the status says so
-_INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
-_USERS = {"run": 10.0, "%%xpu": 2.0}  # tasks of a user's code, and the seconds that it has: SIGINT ends it at once
-_SIGNAL_AGAIN = 0.5  # seconds; one that comes while the engine is about to begin is lost
 
-_pickling = threading.Lock()  # the modules to pickle by value are a setting of the whole process
 _clusters: list[XPUCluster] = []  # running ones, the latest last
 
 
@@ -84,30 +76,6 @@ def current_cluster() -> XPUCluster:
             "no cluster is running; type: %xpu_cluster start (in a notebook), or xpulab.XPUCluster().start()"
         )
     return cluster
-
-
-class Answer:
-    """What the ranks said at the end of a task.
-
-    Attributes
-    ----------
-    results : list of dict
-        By rank.
-    engines : list of dict
-        Rank, host, pid, device and cores of each.
-    seconds : list of dict
-        By phase, of each.
-    totals : list of float
-        Seconds from the task's arrival to its end, of each.
-    interrupted : bool
-    """
-
-    def __init__(self, replies: list[dict[str, Any]]) -> None:
-        self.results = [reply["result"] for reply in replies]
-        self.engines = [reply["engine"] for reply in replies]
-        self.seconds = [reply["seconds"] for reply in replies]
-        self.totals = [reply["total"] for reply in replies]
-        self.interrupted = any(reply["status"] == "interrupted" for reply in replies)
 
 
 class XPUCluster(Displayed):
@@ -334,7 +302,7 @@ class XPUCluster(Displayed):
         processes, self._processes = self._processes, None
         self._exit()
         if processes is not None:
-            with _uninterrupted():
+            with uninterrupted():
                 self._last_words = processes.logs()
                 processes.stop(on_purpose)
 
@@ -374,49 +342,25 @@ class XPUCluster(Displayed):
         """Number of engines."""
         return len(self.facts) if self.running else 0
 
+    @property
+    def recovers(self) -> bool:
+        """Whether lost engines cost a call a restart, and not its result: only who started them can start others."""
+        return self.recover and not self.attached
+
     def status(self) -> ClusterStatus:
         """Engines, devices, memory and health, now."""
         if not self.running or self._board is None or self._plan is None or self._processes is None:
             return ClusterStatus("stopped", 0)
         if self._processes.ended() and self._processes.record.stopped:
             return ClusterStatus("stopped", 0)
-        free = psutil.virtual_memory().available
-        held: Counter[str] = Counter()
-        for fact, record in zip(self.facts, self._board.ranks, strict=True):
-            held[fact["selector"]] += int(record["device_bytes"])
-        engines = []
-        for fact, record in zip(self.facts, self._board.ranks, strict=True):
-            age = max(0.0, time.time() - float(record["heartbeat"]))
-            busy, device = bool(record["task"]), fact["device"]
-            working = bytes(record["name"]).decode() if busy else "idle"
-            on_host = device["device_type"] == "cpu"
-            engines.append(
-                EngineStatus(
-                    rank=fact["rank"],
-                    host=fact["host"],
-                    pid=fact["pid"],
-                    device=device["name"],
-                    selector=fact["selector"],
-                    cores=tuple(fact["cores"]),
-                    state="silent" if age > _SILENT else working,
-                    heartbeat_age_s=age,
-                    memory_used=_resident(fact["pid"]),
-                    device_bytes=int(record["device_bytes"]),
-                    device_memory=device["memory"],
-                    tile=bytes(record["tile"]).decode(),
-                    memory_free=free,
-                    device_free=free if on_host else max(0, device["memory"] - held[fact["selector"]]),
-                    run=int(record["run"]) if busy else 0,
-                    iteration=int(record["iteration"]) if busy else 0,
-                )
-            )
         state = "lost" if self._processes.ended() else "running"
+        engines = engine_statuses(self.facts, self._board.ranks, _SILENT)
         files = tuple(dict.fromkeys(fact["tiles"] for fact in self.facts if fact["tiles"]))
         return ClusterStatus(
             state,
             len(engines),
             self._seconds_to_start,
-            tuple(engines),
+            engines,
             self._plan.warnings,
             files,
             id=self.name or "",
@@ -497,8 +441,10 @@ class XPUCluster(Displayed):
         """
         found = {}
         for about in self.call("handles", {}).results[0]["handles"]:
-            array = ShardedArray(self, tuple(about["shape"]), about["dtype"], about["bounds"], about["columns"])
-            array.name, array.id = about["name"], about["id"]
+            array = ShardedArray(
+                self, tuple(about["shape"]), about["dtype"], about["bounds"], about["columns"], name=about["name"]
+            )
+            array.id = about["id"]
             self._handles.add(array.id)
             found[array.name or array.id] = array
         return found
@@ -582,7 +528,7 @@ class XPUCluster(Displayed):
             raise TypeError(
                 f"run: {function!r} was given; expected a function of the task, run(lambda task: task.comm.rank)"
             )
-        payload = {"call": _packed(function, args, kwargs)}
+        payload = {"call": packed(function, args, kwargs)}
         return [pickle.loads(result["value"]) for result in self.call("run", payload).results]
 
     def call(
@@ -615,7 +561,7 @@ class XPUCluster(Displayed):
                 replies = self.replies(name, payload, watch)
                 break
             except EngineLostError as lost:
-                if again is None or not self.recover or self.attached or attempt == _RECOVERIES:
+                if again is None or not self.recovers or attempt == _RECOVERIES:
                     raise
                 with self._sending:  # of several threads that lost them the first starts new ones
                     self.start()
@@ -638,98 +584,18 @@ class XPUCluster(Displayed):
     def _exchange(
         self, name: str, payload: dict[str, Any], watch: Callable[[Any, int], None] | None
     ) -> list[dict[str, Any]]:
-        number = new_task_number()
-        with self._sending, _postponed() as pressed:  # half sent, nobody would wait for the task, or stop it
+        with self._sending, postponed() as pressed:
             processes = self._processes
             if processes is None:
                 raise _not_running()
-            view = processes.client.broadcast_view()
-            pending = view.apply(ipp.Reference("xpulab_run"), name, number, payload, os.getpid())
-        try:
-            return self._wait(pending, processes, name, number, watch, pressed)
-        finally:
-            if pending.ready():
-                _forget(processes, pending)
-                if self._board is not None:
-                    self._board.forget(number)
-            else:  # left while it waited for others: engines drop it when they come to it
-                pending.add_done_callback(functools.partial(_forget, processes))
-
-    def _wait(
-        self,
-        pending: Any,
-        processes: Processes,
-        name: str,
-        number: int,
-        watch: Callable[[Any, int], None] | None,
-        pressed: list[int],
-    ) -> list[dict[str, Any]]:
-        """Wait for all ranks; an interrupt, or an error of `watch`, asks them to stop, and is raised when they have."""
-        deadline = signal_next = float("inf")
-        failure: Exception | None = None
+            exchange = Exchange(processes.client, self._board, name, payload)
         silence = Silence(self.silence)
-        while True:
-            try:
-                if pressed:
-                    pressed.clear()
-                    raise KeyboardInterrupt
-                while not pending.ready():
-                    pending.wait(_POLL)
-                    self._require_alive(processes)
-                    self._require_heard(processes, silence)
-                    if time.monotonic() > deadline:
-                        raise EngineStuckError(
-                            f"{self._busy_with(number)} did not end the task {name!r} within "
-                            f"{_USERS.get(name, _INTERRUPT_GRACE):.0f} s of the interrupt; type: %xpu_cluster restart"
-                        )
-                    if time.monotonic() > signal_next:
-                        self._signal_running(number)
-                        signal_next = time.monotonic() + _SIGNAL_AGAIN
-                    board = self._board
-                    if watch is not None and failure is None and board is not None and board.ranks is not None:
-                        try:
-                            watch(board.ranks, number)
-                        except Exception as error:  # a user's callback: the engines must not go on for nothing
-                            failure = error
-                            board.cancel(number)
-                            if self._waits(number):
-                                raise
-                if failure is not None:
-                    raise failure
-                replies = list(pending.get())
-                if deadline < float("inf"):  # an interrupt that came when they were done ends what called, all the same
-                    for reply in replies:
-                        reply["status"] = "interrupted" if reply["status"] == "ok" else reply["status"]
-                return replies
-            except KeyboardInterrupt:
-                if self._board is None:
-                    raise
-                self._board.cancel(number)
-                if self._waits(number):
-                    raise
-                if name in _USERS:
-                    signal_next = 0.0
-                deadline = min(deadline, time.monotonic() + _USERS.get(name, _INTERRUPT_GRACE))
 
-    def _waits(self, number: int) -> bool:
-        """Whether a task that was cancelled waits for another one: an engine that begins with it later drops it."""
-        ranks = self._board.ranks if self._board is not None else None
-        return ranks is not None and awaited(ranks, number) != ""
+        def require_well() -> None:
+            self._require_alive(processes)
+            self._require_heard(processes, silence)
 
-    def _signal_running(self, number: int) -> None:
-        """Interrupt a user's function: it need not look at the board."""
-        import signal
-
-        assert self._board is not None
-        for record in self._board.ranks:
-            if record["task"] == number:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(record["pid"]), signal.SIGINT)
-
-    def _busy_with(self, number: int) -> str:
-        """``"rank 1, 3"``: those who are in the task still."""
-        assert self._board is not None
-        return "rank " + ", ".join(str(r) for r, record in enumerate(self._board.ranks) if record["task"] == number)
+        return exchange.wait(require_well, watch, pressed)
 
     def _require_running(self) -> XPUCluster:
         processes = self._processes
@@ -811,49 +677,12 @@ class XPUCluster(Displayed):
                     self.blocks.give(block)
 
 
-def _forget(processes: Processes, pending: Any) -> None:
-    """Drop what ipyparallel keeps of every task, so that a long session does not grow."""
-    if processes.client is not None:
-        with contextlib.suppress(Exception):
-            processes.client.purge_local_results(pending)
-            processes.client.history.clear()
-            for futures in (processes.client._futures, processes.client._output_futures):  # a broadcast's own never end
-                for known in list(futures):
-                    if any(sent == known or sent.startswith(f"{known}_") for sent in pending.msg_ids):
-                        futures.pop(known, None)
-    for name in ("__len__", "_count_chunks", "split"):  # functools' caches, which keep the last 128 results each
-        getattr(getattr(ipp.AsyncResult, name, None), "cache_clear", lambda: None)()
-
-
 def _not_running() -> NoClusterError:
     return NoClusterError("this cluster is not running; type: cluster.start(), or %xpu_cluster start")
 
 
 def _who(fact: dict[str, Any]) -> str:
     return f"rank {fact['rank']} (pid {fact['pid']} on {fact['host']}, {fact['device']['name']})"
-
-
-def _packed(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
-    """A call as bytes."""
-    try:
-        return _by_value((function, args, kwargs), function)
-    except Exception as error:
-        raise TypeError(f"run: {function!r} with its arguments cannot be sent to the engines: {error}") from error
-
-
-def _by_value(thing: Any, function: Callable[..., Any]) -> bytes:
-    """As bytes, the code of the function's module included unless it is an installed one, which engines have too."""
-    module = sys.modules.get(getattr(function, "__module__", "") or "")
-    home = getattr(module, "__file__", None)
-    ours = module is not None and home is not None and not home.startswith((sys.prefix, sys.base_prefix))
-    if not ours:
-        return cloudpickle.dumps(thing)
-    with _pickling:
-        cloudpickle.register_pickle_by_value(module)
-        try:
-            return cloudpickle.dumps(thing)
-        finally:
-            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _teller(handle: progress.ProgressHandle[progress.TaskReport]) -> Callable[[str], None]:
@@ -864,92 +693,10 @@ def _teller(handle: progress.ProgressHandle[progress.TaskReport]) -> Callable[[s
     return say
 
 
-def raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
-    """One error for all ranks: each distinct traceback once, with the ranks that raised it.
-
-    Parameters
-    ----------
-    replies : list of dict
-        By rank, as `XPUCluster.replies` gives them.
-    users : bool
-        Whether it is a user's code that ran; of the package's own code, errors about input are raised as they are.
-    """
-    failed = [reply for reply in replies if reply["status"] == "error"]
-    if not failed:
-        return
-    by_text: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for reply in failed:
-        by_text.setdefault((reply["error"]["type"], reply["error"]["message"]), []).append(reply)
-    first = failed[0]["error"]
-    parts = []
-    for replies_ in by_text.values():
-        ranks = ", ".join(str(r["engine"]["rank"]) for r in replies_)
-        where = replies_[0]["engine"]
-        parts.append(f"rank {ranks} on {where['host']} ({where['device']}):\n{replies_[0]['error']['traceback']}")
-    every = EngineError(f"{len(failed)} of {len(replies)} engines raised {first['type']}\n" + "\n".join(parts))
-    known = None if users or len(by_text) > 1 else _same_error(first, failed, len(replies))
-    if known is None:
-        raise every
-    raise known from every
-
-
-def _same_error(error: dict[str, str], failed: list[dict[str, Any]], size: int) -> Exception | None:
-    """The error itself, as if it had been raised here; with its place where it is not of all ranks."""
-    from xpulab import exceptions
-
-    if error["module"] == "xpulab.exceptions":
-        kind = getattr(exceptions, error["type"])
-    elif error["type"] in ("ValueError", "MemoryError"):
-        kind = {"ValueError": ValueError, "MemoryError": MemoryError}[error["type"]]
-    else:
-        return None
-    where = "; ".join(f"rank {e['rank']} on {e['host']} ({e['device']})" for e in (r["engine"] for r in failed))
-    return kind(error["message"] if len(failed) == size else f"{error['message']} [{where}]")
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0
-
-
 def _warn(message: str) -> None:
     import warnings
 
     warnings.warn(message, OversubscribedWarning, stacklevel=4)
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Any:
-    """Let a second Ctrl-C wait until the processes are gone."""
-    import signal
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-@contextlib.contextmanager
-def _postponed() -> Iterator[list[int]]:
-    """Let Ctrl-C wait; the list is not empty if it was pressed."""
-    import signal
-
-    pressed: list[int] = []
-    previous = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(previous):
-        yield pressed
-        return
-    signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-    try:
-        yield pressed
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 @atexit.register

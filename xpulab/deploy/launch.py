@@ -104,17 +104,19 @@ _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
 
-class _Controller(LocalControllerLauncher):
+class _KeepsLog:
     """Keeps what the process said: ipyparallel would log and remove it, in a notebook as soon as the process ends."""
 
     def _log_output(self, stop_data: Any = None) -> None:
         pass
 
 
-class _Engines(MPIEngineSetLauncher):
-    """The same for mpiexec."""
+class _Controller(_KeepsLog, LocalControllerLauncher):
+    pass
 
-    _log_output = _Controller._log_output
+
+class _Engines(_KeepsLog, MPIEngineSetLauncher):
+    pass
 
 
 class Processes:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from xpulab.deploy.status_view import status_html, status_text
 from xpulab.rendering import Displayed, Html
@@ -11,7 +15,7 @@ from xpulab.rendering import Displayed, Html
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster
 
-__all__ = ["ClusterStatus", "EngineStatus"]
+__all__ = ["ClusterStatus", "EngineStatus", "engine_statuses"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class EngineStatus:
         leave, as its driver does not tell what others hold.
     run, iteration : int
         Where a fit is, both from 1 on; 0 where nothing iterates.
+    inertia : float or None
+        After that iteration.
     """
 
     rank: int
@@ -51,6 +57,61 @@ class EngineStatus:
     device_free: int | None = None
     run: int = 0
     iteration: int = 0
+    inertia: float | None = None
+
+
+def engine_statuses(facts: list[dict[str, Any]], ranks: Any, silent: float) -> tuple[EngineStatus, ...]:
+    """Each engine now.
+
+    Parameters
+    ----------
+    facts : list of dict
+        What each said of itself when it started, by rank.
+    ranks : numpy.ndarray
+        As `Board.ranks`.
+    silent : float
+        Seconds without a heartbeat after which an engine is called silent.
+    """
+    free = psutil.virtual_memory().available
+    held: Counter[str] = Counter()
+    for fact, record in zip(facts, ranks, strict=True):
+        held[fact["selector"]] += int(record["device_bytes"])
+    return tuple(
+        _engine_status(fact, record, silent, free, held[fact["selector"]])
+        for fact, record in zip(facts, ranks, strict=True)
+    )
+
+
+def _engine_status(fact: dict[str, Any], record: Any, silent: float, free: int, held: int) -> EngineStatus:
+    age = max(0.0, time.time() - float(record["heartbeat"]))
+    busy, device = bool(record["task"]), fact["device"]
+    working = bytes(record["name"]).decode() if busy else "idle"
+    return EngineStatus(
+        rank=fact["rank"],
+        host=fact["host"],
+        pid=fact["pid"],
+        device=device["name"],
+        selector=fact["selector"],
+        cores=tuple(fact["cores"]),
+        state="silent" if age > silent else working,
+        heartbeat_age_s=age,
+        memory_used=_resident(fact["pid"]),
+        device_bytes=int(record["device_bytes"]),
+        device_memory=device["memory"],
+        tile=bytes(record["tile"]).decode(),
+        memory_free=free,
+        device_free=free if device["device_type"] == "cpu" else max(0, device["memory"] - held),
+        run=int(record["run"]) if busy else 0,
+        iteration=int(record["iteration"]) if busy else 0,
+        inertia=float(record["inertia"]) if busy and record["iteration"] else None,
+    )
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
 
 
 @dataclass(frozen=True, repr=False)

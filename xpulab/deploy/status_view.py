@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from xpulab.deploy.probe import core_ranges
 from xpulab.rendering import Html, block, escape, format_seconds, format_size, plain, table_html, table_text
 
 __all__ = ["status_html", "status_text"]
@@ -20,8 +21,8 @@ def status_html(status: Mapping[str, Any]) -> Html:
         ``state``, ``n``, ``id``, ``lives`` (how long), ``seconds_to_start``, ``warnings`` (texts) and ``engines``, a
         list of mappings with ``rank, host, pid, device, selector, cores`` (numbers), ``memory_used, memory_free``
         (bytes, of the host), ``device_bytes, device_free`` (bytes, of the device), ``state, run, iteration,
-        heartbeat_age_s`` (seconds) and ``tile`` (text); and ``tile_files``, paths. What is missing or None is shown as
-        a dash, or as no column at all where no engine has it.
+        inertia, heartbeat_age_s`` (seconds) and ``tile`` (text); and ``tile_files``, paths. What is missing or None is
+        shown as a dash, or as no column at all where no engine has it.
     """
     header, rows, align = _engines_table(status.get("engines") or ())
     parts = [Html(f"<div><strong>{escape(_name(status))}</strong>: {escape(_summary(status))}</div>")]
@@ -91,7 +92,7 @@ _COLUMNS: tuple[tuple[str, str, tuple[str, ...], Callable[[Mapping[str, Any]], s
     ("device", "l", ("device",), lambda e: str(e.get("device") or "–")),
     ("selector", "l", ("selector",), lambda e: str(e.get("selector") or "–")),
     ("device memory", "r", ("device_bytes",), lambda e: _used(e.get("device_bytes"), e.get("device_free"))),
-    ("cores", "l", ("cores",), lambda e: _ranges(e.get("cores"))),
+    ("cores", "l", ("cores",), lambda e: "all" if e.get("cores") is None else core_ranges(e["cores"])),
     ("memory", "r", ("memory_used",), lambda e: _used(e.get("memory_used"), e.get("memory_free"))),
     ("host", "l", ("host",), lambda e: str(e.get("host") or "–")),
     ("pid", "r", ("pid",), lambda e: str(e.get("pid") or "–")),
@@ -111,7 +112,8 @@ def _health(engine: Mapping[str, Any]) -> str:
     mark = {"lost": "✕", "silent": "✕", "ended": "○", "starting": "…", "idle": "●"}.get(state, "▶")
     run, iteration = engine.get("run") or 0, engine.get("iteration") or 0
     where = (f", run {run}" if run > 1 else "") + (f", iteration {iteration}" if iteration else "")
-    return f"{mark} {state}{where}"
+    inertia = engine.get("inertia")
+    return f"{mark} {state}{where}" + (f", inertia {inertia:.6g}" if inertia is not None else "")
 
 
 def _used(used: float | None, free: float | None) -> str:
@@ -122,16 +124,3 @@ def _used(used: float | None, free: float | None) -> str:
 
 def _heard(age: float | None) -> str:
     return "–" if age is None else f"{format_seconds(age)} ago"
-
-
-def _ranges(cores: Sequence[int] | None) -> str:
-    """``"0-3, 8"`` for the cores 0, 1, 2, 3 and 8."""
-    if cores is None:
-        return "all"
-    runs: list[list[int]] = []
-    for core in sorted(cores):
-        if runs and core == runs[-1][-1] + 1:
-            runs[-1].append(core)
-        else:
-            runs.append([core])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -19,12 +19,14 @@ _STAGE_BYTES = 32 << 20
 
 
 @cache
-def _distance_kernel() -> Any:
+def _distance_kernel(dtype: np.dtype[Any]) -> Any:
+    zero = dtype.type(0)
+
     def distance(item, data, d, first_block, centers, k, out):  # type: ignore[no-untyped-def]
         block = first_block + item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         for j in range(k):
-            total = centers[index(0)] - centers[index(0)]
+            total = zero
             for f in range(d):
                 t = data[index((block * d + f) * BLOCK + lane)] - centers[index(j * d + f)]
                 total = fma(t, t, total)
@@ -56,7 +58,7 @@ def transform(rows: Rows, centers: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any
     for first in range(0, rows.n_blocks, blocks):
         start, stop = first * BLOCK, min((first + blocks) * BLOCK, rows.n_samples)
         launch(
-            device, _distance_kernel(), -(-(stop - start) // BLOCK), BLOCK,
+            device, _distance_kernel(rows.dtype), -(-(stop - start) // BLOCK), BLOCK,
             rows.data, np.int64(rows.n_features), np.int64(first), parameters, np.int64(k), stage,
         )  # fmt: skip
         yield device.fetch(stage, stop=(stop - start) * k).reshape(-1, k)

@@ -119,9 +119,8 @@ class SparseRows:
             None,
         )
         if n:
-            launch(
-                device, _squares_kernel(), -(-n // _ITEMS), _ITEMS, rows.data, rows.indptr, np.int64(n), rows.squares
-            )
+            squares = _squares_kernel(rows.dtype)
+            launch(device, squares, -(-n // _ITEMS), _ITEMS, rows.data, rows.indptr, np.int64(n), rows.squares)
         device.wait()
         return rows if sample_weight is None else weighted(rows, sample_weight)
 
@@ -153,11 +152,13 @@ def shift_for(rows: SparseRows, mean: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 @cache
-def _squares_kernel() -> Any:
+def _squares_kernel(dtype: np.dtype[Any]) -> Any:
+    zero = dtype.type(0)  # not data[0] - data[0]: rows without stored values have no data[0]
+
     def squares(item, data, indptr, n, out):  # type: ignore[no-untyped-def]
         row = item.get_global_id(0)
         if row < n:
-            total = data[index(0)] - data[index(0)]
+            total = zero
             for i in range(indptr[index(row)], indptr[index(row + 1)]):
                 total = fma(data[index(i)], data[index(i)], total)
             out[index(row)] = total

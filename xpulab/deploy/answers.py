@@ -1,0 +1,75 @@
+"""What the ranks said at the end of a task, and their errors as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xpulab import exceptions
+from xpulab.exceptions import EngineError
+
+__all__ = ["Answer", "raise_errors"]
+
+
+class Answer:
+    """What the ranks said at the end of a task.
+
+    Attributes
+    ----------
+    results : list of dict
+        By rank.
+    engines : list of dict
+        Rank, host, pid, device and cores of each.
+    seconds : list of dict
+        By phase, of each.
+    totals : list of float
+        Seconds from the task's arrival to its end, of each.
+    interrupted : bool
+    """
+
+    def __init__(self, replies: list[dict[str, Any]]) -> None:
+        self.results = [reply["result"] for reply in replies]
+        self.engines = [reply["engine"] for reply in replies]
+        self.seconds = [reply["seconds"] for reply in replies]
+        self.totals = [reply["total"] for reply in replies]
+        self.interrupted = any(reply["status"] == "interrupted" for reply in replies)
+
+
+def raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
+    """One error for all ranks: each distinct traceback once, with the ranks that raised it.
+
+    Parameters
+    ----------
+    replies : list of dict
+        By rank, as `XPUCluster.replies` gives them.
+    users : bool
+        Whether it is a user's code that ran; of the package's own code, errors about input are raised as they are.
+    """
+    failed = [reply for reply in replies if reply["status"] == "error"]
+    if not failed:
+        return
+    by_text: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for reply in failed:
+        by_text.setdefault((reply["error"]["type"], reply["error"]["message"]), []).append(reply)
+    first = failed[0]["error"]
+    parts = []
+    for replies_ in by_text.values():
+        ranks = ", ".join(str(r["engine"]["rank"]) for r in replies_)
+        where = replies_[0]["engine"]
+        parts.append(f"rank {ranks} on {where['host']} ({where['device']}):\n{replies_[0]['error']['traceback']}")
+    every = EngineError(f"{len(failed)} of {len(replies)} engines raised {first['type']}\n" + "\n".join(parts))
+    known = None if users or len(by_text) > 1 else _same_error(first, failed, len(replies))
+    if known is None:
+        raise every
+    raise known from every
+
+
+def _same_error(error: dict[str, str], failed: list[dict[str, Any]], size: int) -> Exception | None:
+    """The error itself, as if it had been raised here; with its place where it is not of all ranks."""
+    if error["module"] == "xpulab.exceptions":
+        kind = getattr(exceptions, error["type"])
+    elif error["type"] in ("ValueError", "MemoryError"):
+        kind = {"ValueError": ValueError, "MemoryError": MemoryError}[error["type"]]
+    else:
+        return None
+    where = "; ".join(f"rank {e['rank']} on {e['host']} ({e['device']})" for e in (r["engine"] for r in failed))
+    return kind(error["message"] if len(failed) == size else f"{error['message']} [{where}]")

@@ -1,0 +1,156 @@
+"""One task on all engines, as one: sent, followed on the board, stopped where asked, and what each rank said."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ipyparallel as ipp
+
+from xpulab.board import Board, awaited, new_task_number
+from xpulab.exceptions import EngineStuckError
+
+__all__ = ["Exchange"]
+
+_POLL = 0.05  # seconds between two looks at the board while a task runs
+_INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
+_USERS = {"run": 10.0, "%%xpu": 2.0}  # tasks of a user's code, and the seconds that it has: SIGINT ends it at once
+_SIGNAL_AGAIN = 0.5  # seconds; one that comes while the engine is about to begin is lost
+
+
+class Exchange:
+    """A task that was sent; to be made where Ctrl-C waits: half sent, nobody would wait for it, or stop it.
+
+    Parameters
+    ----------
+    client : ipyparallel.Client
+    board : Board or None
+        On which the engines write; None as long as they have not said where it is.
+    name, payload : str, dict
+        The task and its arguments.
+    """
+
+    def __init__(self, client: Any, board: Board | None, name: str, payload: dict[str, Any]) -> None:
+        self.name = name
+        self.number = new_task_number()
+        self._client = client
+        self._board = board
+        task = ipp.Reference("xpulab_run")
+        self._pending = client.broadcast_view().apply(task, name, self.number, payload, os.getpid())
+
+    def wait(
+        self, require_well: Callable[[], None], watch: Callable[[Any, int], None] | None, pressed: list[int]
+    ) -> list[dict[str, Any]]:
+        """Wait for all ranks; an interrupt, or an error of `watch`, asks them to stop, and is raised when they have.
+
+        Parameters
+        ----------
+        require_well : callable
+            Called at every look; raises when there is nobody left to wait for.
+        watch : callable, optional
+            Called at every look with the board's records and the number of the task.
+        pressed : list
+            Not empty if Ctrl-C was pressed since the task was sent.
+
+        Returns
+        -------
+        list of dict
+            By rank.
+
+        Raises
+        ------
+        EngineStuckError
+            If ranks do not stop.
+        """
+        try:
+            return self._wait(require_well, watch, pressed)
+        finally:
+            if self._pending.ready():
+                self._forget(self._pending)
+                if self._ranks is not None:
+                    self._board.forget(self.number)  # type: ignore[union-attr]
+            else:  # left while it waited for others: engines drop it when they come to it
+                self._pending.add_done_callback(self._forget)
+
+    def _wait(
+        self, require_well: Callable[[], None], watch: Callable[[Any, int], None] | None, pressed: list[int]
+    ) -> list[dict[str, Any]]:
+        deadline = signal_next = float("inf")
+        failure: Exception | None = None
+        while True:
+            try:
+                if pressed:
+                    pressed.clear()
+                    raise KeyboardInterrupt
+                while not self._pending.ready():
+                    self._pending.wait(_POLL)
+                    require_well()
+                    if time.monotonic() > deadline:
+                        raise EngineStuckError(
+                            f"{self._busy()} did not end the task {self.name!r} within "
+                            f"{_USERS.get(self.name, _INTERRUPT_GRACE):.0f} s of the interrupt; "
+                            "type: %xpu_cluster restart"
+                        )
+                    if time.monotonic() > signal_next:
+                        self._signal_running()
+                        signal_next = time.monotonic() + _SIGNAL_AGAIN
+                    if watch is not None and failure is None and (ranks := self._ranks) is not None:
+                        try:
+                            watch(ranks, self.number)
+                        except Exception as error:  # a user's callback: the engines must not go on for nothing
+                            failure = error
+                            if self._cancel():
+                                raise
+                if failure is not None:
+                    raise failure
+                replies = list(self._pending.get())
+                if deadline < float("inf"):  # an interrupt that came when they were done ends what called, all the same
+                    for reply in replies:
+                        reply["status"] = "interrupted" if reply["status"] == "ok" else reply["status"]
+                return replies
+            except KeyboardInterrupt:
+                if self._ranks is None or self._cancel():
+                    raise
+                if self.name in _USERS:
+                    signal_next = 0.0
+                deadline = min(deadline, time.monotonic() + _USERS.get(self.name, _INTERRUPT_GRACE))
+
+    @property
+    def _ranks(self) -> Any:
+        """The board's records, or None where there is no board, or none any more."""
+        return self._board.ranks if self._board is not None else None
+
+    def _cancel(self) -> bool:
+        """Ask for the end; whether it waits for another task, so that engines drop it when they come to it."""
+        if (ranks := self._ranks) is None:
+            return False
+        self._board.cancel(self.number)  # type: ignore[union-attr]
+        return awaited(ranks, self.number) != ""
+
+    def _signal_running(self) -> None:
+        """Interrupt a user's function: it need not look at the board."""
+        for record in self._ranks:
+            if record["task"] == self.number:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(record["pid"]), signal.SIGINT)
+
+    def _busy(self) -> str:
+        """``"rank 1, 3"``: those who are in the task still."""
+        return "rank " + ", ".join(str(r) for r, record in enumerate(self._ranks) if record["task"] == self.number)
+
+    def _forget(self, pending: Any) -> None:
+        """Drop what ipyparallel keeps of every task, so that a long session does not grow."""
+        client = self._client
+        with contextlib.suppress(Exception):  # it may be closed
+            client.purge_local_results(pending)
+            client.history.clear()
+            for futures in (client._futures, client._output_futures):  # a broadcast's own never end
+                for known in list(futures):
+                    if any(sent == known or sent.startswith(f"{known}_") for sent in pending.msg_ids):
+                        futures.pop(known, None)
+        for name in ("__len__", "_count_chunks", "split"):  # functools' caches, which keep the last 128 results each
+            getattr(getattr(ipp.AsyncResult, name, None), "cache_clear", lambda: None)()

@@ -1,0 +1,37 @@
+"""A user's function as bytes, for the engines."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+__all__ = ["packed"]
+
+_pickling = threading.Lock()  # the modules to pickle by value are a setting of the whole process
+
+
+def packed(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
+    """A call as bytes."""
+    try:
+        return _by_value((function, args, kwargs), function)
+    except Exception as error:
+        raise TypeError(f"run: {function!r} with its arguments cannot be sent to the engines: {error}") from error
+
+
+def _by_value(thing: Any, function: Callable[..., Any]) -> bytes:
+    """As bytes, the code of the function's module included unless it is an installed one, which engines have too."""
+    module = sys.modules.get(getattr(function, "__module__", "") or "")
+    home = getattr(module, "__file__", None)
+    ours = module is not None and home is not None and not home.startswith((sys.prefix, sys.base_prefix))
+    if not ours:
+        return cloudpickle.dumps(thing)
+    with _pickling:
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            return cloudpickle.dumps(thing)
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)

@@ -1,0 +1,38 @@
+"""Ctrl-C, held back where half of a thing done would be worse than a moment's wait."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
+__all__ = ["postponed", "uninterrupted"]
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let a second Ctrl-C wait until the processes are gone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextlib.contextmanager
+def postponed() -> Iterator[list[int]]:
+    """Let Ctrl-C wait; the list is not empty if it was pressed."""
+    pressed: list[int] = []
+    previous = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(previous):
+        yield pressed
+        return
+    signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, previous)
