@@ -25,7 +25,7 @@ LAYERS = [
     ["kernels"],
 ]
 SHARED = [
-    "board", "checkpoint", "exceptions", "memory", "oneapi", "owner", "picture", "progress", "rendering",
+    "board", "checkpoint", "exceptions", "host_memory", "memory", "oneapi", "owner", "picture", "progress", "rendering",
     "report", "report_figure", "report_html", "report_text", "snapshot",
 ]  # fmt: skip
 NOTEBOOK_SIDE_NEVER = ("dpctl", "dpnp", "numba_dpex", "numba", "mpi4py")

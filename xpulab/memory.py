@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import DTypeLike
+
+from xpulab import host_memory
 
 __all__ = ["BlockPool", "SharedBlock", "restore"]
 
@@ -41,7 +42,7 @@ class SharedBlock:
         """
         if nbytes >= _LEAST_KEPT:
             # Pages are given out as they are written to: asking for too many shows only then, and ends a process.
-            free = psutil.virtual_memory().available + psutil.swap_memory().free
+            free = host_memory.available(swap=True)
             if nbytes > free:
                 raise MemoryError(f"no shared block of {nbytes:,} bytes: {free:,} bytes are free")
         try:
@@ -172,7 +173,7 @@ class BlockPool:
     def give(self, block: SharedBlock) -> None:
         """A block that nobody writes to or reads any more."""
         with self._lock:
-            if block.nbytes < _LEAST_KEPT or 4 * (self.nbytes + block.nbytes) > psutil.virtual_memory().available:
+            if block.nbytes < _LEAST_KEPT or 4 * (self.nbytes + block.nbytes) > host_memory.available():
                 block.close()
                 return
             self._blocks.append(block)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from trials import forget, remember
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -78,6 +82,25 @@ def test_a_kernel_that_one_device_does_not_take(engines: xpulab.XPUCluster) -> N
     with pytest.raises(KernelLaunchError, match=r"the device did not take it \[rank 1 on .*\]") as caught:
         KMeans(**FIT).fit(X)
     assert "xpulab/engine/" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("tune", ["0", "all"])
+def test_an_interrupt_while_kernels_compile_or_tiles_are_tried(
+    engines: xpulab.XPUCluster, tmp_path: Path, tune: str
+) -> None:
+    engines.run(forget, str(tmp_path), tune)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        KMeans(**FIT).fit(X)
+    timer.join()
+    assert not any(engines.run(_has_kernels))
+    engines.run(remember)
+
+
+def _has_kernels(task: Any) -> bool:
+    """Whether all that a fit needs was compiled."""
+    return len(task.device.specialisations) > 8
 
 
 @pytest.mark.parametrize("ranks", [[1], [0, 1]])

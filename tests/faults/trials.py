@@ -25,20 +25,22 @@ import xpulab
 from xpulab.cluster import KMeans
 from xpulab.exceptions import XpulabError
 
-__all__ = ["FAULTS", "PHASES", "Bench", "Trial"]
+__all__ = ["FAULTS", "PHASES", "Bench", "Trial", "forget", "remember"]
 
-PHASES = ("start", "transfer", "compile", "init", "iteration", "predict", "gather")
+PHASES = ("start", "transfer", "compile", "tune", "init", "iteration", "predict", "gather")
 SILENCE = 3.0  # seconds; 30 by default, which would make the trials long
 
 #: Seconds from a fault to the end of the cell (interrupts), to its being seen (what is lost), or to the last process
 #: gone (the notebook); the promises of the README.
 LIMITS = {"interrupt": 1.0, "stuck": SILENCE + 2, "memory": 15.0, "notebook": 15.0}
 SEEN = 5.0
-COMPILE = 2.0  # may end first
+COLD = ("compile", "tune")  # phases of which a compilation may end first
+COMPILE = 2.0
 
 _X = np.random.default_rng(0).normal(size=(120_000, 8)).astype(np.float32)
 _FIT: dict[str, Any] = {"n_clusters": 64, "random_state": 0, "max_iter": 60, "tol": 0}
 _INIT: dict[str, Any] = {"n_clusters": 400, "random_state": 0, "max_iter": 1}
+_TUNED: dict[str, Any] = {"n_clusters": 20, "random_state": 0, "max_iter": 5, "tol": 0}
 _SMALL: dict[str, Any] = {"n_clusters": 5, "random_state": 0}
 
 
@@ -103,6 +105,7 @@ class Bench:
             "start": self._restart,
             "transfer": lambda: np.array(self.cluster.scatter(_X).counts),
             "compile": lambda: self._fit(_SMALL),
+            "tune": lambda: self._fit(_TUNED),
             "init": lambda: self._fit(_INIT),
             "iteration": lambda: self._fit(_FIT),
             "predict": lambda: reference.predict(_X),
@@ -115,8 +118,8 @@ class Bench:
             started = time.monotonic()
             self.right[phase] = self.calls[phase]()
             self.usual[phase] = time.monotonic() - started
-            if phase == "compile" and phase in phases:
-                self.cluster.run(_remember_kernels)
+            if phase in COLD and phase in phases:
+                self.cluster.run(remember)
         self.shared = shared_memory()
 
     # -- the calls ----------------------------------------------------------------------------------------------------
@@ -141,9 +144,9 @@ class Bench:
             self.cluster.stop()
             return
         self._start()
-        if phase == "compile":
+        if phase in COLD:
             self._folders.append(tempfile.TemporaryDirectory(prefix="xpulab-"))
-            self.cluster.run(_forget_kernels, self._folders[-1].name)
+            self.cluster.run(forget, self._folders[-1].name, "all" if phase == "tune" else "0")
             return
         if self.handle.id not in self.cluster._handles:
             self.handle = self.cluster.scatter(_X)
@@ -192,7 +195,7 @@ class Bench:
         return "recovered" if recovered else "done", found
 
     def _wrong(self, fault: str, phase: str, outcome: str, found: Any, seconds: float) -> str:
-        limit = COMPILE if (fault, phase) == ("interrupt", "compile") else LIMITS.get(fault, SEEN)
+        limit = COMPILE if fault == "interrupt" and phase in COLD else LIMITS.get(fault, SEEN)
         if seconds > limit:
             return f"{seconds:.1f} s, and {limit:g} were promised; {found if outcome == 'told' else ''}"
         if outcome == "interrupted":
@@ -207,14 +210,16 @@ class Bench:
     def _wrong_afterwards(self, fault: str, phase: str, outcome: str) -> str:
         """The next calls are right, and nothing is left."""
         self._start()
-        if outcome == "interrupted" and phase in ("init", "iteration", "compile") and self.fitted._stopped is not None:
+        if outcome == "interrupted" and phase in ("init", "iteration", *COLD) and self.fitted._stopped is not None:
             resumed = self.fitted.resume()
             if not _same((resumed.cluster_centers_, resumed.labels_), self.right[phase]):
                 return "the resumed fit is another"
+        if phase == "tune":  # or the next fit, with other sizes, would tune as well
+            self.cluster.run(remember)
         if not _same(self._fit(_SMALL), self.right["compile"]):
             return "the next fit is another"
         if phase == "compile":
-            self.cluster.run(_remember_kernels)
+            self.cluster.run(remember)
         while self._folders:
             self._folders.pop().cleanup()
         deadline = time.monotonic() + 5
@@ -300,21 +305,28 @@ def notebook(phase: str) -> None:
         bench.calls[phase]()
 
 
-def _forget_kernels(task: Any, folder: str) -> None:
-    """On an engine: all kernels are compiled anew, and kept elsewhere."""
+def forget(task: Any, folder: str, tune: str) -> None:
+    """On an engine: all kernels are compiled anew, and kept elsewhere; tiles are searched for where `tune` says so."""
     import os
+    from pathlib import Path
 
-    task.engine.remembered = task.device.specialisations.copy(), os.environ.get("XPULAB_CACHE", "")
-    task.device.specialisations.clear()
+    engine, device, tuner = task.engine, task.device, task.engine.tuner
+    engine.remembered = device.specialisations.copy(), os.environ.get("XPULAB_CACHE", ""), tuner.mode, tuner.path
+    device.specialisations.clear()
     os.environ["XPULAB_CACHE"] = folder
+    tuner.mode, tuner.path = tune, Path(folder) / "tiles.json"
 
 
-def _remember_kernels(task: Any) -> None:
+def remember(task: Any) -> None:
     """On an engine: as it was before; nothing on a new one."""
     import os
 
-    kernels, os.environ["XPULAB_CACHE"] = getattr(task.engine, "remembered", ({}, os.environ.get("XPULAB_CACHE", "")))
-    task.device.specialisations.update(kernels)
+    device, tuner = task.device, task.engine.tuner
+    if hasattr(task.engine, "remembered"):
+        kernels, os.environ["XPULAB_CACHE"], tuner.mode, tuner.path = task.engine.remembered
+        device.specialisations.update(kernels)
+        tuner.speeds.clear()
+        device.tiles.clear()
 
 
 def _hard() -> int:

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from numba_dpex.kernel_api import group_barrier
@@ -58,6 +60,26 @@ def test_a_submission_that_the_runtime_refuses_raises(device, ones, monkeypatch)
     monkeypatch.setattr(module, "_MAX_ITEMS", 2**40)
     with pytest.raises(KernelLaunchError, match="did not take"):
         launch(device, add, 2**24, 256, ones, np.float32(1))
+
+
+def test_a_compilation_can_be_left_between_any_two_of_its_steps(device, ones, monkeypatch, tmp_path):
+    monkeypatch.setenv("XPULAB_CACHE", str(tmp_path))
+
+    def twice(item, x):
+        x[index(item.get_global_id(0))] *= np.float32(2)
+
+    def leave():
+        if not next(steps):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(device, "while_compiling", leave)
+    for n in (0, 1, 7, 20):
+        steps = iter([True] * n + [False])
+        with pytest.raises(KeyboardInterrupt):
+            launch(device, twice, 2, 256, ones)
+    steps = itertools.repeat(True)
+    launch(device, twice, 2, 256, ones)
+    np.testing.assert_array_equal(device.fetch(ones), np.full(512, 2, np.float32))
 
 
 def test_a_kernel_that_does_not_compile_raises(device, ones):

@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import psutil
 
 import xpulab
-from xpulab import progress
+from xpulab import host_memory, progress
 from xpulab.board import Board
 from xpulab.data import Outgoing, ShardedArray, bounds_of, known_finite, mapped, row_named
 from xpulab.deploy.answers import Answer, raise_errors
@@ -499,7 +498,7 @@ class XPUCluster(Displayed):
         """Raise NotEnoughMemoryError unless the rows and what a fit of them needs fit the host and the devices."""
         if self._board is None or rows.nbytes < LEAST:
             return
-        free = psutil.virtual_memory().available + psutil.swap_memory().free + self.blocks.nbytes
+        free = host_memory.available(swap=True) + self.blocks.nbytes
         require_room(rows, self.facts, self._board.ranks["device_bytes"].tolist(), free)
 
     # -- work ---------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from xpulab import host_memory
 from xpulab.deploy.status_view import status_html, status_text
 from xpulab.rendering import Displayed, Html
 
@@ -72,7 +73,7 @@ def engine_statuses(facts: list[dict[str, Any]], ranks: Any, silent: float) -> t
     silent : float
         Seconds without a heartbeat after which an engine is called silent.
     """
-    free = psutil.virtual_memory().available
+    free = host_memory.available()
     held: Counter[str] = Counter()
     for fact, record in zip(facts, ranks, strict=True):
         held[fact["selector"]] += int(record["device_bytes"])

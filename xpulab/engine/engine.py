@@ -218,6 +218,7 @@ class Task:
         self.transfer = 0.0
         self.started = time.perf_counter()
         self.device.kernel_seconds = self.device.compile_seconds = 0.0
+        self.device.while_compiling = self.leave_if_cancelled
         record = engine.record
         record["seconds"] = record["total"] = 0
         record["iteration"] = record["run"] = record["lengths"] = 0
@@ -239,6 +240,18 @@ class Task:
         """
         if self.comm.allreduce(np.array([self.cancelled()], dtype=np.int8))[0]:
             raise Interrupted
+
+    def leave_if_cancelled(self) -> None:
+        """Leave, this rank first, if it has seen the request to stop: before what takes seconds and reduces nothing.
+
+        The others leave their collective then, as if this one had raised.
+
+        Raises
+        ------
+        KeyboardInterrupt
+        """
+        if self.cancelled():
+            raise KeyboardInterrupt
 
     def check_peers(self) -> None:
         """Leave if another rank has raised.

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from xpulab import oneapi
+from xpulab import host_memory, oneapi
 
 __all__ = ["describe"]
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology"
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def describe() -> dict[str, Any]:
@@ -42,7 +41,7 @@ def describe() -> dict[str, Any]:
     }
     document["memory_total"] = document["memory_available"] = 0
     with _noting(document["errors"]):
-        _memory(document)
+        document.update(memory_total=host_memory.total(), memory_available=host_memory.available())
     with _noting(document["errors"]):
         _runtime(document)
     return document
@@ -68,20 +67,6 @@ def _cores() -> list[list[int]]:
             package, siblings = 0, str(cpu)
         cores.setdefault((package, siblings), []).append(cpu)
     return [cores[key] for key in sorted(cores, key=lambda key: (key[0], cores[key]))]
-
-
-def _memory(document: dict[str, Any]) -> None:
-    import psutil
-
-    memory = psutil.virtual_memory()
-    document.update(memory_total=memory.total, memory_available=memory.available)
-    try:  # a container's limit, where there is one ("max" where there is none)
-        limit = int((_CGROUP / "memory.max").read_text())
-        used = int((_CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):
-        return
-    document["memory_total"] = min(memory.total, limit)
-    document["memory_available"] = min(memory.available, max(0, limit - used))
 
 
 def _runtime(document: dict[str, Any]) -> None:

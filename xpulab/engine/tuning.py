@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from xpulab.engine.engine import Task
+from xpulab.engine.engine import Interrupted, Task
 from xpulab.kernels.choice import AnyRows
 from xpulab.kernels.rows import BLOCK, Rows
 from xpulab.kernels.tiles import Tile, size_class
@@ -41,6 +41,11 @@ def tune(
     tried : int
         Tiles that were measured, on all ranks together.
     seconds : float
+
+    Raises
+    ------
+    Interrupted
+        What was measured until then is kept.
     """
     started = time.perf_counter()
     tuner, comm, tried = task.engine.tuner, task.comm, 0
@@ -59,7 +64,9 @@ def tune(
         learned = {tile: speed for key, each, _ in found if key == tuner.key for tile, speed in each.items()}
         if learned:
             tuner.learn(size_class(rows.dtype, d, k), learned)
-        enough = tuner.mode == "all" and any(each for _, each, _ in found) and not any(left for *_, left in found)
+        if any(cancelled for *_, cancelled in found):
+            raise Interrupted
+        enough = tuner.mode == "all" and any(each for _, each, _ in found)
     return tried, time.perf_counter() - started
 
 

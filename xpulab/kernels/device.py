@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import dpctl
@@ -65,6 +66,8 @@ class Device:
         self.compile_seconds = 0.0
         self.specialisations: dict[Any, Any] = {}  # filled and read by launch.py
         self.tiles: dict[str, Any] = {}  # by class of sizes, where not the default; filled by tune.py
+        #: Called between the steps of each compilation, which takes seconds; what it raises ends the call.
+        self.while_compiling: Callable[[], None] = lambda: None
         self._running: list[tuple[Event, Any]] = []
 
     def describe(self) -> dict[str, Any]:

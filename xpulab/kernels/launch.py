@@ -22,6 +22,7 @@ import numpy as np
 from dpctl.program import SyclProgramCompilationError, create_program_from_spirv
 from numba import from_dtype, types
 from numba.core.errors import NumbaError
+from numba.core.event import Listener, install_listener
 from numba.core.registry import cpu_target
 from numba.core.target_extension import target_override
 from numba.extending import intrinsic
@@ -235,9 +236,11 @@ def _build(
     key = cache.key_of(function, kinds)
     found = cache.load(key)
     if found is None:
-        found = _compile(function, types_)
+        with install_listener("numba:run_pass", _Asks(device)):
+            found = _compile(function, types_)
         cache.store(key, *found)
     entry, spirv = found
+    device.while_compiling()
     try:
         program = create_program_from_spirv(device.queue, spirv)
     except SyclProgramCompilationError as error:
@@ -253,6 +256,19 @@ def _build(
         raise KernelBuildError(f"{name}: {len(passed)} values for the kernel's {kernel.num_args} arguments")
     most = min(device.max_group, kernel.work_group_size)
     return Specialisation(name, spirv, kernel, most, (ctypes.c_int * len(passed))(*passed))
+
+
+class _Asks(Listener):
+    """Between two of numba's passes, which take most of a second for the largest kernels; all of them take three."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def on_start(self, event: Any) -> None:
+        self._device.while_compiling()
+
+    def on_end(self, event: Any) -> None:
+        pass
 
 
 def _compile(function: Callable[..., None], kinds: tuple[Any, ...]) -> tuple[str, bytes]:

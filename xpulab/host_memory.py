@@ -1,0 +1,81 @@
+"""What memory this host has left for this process: a container or a batch job may have less than the machine.
+
+The kernel ends a process that goes beyond the limit of its control group, or of one above it, whatever the host has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import psutil
+
+__all__ = ["available", "total"]
+
+_PROCESS = Path("/proc/self")
+
+#: Files of a control group, by version of cgroups: limit, use, and in memory.stat the pages of files, which the kernel
+#: drops when it needs room. Memory that processes share is not among these.
+_FILES = {
+    "cgroup2": ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    "cgroup": ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+}
+
+
+def total() -> int:
+    """Bytes that this process and those beside it could ever have."""
+    return int(min([psutil.virtual_memory().total, *(limit for limit, _ in _limits())]))
+
+
+def available(*, swap: bool = False) -> int:
+    """Bytes that are free, or in use for what can be read again.
+
+    Parameters
+    ----------
+    swap : bool
+        Whether to count what the host could swap out; no control group has to allow that.
+    """
+    free = psutil.virtual_memory().available + (psutil.swap_memory().free if swap else 0)
+    return int(min([free, *(left for _, left in _limits())]))
+
+
+def _limits() -> Iterator[tuple[float, float]]:
+    """Limit, and what is left of it, of each control group from this process's own up to the root."""
+    with contextlib.suppress(OSError):  # not Linux, or /proc is hidden
+        for kind, group, root in _groups():
+            names = _FILES[kind]
+            while True:
+                with contextlib.suppress(OSError, ValueError):
+                    yield _limit(group, *names)
+                if group == root:
+                    break
+                group = group.parent
+
+
+def _limit(group: Path, limit_file: str, use_file: str, cached: tuple[str, ...]) -> tuple[float, float]:
+    text = (group / limit_file).read_text().strip()
+    if text == "max":
+        return math.inf, math.inf
+    limit, used = int(text), int((group / use_file).read_text())
+    statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return limit, max(0, limit - used + sum(int(statistics.get(name, 0)) for name in cached))
+
+
+def _groups() -> Iterator[tuple[str, Path, Path]]:
+    """Version, folder and topmost folder of this process's control groups that count memory."""
+    own: dict[str, PurePosixPath] = {}
+    for line in (_PROCESS / "cgroup").read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" or "memory" in controllers.split(","):
+            own["cgroup2" if number == "0" else "cgroup"] = PurePosixPath(path)
+    for line in (_PROCESS / "mountinfo").read_text().splitlines():
+        place, _, about = line.partition(" - ")
+        kind, _, options = about.split(" ", 2)
+        if kind in own and (kind == "cgroup2" or "memory" in options.split(",")):
+            inside, top = place.split()[3:5]
+            mine = own[kind]
+            # A container may see its own group as the topmost one, and be told the path from the host's.
+            below = mine.relative_to(inside) if mine.is_relative_to(inside) else PurePosixPath()
+            yield kind, Path(top) / below, Path(top)
