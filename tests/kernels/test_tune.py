@@ -51,7 +51,8 @@ def test_every_tile_gives_the_labels_of_the_default(
     for k in (3, 60):
         centers = np.concatenate([X[1:k], X[1:2]])  # the last is as near as the first
         expected = same_labels(device, X, centers, None, bounded=False)
-        for bounded in (False, True):
+        # With bounds the kernel does all that it does without, and more; each of the two takes seconds to compile.
+        for bounded in (False, True) if tile in (CPU[0], OTHER[0]) or tile.local else (True,):
             np.testing.assert_array_equal(same_labels(device, X, centers, tile, bounded), expected)
     if dtype == F32:  # the other devices, for which most tiles are, often have no float64
         kernels = [s for (_, kinds), s in device.specialisations.items() if f"array of {F64}" not in kinds]

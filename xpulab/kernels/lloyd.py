@@ -26,6 +26,7 @@ _LANES = 16  # features of a work-group that moves rows between the sums
 _BATCH = 16  # rows that it copies side by side at a time
 _MAX_COUNT = 2**22  # rows of a partial sum; float32 counts exactly to 2**24
 _MAX_PARTIAL_BYTES = 64 << 20
+_NEAR_BYTES = 128 << 10  # of rows, that stay in a core's second cache
 
 
 def labels_to_host(labels: Labels, stop: int, start: int = 0) -> npt.NDArray[np.int32]:
@@ -79,9 +80,12 @@ def inertia(rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any
     """Sum of ``w * ||x - shift - centers[label]||**2``, from the differences themselves."""
     if rows.n_samples == 0:
         return 0.0
-    partial = labels.scratch("inertia", rows.n_spans * BLOCK, rows.dtype)
-    _launch_own(rows, shift, centers, labels, partial, total=True)
-    return float(labels.device.fetch(partial, stop=rows.n_spans * BLOCK).sum(dtype=np.float64))
+    # A core passes over a group's rows once for each of its vectors of work-items: they should stay in its cache.
+    per_group = max(1, min(SPAN // BLOCK, _NEAR_BYTES // (BLOCK * rows.n_features * rows.dtype.itemsize)))
+    size = -(-rows.n_blocks // per_group) * BLOCK
+    partial = labels.scratch("inertia", size, rows.dtype)
+    _launch_own(rows, shift, centers, labels, partial, per_group)
+    return float(labels.device.fetch(partial, stop=size).sum(dtype=np.float64))
 
 
 def own_distances(
@@ -90,8 +94,8 @@ def own_distances(
     """``||x - shift - centers[label]||**2`` of each row, not weighted, in the dtype of the rows."""
     if rows.n_samples == 0:
         return np.empty(0, rows.dtype)
-    distances = rows.device.empty(rows.n_spans * SPAN, rows.dtype)
-    _launch_own(rows, shift, centers, labels, distances, total=False)
+    distances = rows.device.empty(rows.n_blocks * BLOCK, rows.dtype)
+    _launch_own(rows, shift, centers, labels, distances)
     return rows.device.fetch(distances, stop=rows.n_samples)
 
 
@@ -226,21 +230,20 @@ def _starts_anew(rows: Rows, shift: npt.NDArray[Any] | None, k: int, labels: Lab
 
 
 @cache
-def _own_kernel(weighted: bool, total: bool) -> Any:
-    blocks_of_span = SPAN // BLOCK
+def _own_kernel(dtype: np.dtype[Any], weighted: bool, total: bool) -> Any:
+    zero = dtype.type(0)
 
-    def own(item, data, d, weights, n, parameters, labels, out):  # type: ignore[no-untyped-def]
-        span = item.get_group().get_group_id(0)
+    def own(item, data, d, weights, n, per_group, parameters, labels, out):  # type: ignore[no-untyped-def]
+        first = item.get_group().get_group_id(0) * per_group
         lane = item.get_local_id(0)
-        zero = parameters[index(0)] - parameters[index(0)]
         added = zero
-        for block in range(span * blocks_of_span, min((span + 1) * blocks_of_span, (n + (BLOCK - 1)) // BLOCK)):
+        for block in range(first, min(first + per_group, (n + (BLOCK - 1)) // BLOCK)):
             row = block * BLOCK + lane
-            center = d + labels[index(row)] * d
+            center = np.int32(d + labels[index(row)] * d)  # 32 bits, as the gathers of a CPU take
             distance = zero
             for f in range(d):
                 x = data[index((block * d + f) * BLOCK + lane)] - parameters[index(f)]
-                x -= parameters[index(center + f)]
+                x -= parameters[index(np.int32(center + f))]
                 distance = fma(x, x, distance)
             if total:
                 if weighted:
@@ -260,8 +263,9 @@ def _launch_own(
     centers: npt.NDArray[Any],
     labels: Labels,
     out: dpt.usm_ndarray,
-    total: bool,
+    per_group: int = 0,
 ) -> None:
+    """The distance of each row, or if `per_group` is given the weighted sums over so many blocks, by lane."""
     if not 0 < labels.n_clusters <= len(centers):
         raise ValueError(
             f"{len(centers)} centres were given for labels of {labels.n_clusters}; "
@@ -270,9 +274,11 @@ def _launch_own(
     host = np.concatenate([rows.shift_or_zero(shift), np.ascontiguousarray(centers, rows.dtype).ravel()])
     parameters = labels.scratch("parameters", host.size, rows.dtype)
     rows.device.store(host, parameters)
+    total = per_group > 0
     weighted = total and rows.sample_weight is not None
+    blocks = np.int64(per_group or 1)
     launch(
-        rows.device, _own_kernel(weighted, total), rows.n_spans, BLOCK,
+        rows.device, _own_kernel(rows.dtype, weighted, total), -(-rows.n_blocks // int(blocks)), BLOCK,
         rows.data, np.int64(rows.n_features), rows.sample_weight if weighted else parameters, np.int64(rows.n_samples),
-        parameters, labels.current, out,
+        blocks, parameters, labels.current, out,
     )  # fmt: skip

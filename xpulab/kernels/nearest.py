@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -170,7 +170,7 @@ def find_nearest(
     chunk = _chunk(room_for, tile)
     shared = Local(chunk * room_for * tile.centers, rows.dtype) if chunk else numbers
     labels.launch(
-        _nearest_kernel(room_for, rows.dtype, tile, bounded), n_spans, tile.items,
+        _nearest_kernel(room_for, rows.dtype, replace(tile, span=0), bounded), n_spans, tile.items,
         rows.data, np.int64(rows.n_samples), np.int64(d), parameters, np.int64(n_groups), np.int64(k), np.int64(span),
         np.int32(span.bit_length() - 1), rows.dtype.type(rounding), labels.current, *outputs, shared,
     )  # fmt: skip
@@ -232,7 +232,7 @@ def _bounds(
 
 @cache
 def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bool) -> Any:
-    """The kernel for at most `room_for` features, or for any number where that is 0."""
+    """The kernel for at most `room_for` features, or for any number where that is 0; the tile's span is not used."""
     number = dtype.type
     infinity, zero = number(np.inf), number(0)
     most = number(1 - 1e-4)
