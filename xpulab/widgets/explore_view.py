@@ -298,16 +298,21 @@ class _Standing:
         self._view = view
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        name = self._view.name
-        here = f'[data-xpu-standing="{name}"]'
-        live, output = f".xpu-live-{name}", ".jp-OutputArea-child"
-        # Jupyter's outputs are neighbours; a copy of the notebook in another tab may be alive where this one is not.
-        rules = f"{live} {here}:not({output} *),{output}:has({live})+{output} {here}{{display:none}}"
-        if self._view.widget is not None:
-            rules += f"{output}:not(:has({live})):has(+{output} {here}){{display:none}}"
+        name, rules = self._view.name, _rules(self._view.name, self._view.widget is not None)
         snapshot = self._view.snapshot()
         html = Html(f'<div data-xpu-standing="{name}"><style>{rules}</style>{snapshot.html()}</div>')
         return {"text/html": html, "text/plain": str(snapshot)}
+
+
+def _rules(name: str, had_widget: bool) -> str:
+    """The style that shows one of an explorer's outputs: the living one, and elsewhere the standing one."""
+    here = f'[data-xpu-standing="{name}"]'
+    live, output = f".xpu-live-{name}", ".jp-OutputArea-child"
+    # Jupyter's outputs are neighbours; a copy of the notebook in another tab may be alive where this one is not.
+    rules = f"{live} {here}:not({output} *),{output}:has({live})+{output} {here}{{display:none}}"
+    if had_widget:
+        rules += f"{output}:not(:has({live})):has(+{output} {here}){{display:none}}"
+    return rules
 
 
 def _message(explorer: Explorer, seconds: float) -> str:
