@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import ipyparallel as ipp
 import pytest
@@ -27,3 +28,26 @@ def test_calls_and_handles_keep_no_descriptor(pair: xpulab.XPUCluster, monkeypat
     gc.collect()
     assert sum(isinstance(thing, ipp.AsyncResult | MessageFuture) for thing in gc.get_objects()) <= 20
     assert all(len(pending) == 0 for pending in (pair._handles, pair._processes.client.results))  # type: ignore[union-attr]
+
+
+@pytest.mark.cluster
+def test_neither_client_nor_engines_keep_anything_of_calls(
+    pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+
+    def kept(task: Any) -> int:
+        from ipyparallel.engine.app import IPEngine
+
+        return len(IPEngine.instance().session.digest_history)
+
+    def held() -> dict[str, Any]:
+        client = pair._processes.client  # type: ignore[union-attr]
+        sizes = {name: len(value) for name, value in vars(client).items() if isinstance(value, dict | set | list)}
+        sizes["signatures"] = len(client.session.digest_history)
+        return {**sizes, "engines": pair.run(kept)}
+
+    calls(pair, 2)
+    before = held()
+    calls(pair, 10)
+    assert held() == before

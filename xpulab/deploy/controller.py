@@ -25,7 +25,8 @@ def main() -> None:
     Hub.save_broadcast_request = Hub.save_broadcast_result = lambda *_: None
 
     # CurveZMQ would do: with it ipyparallel leaves messages unsigned, but then warns of that.
-    controller(config=Config(Session=Config(key=secrets.token_hex(32).encode())))
+    # It takes no message twice, either: no need to keep the signatures of the last 65,536.
+    controller(config=Config(Session=Config(key=secrets.token_hex(32).encode(), digest_history_size=0)))
 
 
 if __name__ == "__main__":  # the controller starts children with multiprocessing, which may import this file again

@@ -148,9 +148,10 @@ class Exchange:
         with contextlib.suppress(Exception):  # it may be closed
             client.purge_local_results(pending)
             client.history.clear()
-            for futures in (client._futures, client._output_futures):  # a broadcast's own never end
-                for known in list(futures):
-                    if any(sent == known or sent.startswith(f"{known}_") for sent in pending.msg_ids):
-                        futures.pop(known, None)
+            whole = {sent.rpartition("_")[0] for sent in pending.msg_ids}  # a broadcast's own never ends
+            client.outstanding.difference_update(whole)
+            for known in (client._futures, client._output_futures, client.metadata):
+                for sent in (*whole, *pending.msg_ids):
+                    known.pop(sent, None)
         for name in ("__len__", "_count_chunks", "split"):  # functools' caches, which keep the last 128 results each
             getattr(getattr(ipp.AsyncResult, name, None), "cache_clear", lambda: None)()

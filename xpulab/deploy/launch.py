@@ -80,6 +80,7 @@ def settings(plan: Plan, folder: Path, owner: int) -> Config:
     config.MPIEngineSetLauncher.mpi_args = list(oneapi.MPIEXEC_ARGUMENTS)
     config.MPIEngineSetLauncher.engine_cmd = [sys.executable, "-m", "xpulab.engine"]
     config.MPIEngineSetLauncher.engine_args = [
+        "--Session.digest_history_size=0",  # CurveZMQ takes no message twice; 65,536 signatures would be kept
         "--IPEngine.enable_nanny=False",  # a process an engine, for signals that the board makes unnecessary
         "--IPEngine.init_mpi=",
     ]
@@ -178,6 +179,7 @@ class Processes:
             self._still_starting(deadline)
             time.sleep(0.02)
         self.client = ipp.Client(str(connection), timeout=max(1.0, deadline - time.monotonic()))
+        self.client.session.digest_history_size = 0  # as on the engines
 
     def _still_starting(self, deadline: float) -> None:
         ended = self.ended()
