@@ -56,6 +56,9 @@ def _parser() -> Parser:
     plan = parser.command(commands, "plan", _plan, "show which engine would go on which device; starts nothing")
     add_placement(plan, None, None, False)
     parser.command(commands, "devices", _devices, "show the devices of this machine, and which engines would use them")
+    parser.command(commands, "status", _status, "list your clusters on this host, whoever started them")
+    stop = parser.command(commands, "stop", _stop, "end every process of a cluster, for all who are attached")
+    stop.add_argument("name", nargs="?", metavar="NAME", help="which one, if there are several")
     parser.command(commands, "doctor", _doctor, "check this machine; says what to type where it fails")
     return parser
 
@@ -98,6 +101,25 @@ def _devices(arguments: Any) -> int:
     from xpulab.deploy.devices import devices
 
     print(devices())
+    return 0
+
+
+def _status(arguments: Any) -> int:
+    from xpulab.deploy.record import find
+
+    print("\n".join(map(str, find())) or "no cluster of this user is running on this host")
+    return 0
+
+
+def _stop(arguments: Any) -> int:
+    from xpulab.deploy.launch import Processes
+    from xpulab.deploy.record import choose
+
+    record = choose(arguments.name, "xpulab stop")
+    processes = Processes(record)
+    processes.find()
+    processes.stop()
+    print(f"stopped: {record}")
     return 0
 
 

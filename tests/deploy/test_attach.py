@@ -18,7 +18,7 @@ import pytest
 from sklearn.model_selection import GridSearchCV
 
 import xpulab
-from xpulab import progress
+from xpulab import cli, progress
 from xpulab.calls import last_report
 from xpulab.cluster import KMeans
 from xpulab.deploy.launch import Processes
@@ -169,6 +169,35 @@ def test_a_detached_cluster_that_loses_an_engine_leaves_nothing(orphan: xpulab.X
     assert not os.path.exists(record.folder)
     with pytest.raises(NoClusterError, match=r"no cluster .*type: %xpu_cluster"):
         xpulab.XPUCluster.attach(orphan.name)
+
+
+def test_of_a_killed_cluster_it_is_said_and_one_that_does_not_answer_can_be_ended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = f"lab{os.getpid()}"
+    killed = xpulab.XPUCluster(1, detach=True, name=name).start()
+    folder, pids = killed._processes.folder, killed._processes.pids()  # type: ignore[union-attr]
+    killed.detach()
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none of them sees the end of another, and cleans up
+        for pid in pids:
+            os.kill(pid, number)
+    wait_until(lambda: not alive(pids))
+    assert folder.exists()
+    with pytest.raises(NoClusterError, match=rf"the cluster {name} is gone, its processes were killed .*start"):
+        xpulab.XPUCluster.attach(name)
+    assert not folder.exists()
+    again = xpulab.XPUCluster(1, detach=True, name=name).start()
+    folder, pids = again._processes.folder, again._processes.pids()  # type: ignore[union-attr]
+    again.detach()
+    os.kill(pids[0], signal.SIGSTOP)
+    assert cli.main(["status"]) == 0
+    assert f"{name} (1 engine, detached)" in capsys.readouterr().out
+    assert cli.main(["stop", name]) == 0
+    assert capsys.readouterr().out == f"stopped: {name} (1 engine, detached)\n"
+    wait_until(lambda: not alive(pids))
+    assert not folder.exists()
+    assert cli.main(["stop", name]) == 2
+    assert "NoClusterError: no cluster" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -78,6 +78,18 @@ def test_what_a_dead_one_left_is_removed(place: Path, began: bool) -> None:
     assert list(place.iterdir()) == []
 
 
+def test_of_a_dead_one_it_is_said_once_that_it_is_gone() -> None:
+    started("train").write(processes={"controller": (ended(), 0.0)})
+    started("other")
+    with pytest.raises(NoClusterError, match=r"^no cluster is called 'best'; running: other .*attach other$"):
+        choose("best")
+    started("train").write(processes={"controller": (ended(), 0.0)})
+    with pytest.raises(NoClusterError, match=r"^the cluster train is gone, its processes were killed or .*; no clus"):
+        choose("train")
+    with pytest.raises(NoClusterError, match=r"^no cluster is called 'train'; running: other .*xpulab stop other$"):
+        choose("train", "xpulab stop")
+
+
 def test_a_number_that_is_used_again_is_another_process(place: Path) -> None:
     gone = started()
     gone.write(processes={"controller": (os.getpid(), gone.owner[1] - 60)})

@@ -173,6 +173,13 @@ class Processes:
                 ) from None
             raise
 
+    def find(self) -> None:
+        """Watch those that run, to `stop` them, also where they do not answer any more."""
+        for name, (pid, started) in self.record.processes.items():
+            if runs(pid, started):
+                with contextlib.suppress(ProcessLookupError):
+                    self._watched[name] = (pid, os.pidfd_open(pid))
+
     def _connect(self, deadline: float) -> None:
         connection = self.folder / "security" / "ipcontroller-client.json"
         while not connection.exists() or not connection.read_text().endswith("}"):  # it may be half written

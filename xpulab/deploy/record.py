@@ -121,20 +121,32 @@ def runs(pid: int, started: float) -> bool:
 
 def find() -> list[Record]:
     """Every cluster of this user on this host; what is left of those that are gone is removed."""
-    found = []
+    return _sorted()[0]
+
+
+def _sorted() -> tuple[list[Record], list[Record]]:
+    """Clusters that run, by name, and those that are gone without having been stopped, of which nothing is left now."""
+    found, gone = [], []
     for folder in (path for place in _folders() for path in Path(place).glob(f"{_PREFIX}*")):
         record = _read(folder)
         if record is None:
             continue
         if record.stale:
+            gone.append(record)
             shutil.rmtree(folder, ignore_errors=True)
         elif record.processes and record.namespace == os.readlink("/proc/self/ns/pid"):
             found.append(record)
-    return sorted(found, key=lambda record: record.name)
+    return sorted(found, key=lambda record: record.name), gone
 
 
-def choose(name: str | None) -> Record:
+def choose(name: str | None, command: str = "%xpu_cluster attach") -> Record:
     """The cluster of this name, or the only one there is.
+
+    Parameters
+    ----------
+    name : str or None
+    command : str
+        What the user can type again with another name.
 
     Raises
     ------
@@ -143,16 +155,21 @@ def choose(name: str | None) -> Record:
     ClusterError
         If there are several, and no name was given.
     """
-    found = find()
+    found, gone = _sorted()
     named = [record for record in found if name in (None, record.name)]
     if len(named) == 1:
         return named[0]
-    if not found:
-        raise NoClusterError("no cluster of this user is running on this host; type: %xpu_cluster start")
     every = "; ".join(map(str, found))
     if named:
-        raise ClusterError(f"several clusters are running: {every}; type: %xpu_cluster attach {named[-1].name}")
-    raise NoClusterError(f"no cluster is called {name!r}; running: {every}; type: %xpu_cluster attach {found[-1].name}")
+        raise ClusterError(f"several clusters are running: {every}; type: {command} {named[-1].name}")
+    lost = "".join(
+        f"the cluster {record.name} is gone, its processes were killed or the host was restarted; "
+        for record in gone
+        if name in (None, record.name)
+    )
+    if not found:
+        raise NoClusterError(f"{lost}no cluster of this user is running on this host; type: %xpu_cluster start")
+    raise NoClusterError(f"{lost}no cluster is called {name!r}; running: {every}; type: {command} {found[-1].name}")
 
 
 def _read(folder: Path) -> Record | None:
