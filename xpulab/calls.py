@@ -20,6 +20,7 @@ from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.probe import core_ranges
 from xpulab.deploy.silence import ALL
+from xpulab.deploy.waiting import told_of_waiting
 from xpulab.exceptions import EngineLostError
 from xpulab.rendering import format_seconds
 from xpulab.report import EngineReport, FitReport, Iteration, Status
@@ -212,14 +213,8 @@ def last_report(cluster: XPUCluster) -> FitReport | None:
     if cluster.last_report is not None or not cluster.attached:
         report: FitReport | None = cluster.last_report
         return report
-    with progress.open(progress.TaskReport("xpulab: the last call")) as handle:
-
-        def follow(records: Any, number: int) -> None:
-            other = awaited(records, number)
-            handle.report.message = f"waits for {other}" if other else ""
-            handle.update()
-
-        held = [reply["result"]["last"] for reply in cluster.replies("last", {}, follow)]
+    with told_of_waiting("xpulab: the last call") as watch:
+        held = [reply["result"]["last"] for reply in cluster.replies("last", {}, watch)]
     if held[0] is None:
         return None
     replies = [each["reply"] for each in held]

@@ -255,9 +255,12 @@ def test_a_call_says_for_whom_it_waits_and_an_interrupt_ends_the_wait_alone(ours
     unsubscribe = progress.subscribe(lambda report: View())
     with pytest.raises(KeyboardInterrupt):
         km.fit(X)
-    unsubscribe()
     assert other.poll() is None  # still at it
     assert f"waits for run of process {other.pid}" in messages[0]
+    messages[1:] = []
+    ours.handles()
+    unsubscribe()
+    assert messages[1].startswith(f"xpulab: handles  waits for run of process {other.pid}  ")
     assert says(other) == "[[0, 1], [0, 1]]"
     assert ends(other) == 0
     np.testing.assert_array_equal(KMeans(5, random_state=0).fit(X).labels_, before.labels_)

@@ -31,6 +31,7 @@ from xpulab.deploy.room import LEAST, Rows, require_room
 from xpulab.deploy.signals import postponed, uninterrupted
 from xpulab.deploy.silence import Silence
 from xpulab.deploy.status import ClusterStatus, engine_statuses
+from xpulab.deploy.waiting import told_of_waiting
 from xpulab.exceptions import (
     ClusterError,
     EngineLostError,
@@ -544,7 +545,8 @@ class XPUCluster(Displayed):
         name, payload : str, dict
             The task and its arguments.
         watch : callable, optional
-            Called with the board's records and the number of the task while it waits and runs.
+            Called with the board's records and the number of the task while it waits and runs. Without it the user is
+            told for whom it waits.
         again : callable, optional
             For tasks that can be sent again after engines were lost and others started (see `recover`): gets the
             error, and returns the payload.
@@ -555,6 +557,9 @@ class XPUCluster(Displayed):
         KeyboardInterrupt
             With the answers so far as its argument, all ranks having stopped at the same point.
         """
+        if watch is None:
+            with told_of_waiting(f"xpulab: {name}") as watch:
+                return self.call(name, payload, watch, again)
         for attempt in range(_RECOVERIES + 1):
             try:
                 replies = self.replies(name, payload, watch)
