@@ -135,3 +135,44 @@ def test_no_free_port_is_said_with_the_controllers_words(tmp_path: Path, monkeyp
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     with pytest.raises(ClusterStartError, match=r"(?s)controller ended while .*Address already in use"):
         xpulab.XPUCluster(1, timeout=30).start()
+
+
+def test_a_cluster_works_where_no_cache_can_be_written(
+    engines: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = KMeans(**FIT).fit(X)
+    place = tmp_path / "cache"
+    place.write_text("no folder")  # not a question of rights: root may write anywhere
+    monkeypatch.setenv("XPULAB_CACHE", str(place))
+    monkeypatch.setenv("XPULAB_TUNE", "1")
+    with xpulab.XPUCluster(1):
+        fitted = KMeans(**FIT).fit(X)
+    np.testing.assert_array_equal(fitted.labels_, right.labels_)
+    np.testing.assert_allclose(fitted.cluster_centers_, right.cluster_centers_, rtol=1e-5)
+    assert place.read_text() == "no folder"
+
+
+def test_damaged_caches_count_as_none(engines: xpulab.XPUCluster, tmp_path: Path) -> None:
+    right = KMeans(**FIT).fit(X)
+    (tmp_path / "tiles.json").write_bytes(b'{"speeds": {"float32')
+    kernels = Path(engines.run(_kernels)[0])
+    (tmp_path / "kernels").mkdir()
+    for kernel in kernels.iterdir():
+        (tmp_path / "kernels" / kernel.name).write_bytes(kernel.read_bytes()[:-100])
+    engines.run(forget, str(tmp_path), "1")
+    engines.run(lambda task: task.engine.tuner._take_over())
+    fitted = KMeans(**FIT).fit(X)
+    np.testing.assert_array_equal(fitted.labels_, right.labels_)
+    np.testing.assert_array_equal(fitted.cluster_centers_, right.cluster_centers_)
+    mended = [
+        file for file in (tmp_path / "kernels").iterdir() if file.stat().st_size == (kernels / file.name).stat().st_size
+    ]
+    assert len(mended) >= 3
+    engines.run(remember)
+
+
+def _kernels(task: Any) -> str:
+    """Where this rank keeps its kernels."""
+    from xpulab.kernels.cache import folder
+
+    return str(folder())
