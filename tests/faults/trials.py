@@ -22,6 +22,7 @@ import psutil
 from leftovers import processes_of, shared_memory
 
 import xpulab
+from xpulab import oneapi
 from xpulab.cluster import KMeans
 from xpulab.exceptions import XpulabError
 
@@ -259,18 +260,18 @@ class Bench:
 
     # -- victims ------------------------------------------------------------------------------------------------------
 
-    def processes(self, word: str) -> list[int]:
-        """Processes with this word in their command line; while a cluster starts, as soon as there is one."""
+    def processes(self, command: str) -> list[int]:
+        """Processes whose command line begins so; while a cluster starts, as soon as there is one."""
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            if found := [pid for pid, line in self._processes().items() if word in line]:
+            if found := [pid for pid, line in self._processes().items() if line.startswith(command)]:
                 return sorted(found)
             time.sleep(0.01)
         return []
 
-    def signal(self, chance: random.Random, word: str, number: signal.Signals) -> None:
+    def signal(self, chance: random.Random, command: str, number: signal.Signals) -> None:
         """Send a signal to one of them."""
-        if pids := self.processes(word):
+        if pids := self.processes(command):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(chance.choice(pids), number)
 
@@ -284,7 +285,7 @@ class Bench:
     def unlimit(self) -> None:
         """Let all engines have what they want."""
         for pid, line in self._processes().items():
-            if ENGINE in line:
+            if line.startswith(ENGINE):
                 with contextlib.suppress(psutil.Error):
                     psutil.Process(pid).rlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, _hard()))
 
@@ -356,8 +357,10 @@ def _later(seconds: float, act: Callable[[], Any]) -> Iterator[None]:
                 continue
 
 
-ENGINE = "-m xpulab.engine"
-CONTROLLER = "-m xpulab.deploy.controller"
+# How their command lines begin; mpiexec's goes on with the engines'.
+ENGINE = f"{sys.executable} -m xpulab.engine"
+CONTROLLER = f"{sys.executable} -m xpulab.deploy.controller"
+MPIEXEC = str(oneapi.mpiexec())
 
 FAULTS: dict[str, Callable[[Bench, random.Random], None]] = {
     "interrupt": lambda bench, chance: os.kill(os.getpid(), signal.SIGINT),
@@ -366,6 +369,6 @@ FAULTS: dict[str, Callable[[Bench, random.Random], None]] = {
     "memory": lambda bench, chance: bench.limit(chance),
     "stuck": lambda bench, chance: bench.signal(chance, ENGINE, signal.SIGSTOP),
     "controller": lambda bench, chance: bench.signal(chance, CONTROLLER, signal.SIGKILL),
-    "mpiexec": lambda bench, chance: bench.signal(chance, "mpiexec", signal.SIGKILL),
+    "mpiexec": lambda bench, chance: bench.signal(chance, MPIEXEC, signal.SIGKILL),
     "notebook": lambda bench, chance: None,  # a process of its own: `Bench._of_a_notebook`
 }
