@@ -6,7 +6,7 @@ from numba_dpex.kernel_api import group_barrier
 
 from xpulab.exceptions import DeviceError, KernelBuildError, KernelLaunchError
 from xpulab.kernels import launch as module
-from xpulab.kernels.launch import Local, fma, index, launch, specialise
+from xpulab.kernels.launch import Local, fma, index, launch, prefetch, specialise
 
 
 def add(item, x, value):
@@ -47,6 +47,19 @@ def test_a_group_has_memory_of_its_own(device, dtype):
 def test_more_memory_than_a_group_can_have_raises(device, ones):
     with pytest.raises(KernelLaunchError, match="did not take 4 work-groups"):
         launch(device, reverse, 4, 64, ones, Local(2**24, np.dtype(np.float32)))
+
+
+def add_after_asking(item, x, value, ahead):
+    i = item.get_global_id(0)
+    prefetch(x, index(i + ahead), index(64))
+    x[index(i)] += value
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_is_asked_for_early_is_not_changed(device, dtype):
+    array = device.array(np.ones(512, dtype))
+    launch(device, add_after_asking, 2, 256, array, dtype(2), np.int64(500))  # beyond the end as well
+    np.testing.assert_array_equal(device.fetch(array), np.full(512, 3))
 
 
 @pytest.mark.parametrize(("groups", "size"), [(1, 2**14), (2**30, 256), (0, 64), (4, 0), (-1, 64)])

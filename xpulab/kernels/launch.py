@@ -20,7 +20,9 @@ import dpctl.tensor as dpt
 import numba_dpex
 import numpy as np
 from dpctl.program import SyclProgramCompilationError, create_program_from_spirv
+from llvmlite import ir
 from numba import from_dtype, types
+from numba.core import cgutils
 from numba.core.errors import NumbaError
 from numba.core.event import Listener, install_listener
 from numba.core.registry import cpu_target
@@ -35,7 +37,7 @@ from xpulab.kernels import cache
 from xpulab.kernels.device import Device
 from xpulab.kernels.submit import KINDS, LOCAL, POINTER, LocalMemory, submission
 
-__all__ = ["Local", "Prepared", "Specialisation", "fma", "index", "launch", "prepare", "specialise"]
+__all__ = ["Local", "Prepared", "Specialisation", "fma", "index", "launch", "prefetch", "prepare", "specialise"]
 
 #: Wraps each array index in a kernel: ``data[index(i)]``. Numba lets a signed index count from the end; the test for
 #: that hides from the device's compiler that neighbours read neighbouring numbers, and costs up to a factor of ten.
@@ -63,6 +65,31 @@ def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
     numba-dpex marks its kernels ContractionOff, so ``a * b + c`` is two instructions: half the speed.
     """
     return a(a, a, a), lambda context, builder, signature, arguments: builder.fma(*arguments)
+
+
+@intrinsic(target="spirv")
+def prefetch(typing_context: Any, array: Any, first: Any, size: Any) -> Any:
+    """Have the device load ``array[first:first + size]`` into a cache, in a kernel, without waiting for it.
+
+    OpenCL's function of that name [1]_. A CPU loads the lines; a device without such a thing does nothing.
+
+    References
+    ----------
+    .. [1] OpenCL Extended Instruction Set Specification, "prefetch".
+    """
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        element = {types.float32: "f", types.float64: "d"}[signature.args[0].dtype]
+        data = context.make_array(signature.args[0])(context, builder, value=arguments[0]).data
+        address = builder.gep(data, [arguments[1]])
+        type_ = ir.FunctionType(ir.VoidType(), [address.type, arguments[2].type])
+        name = f"_Z20__spirv_ocl_prefetchPU3AS1K{element}m"
+        function = cgutils.get_or_insert_function(builder.module, type_, name)
+        function.calling_convention = "spir_func"
+        builder.call(function, [address, arguments[2]]).calling_convention = "spir_func"
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64, types.uint64), build
 
 
 @dataclass(frozen=True)

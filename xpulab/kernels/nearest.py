@@ -25,7 +25,7 @@ from numba_dpex.kernel_api import PrivateArray, group_barrier
 
 from xpulab.kernels.device import Device
 from xpulab.kernels.host import pack_centers, widen_moved
-from xpulab.kernels.launch import Local, Prepared, fma, index, prepare
+from xpulab.kernels.launch import Local, Prepared, fma, index, prefetch, prepare
 from xpulab.kernels.rows import BLOCK, Rows
 from xpulab.kernels.tiles import ROOMS, Tile, default_tile, size_class
 
@@ -33,6 +33,7 @@ __all__ = ["Labels", "Tile", "find_nearest", "new_labels", "tile_for"]
 
 _RING = 2 * BLOCK  # rows side by side: those of a block, and what the blocks before left over
 _LINE = 64  # bytes that memory moves at a time, or a multiple of it
+_BURST = 32  # lines of wide rows that are asked for at a time, at least
 _LEAST_CENTERS = 48  # with fewer, copying a row costs about as much as comparing it with all of them
 _LEAST_WORK = 512  # centres times features
 _MOST_LISTED = 0.75  # of all rows: with more, looking at every row where it lies is faster than listing and copying
@@ -248,7 +249,8 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
     lines_of_feature = BLOCK * dtype.itemsize // _LINE
     per_line = _LINE // dtype.itemsize
     stride, mine = (n_items, 1) if tile.spread else (1, 0)
-    # A row's numbers are far apart, and those of many features would push each other out of the cache.
+    # A row's numbers are far apart, and those of many features would push each other out of the cache: they are copied
+    # feature by feature, and the lines that come next are asked for in bursts between the groups of centres.
     narrow = 0 < room_for <= 16
     local = _chunk(room_for, tile) > 0
     chunk = max(1, _chunk(room_for, tile))
@@ -295,9 +297,7 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
         lines = d * lines_of_feature
         slacks = ring + d * _RING
         labelled = group * BLOCK
-        touched = zero
         seen = first_row // BLOCK - 1
-        last_line = (n + (BLOCK - 1)) // BLOCK * lines - 1
         loaded = -1  # which of the chunks of centres is in local memory
         taken = 0  # rows of the span that are listed
         done = 0  # of them, those that have been compared
@@ -347,12 +347,14 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
                         for f in range(d):
                             for r in range(n_rows):
                                 x[f * n_rows + r] = stage[index(ring + f * _RING + place + r * n_items + lane)]
-                # While the distances are computed, a number of each line of memory that comes next is loaded: the
-                # device would otherwise wait for memory and compute in turns.
-                ahead = (block - seen) * lines
-                seen = block
+                # While the distances are computed, the rows that come next are loaded: the device would otherwise wait
+                # for memory and compute in turns.
                 next_line = (block + 1) * lines
-                per_group = (ahead + n_groups - 1) // n_groups
+                last_line = next_line + (block - seen) * lines
+                burst = max(_BURST, ((block - seen) * lines + n_groups - 1) // n_groups)
+                seen = block
+                if narrow and lane == 0 and next_line < last_line:
+                    prefetch(data, index(next_line * per_line), index((last_line - next_line) * per_line))
                 for c in range(n_groups):
                     if local and c // chunk != loaded:
                         loaded = c // chunk
@@ -362,9 +364,10 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
                         for i in range(lane, last - first, n_items):
                             shared[index(i)] = parameters[index(centers + first + i)]
                         group_barrier(item.get_group())
-                    for line in range(next_line, next_line + per_group):
-                        touched += data[index(min(line, last_line) * per_line)]
-                    next_line += per_group
+                    if not narrow and next_line < last_line:
+                        if lane == 0:
+                            prefetch(data, index(next_line * per_line), index(burst * per_line))
+                        next_line += burst
                     for j in range(n_centers):
                         for r in range(n_rows):
                             score[j * n_rows + r] = parameters[index(d + c * n_centers + j)]
@@ -425,6 +428,5 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
                 done = min(done + step, taken)
         if bounded:
             counts[index(group)] = np.int32(taken)
-        stage[index(ring if bounded else group)] = touched  # so that the compiler leaves the loads in
 
     return nearest
