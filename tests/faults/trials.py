@@ -115,10 +115,11 @@ class Bench:
         self.right: dict[str, Any] = {}
         self.usual: dict[str, float] = {}
         for phase in dict.fromkeys([*phases, "compile"]):  # that one is made after each trial, too
-            self._prepare(phase if phase in phases else "predict")
-            started = time.monotonic()
-            self.right[phase] = self.calls[phase]()
-            self.usual[phase] = time.monotonic() - started
+            for _ in range(2):  # the first took longer, perhaps; a fault that comes after the end tries nothing
+                self._prepare(phase if phase in phases else "predict")
+                started = time.monotonic()
+                self.right[phase] = self.calls[phase]()
+                self.usual[phase] = min(self.usual.get(phase, np.inf), time.monotonic() - started)
             if phase in COLD and phase in phases:
                 self.cluster.run(remember)
         self.shared = shared_memory()

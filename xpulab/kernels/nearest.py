@@ -32,8 +32,7 @@ from xpulab.kernels.tiles import ROOMS, Tile, default_tile, size_class
 __all__ = ["Labels", "Tile", "find_nearest", "new_labels", "tile_for"]
 
 _RING = 2 * BLOCK  # rows side by side: those of a block, and what the blocks before left over
-_LINE = 64  # bytes that memory moves at a time, or a multiple of it
-_BURST = 32  # lines of wide rows that are asked for at a time, at least
+_BURST = 512  # numbers of wide rows that are asked for at a time, at least
 _LEAST_CENTERS = 48  # with fewer, copying a row costs about as much as comparing it with all of them
 _LEAST_WORK = 512  # centres times features
 _MOST_LISTED = 0.75  # of all rows: with more, looking at every row where it lies is faster than listing and copying
@@ -246,11 +245,9 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
     n_scores = n_rows * n_centers
     tiled = room_for > 0
     tile_size = max(1, room_for * n_rows)
-    lines_of_feature = BLOCK * dtype.itemsize // _LINE
-    per_line = _LINE // dtype.itemsize
     stride, mine = (n_items, 1) if tile.spread else (1, 0)
     # A row's numbers are far apart, and those of many features would push each other out of the cache: they are copied
-    # feature by feature, and the lines that come next are asked for in bursts between the groups of centres.
+    # feature by feature, and the next ones asked for little by little.
     narrow = 0 < room_for <= 16
     local = _chunk(room_for, tile) > 0
     chunk = max(1, _chunk(room_for, tile))
@@ -294,7 +291,6 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
         first_row = group * span
         last_row = min(first_row + span, n)
         ring = group * (d * _RING + BLOCK)
-        lines = d * lines_of_feature
         slacks = ring + d * _RING
         labelled = group * BLOCK
         seen = first_row // BLOCK - 1
@@ -304,6 +300,9 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
         for block in range(first_row // BLOCK, (last_row + (BLOCK - 1)) // BLOCK):
             data_of_block = block * (d * BLOCK)
             before = taken
+            # The rows that come next are loaded while these are compared: the device would wait and compute in turns.
+            if narrow and lane == 0:
+                prefetch(data, index(data_of_block + d * BLOCK), index(d * BLOCK))
             if bounded:
                 for row in range(block * BLOCK, min(block * BLOCK + BLOCK, n)):
                     old = labels[index(row)]
@@ -347,14 +346,10 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
                         for f in range(d):
                             for r in range(n_rows):
                                 x[f * n_rows + r] = stage[index(ring + f * _RING + place + r * n_items + lane)]
-                # While the distances are computed, the rows that come next are loaded: the device would otherwise wait
-                # for memory and compute in turns.
-                next_line = (block + 1) * lines
-                last_line = next_line + (block - seen) * lines
-                burst = max(_BURST, ((block - seen) * lines + n_groups - 1) // n_groups)
+                ahead = (block + 1) * (d * BLOCK)
+                end = ahead + (block - seen) * (d * BLOCK)
+                burst = max(_BURST, (end - ahead + n_groups - 1) // n_groups)
                 seen = block
-                if narrow and lane == 0 and next_line < last_line:
-                    prefetch(data, index(next_line * per_line), index((last_line - next_line) * per_line))
                 for c in range(n_groups):
                     if local and c // chunk != loaded:
                         loaded = c // chunk
@@ -364,10 +359,10 @@ def _nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bo
                         for i in range(lane, last - first, n_items):
                             shared[index(i)] = parameters[index(centers + first + i)]
                         group_barrier(item.get_group())
-                    if not narrow and next_line < last_line:
+                    if not narrow and ahead < end:
                         if lane == 0:
-                            prefetch(data, index(next_line * per_line), index(burst * per_line))
-                        next_line += burst
+                            prefetch(data, index(ahead), index(burst))
+                        ahead += burst
                     for j in range(n_centers):
                         for r in range(n_rows):
                             score[j * n_rows + r] = parameters[index(d + c * n_centers + j)]
