@@ -55,3 +55,14 @@ def test_the_views_are_measured() -> None:
     assert done.returncode == 0, done.stderr
     assert "ratio of a pair" in done.stdout
     assert "the kernel's CPU time for views" in done.stdout
+
+
+@pytest.mark.cluster
+def test_the_kernels_of_an_iteration_are_measured() -> None:
+    options = ["--rows", "3000", "--features", "14", "--clusters", "8", "--iterations", "3"]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "kernels.py"), *options], capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the nearest centre of each row" in done.stdout
+    assert "of fused multiply-adds" in done.stdout

@@ -133,6 +133,11 @@ class Prepared:
     """A launch to be made again and again: of the same kernel, on the same arrays, with the same numbers.
 
     Made by `prepare`; a call starts it, as `launch` does. It keeps the arrays alive.
+
+    Attributes
+    ----------
+    name : str
+        The kernel's, as the compiler made it.
     """
 
     def __init__(
@@ -145,8 +150,8 @@ class Prepared:
                 "fewer rows"
             )
         self._device = device
-        self._specialisation = specialisation
-        self._keep = passed, keep
+        self.name = specialisation.name
+        self._keep = specialisation, passed, keep
         values = [value for p in passed for value in p[1]]
         self._submit = submission(
             device.queue, specialisation.kernel.addressof_ref(), values, specialisation.kinds, groups * size, size
@@ -157,8 +162,7 @@ class Prepared:
         event = self._submit()
         if event is None:
             raise KernelLaunchError(
-                f"{self._specialisation.name}: {self._device.name} did not take {self._asked}; "
-                "its memory may be full: use fewer rows"
+                f"{self.name}: {self._device.name} did not take {self._asked}; its memory may be full: use fewer rows"
             )
         self._device.track(event, self)
 

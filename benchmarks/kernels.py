@@ -1,0 +1,82 @@
+"""Where an iteration of Lloyd goes, kernel by kernel, on one engine alone, beside what its cores can do at most.
+
+python benchmarks/kernels.py --rows 100000 --features 256 --clusters 127
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+from kmeans import limit
+
+import xpulab
+from xpulab.rendering import table_text
+
+#: The kernels of an iteration, by what stands in the names that the compiler gives them.
+KERNELS = {"nearest": "the nearest centre of each row", "moves": "rows that move from sum to sum"}
+
+
+def profile(task: Any, rows: int, features: int, clusters: int, iterations: int) -> dict[str, list[float]]:
+    """On the engine: seconds of each kernel in each iteration, by the device's clock, and of a sum of all numbers."""
+    from xpulab.kernels import dense
+    from xpulab.kernels.rows import Rows
+
+    device, seen = task.device, []
+    X = np.random.default_rng(0).normal(size=(rows, features)).astype(np.float32)
+    block, labels, centers = Rows.upload(device, X), dense.new_labels(device, rows), X[:clusters]
+    track = device.track
+    device.track = lambda event, arguments: (seen.append((arguments.name, event)), track(event, arguments))
+    found = defaultdict(list)
+    try:
+        for i in range(iterations + 1):
+            sums, weights, _ = dense.lloyd_step(block, None, centers, labels)
+            centers = (sums / np.maximum(weights, 1)[:, None]).astype(np.float32)
+            device.wait()
+            for name, event in seen:
+                found[re.search("|".join(KERNELS), name)[0]].append(event.seconds())
+            seen.clear()
+            if i == 0:  # it has compiled: begin again
+                found.clear()
+                labels, centers = dense.new_labels(device, rows), X[:clusters]
+    finally:
+        device.track = track
+    for _ in range(5):
+        started = time.perf_counter()
+        X.sum()
+        found["sum"].append(time.perf_counter() - started)
+    return dict(found)
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--features", type=int, default=256)
+    parser.add_argument("--clusters", type=int, default=127)
+    parser.add_argument("--iterations", type=int, default=20)
+    asked = parser.parse_args()
+    rate = limit([0])["float32"]  # one engine has all cores
+    with xpulab.XPUCluster(1, timeout=120) as cluster:
+        (found,) = cluster.run(profile, asked.rows, asked.features, asked.clusters, asked.iterations)
+    products = 2 * asked.rows * asked.features * asked.clusters / rate / 1e6
+    size = 4 * asked.rows * asked.features
+    read = min(found["sum"])
+    print(
+        f"{asked.rows:,} x {asked.features} float32, {asked.clusters} clusters, {asked.iterations} iterations, 1 engine"
+    )
+    print(f"all comparisons take {products:.1f} ms at the {rate:.0f} GFLOP/s of fused multiply-adds that it reaches")
+    print(f"numpy.sum of the rows takes {1e3 * read:.1f} ms, {size / read / 1e9:.1f} GB/s\n")
+    lines = [
+        [what, *(f"{1e3 * number:.1f}" for number in (found[name][0], np.median(found[name]), np.mean(found[name])))]
+        for name, what in KERNELS.items()
+    ]
+    print(table_text(["ms an iteration", "first", "median", "mean"], lines, "lrrr"))
+
+
+if __name__ == "__main__":
+    main()
