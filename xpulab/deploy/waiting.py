@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,17 +12,20 @@ from xpulab.board import awaited
 
 __all__ = ["told_of_waiting"]
 
+_PATIENCE = 1.0  # seconds: rows that are released in another thread, say, are waited for in silence
+
 
 @contextlib.contextmanager
 def told_of_waiting(title: str) -> Iterator[Callable[[Any, int], None]]:
-    """Watch a call, see `XPUCluster.call`; a report of this title is open from the moment it has to wait to its end."""
+    """Watch a call, see `XPUCluster.call`; if it waits for a second, a report of this title is open until its end."""
     with contextlib.ExitStack() as shown:
         handle: progress.ProgressHandle[progress.TaskReport] | None = None
+        begun = time.monotonic()
 
         def watch(records: Any, number: int) -> None:
             nonlocal handle
             other = awaited(records, number)
-            if other and handle is None:
+            if other and handle is None and time.monotonic() - begun > _PATIENCE:
                 handle = shown.enter_context(progress.open(progress.TaskReport(title)))
             if handle is not None:
                 handle.report.message = f"waits for {other}" if other else ""
