@@ -12,12 +12,12 @@ from xpulab.board import awaited
 
 __all__ = ["told_of_waiting"]
 
-_PATIENCE = 1.0  # seconds: rows that are released in another thread, say, are waited for in silence
+_PATIENCE = 0.3  # seconds: rows that are released in another thread, say, are waited for in silence
 
 
 @contextlib.contextmanager
 def told_of_waiting(title: str) -> Iterator[Callable[[Any, int], None]]:
-    """Watch a call, see `XPUCluster.call`; if it waits for a second, a report of this title is open until its end."""
+    """Watch a call, see `XPUCluster.call`; if it waits for a moment, a report of this title is open until its end."""
     with contextlib.ExitStack() as shown:
         handle: progress.ProgressHandle[progress.TaskReport] | None = None
         begun = time.monotonic()
