@@ -172,10 +172,10 @@ def limit(cores: list[int]) -> dict[str, float]:
     import xpulab
 
     with xpulab.XPUCluster(len(cores), timeout=120) as cluster:
-        return {dtype: sum(cluster.run(_multiply_add, dtype)) for dtype in ("float32", "float64")}
+        return {dtype: sum(cluster.run(multiply_add, dtype)) for dtype in ("float32", "float64")}
 
 
-def _multiply_add(task: Any, dtype: str) -> float:
+def multiply_add(task: Any, dtype: str) -> float:
     from numba_dpex.kernel_api import PrivateArray
 
     from xpulab.kernels.launch import fma, index, launch

@@ -36,33 +36,34 @@ def test_a_small_sample_against_scikit_learn(tmp_path: Path) -> None:
     assert "of FMA limit" in done.stdout
 
 
-@pytest.mark.cluster
-def test_the_explorer_and_scikit_learn_count_the_same_picture() -> None:
-    command = [sys.executable, str(BENCHMARKS / "explore.py"), "--rows", "2e4", "--repeats", "2"]
+def printed(script: str, *options: str) -> str:
+    command = [sys.executable, str(BENCHMARKS / script), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
-    assert "20,000 x 2, ms" in done.stdout
-    assert "next iteration" in done.stdout
-    assert "by scikit-learn and NumPy" in done.stdout
+    return done.stdout
 
 
 @pytest.mark.cluster
-def test_the_views_are_measured() -> None:
-    options = ["--engines", "1", "--rows", "2000", "--seconds", "0.3", "--repeats", "1"]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "views.py"), *options], capture_output=True, text=True, timeout=250
-    )
-    assert done.returncode == 0, done.stderr
-    assert "ratio of a pair" in done.stdout
-    assert "the kernel's CPU time for views" in done.stdout
-
-
-@pytest.mark.cluster
-def test_the_kernels_of_an_iteration_are_measured() -> None:
-    options = ["--rows", "3000", "--features", "14", "--clusters", "8", "--iterations", "3"]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "kernels.py"), *options], capture_output=True, text=True, timeout=250
-    )
-    assert done.returncode == 0, done.stderr
-    assert "the nearest centre of each row" in done.stdout
-    assert "of fused multiply-adds" in done.stdout
+@pytest.mark.parametrize(
+    ("script", "options", "words"),
+    [
+        (
+            "explore.py",
+            "--rows 2e4 --repeats 2",
+            ["20,000 x 2, ms", "next iteration", "by scikit-learn and NumPy"],
+        ),
+        (
+            "views.py",
+            "--engines 1 --rows 2000 --seconds 0.3 --repeats 1",
+            ["ratio of a pair", "the kernel's CPU time for views"],
+        ),
+        (
+            "kernels.py",
+            "--rows 3000 --features 14 --clusters 8 --iterations 3",
+            ["the nearest centre of each row", "of fused multiply-adds"],
+        ),
+    ],
+)
+def test_a_small_sample_is_measured(script: str, options: str, words: list[str]) -> None:
+    text = printed(script, *options.split())
+    assert [word for word in words if word not in text] == []
