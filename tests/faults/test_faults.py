@@ -60,7 +60,23 @@ def test_one_silent_engine_is_stuck_and_all_together_are_asleep(sleeping: bool) 
         found.append(silence.stuck(beats, now))
     assert found == [[]] * 12 if sleeping else found == [[]] * 7 + [[1]] * 5
     beats += [1, 0, 0]
-    assert silence.stuck(beats, 6.0) == ([1, 2] if sleeping else [1])
+    assert silence.stuck(beats, 6.0) == ([] if sleeping else [1])  # the others wake a moment later
+    assert silence.stuck(beats + [0, 0, 1], 6.5) == ([] if sleeping else [1])
+
+
+def test_an_engine_that_does_not_wake_with_the_others_is_stuck() -> None:
+    silence = Silence(3.0)
+    beats = np.zeros(2)
+    for now in np.arange(0, 20, 0.5):
+        assert silence.stuck(beats, now) == []
+    woken = [silence.stuck(beats := beats + [0, 1], now) for now in np.arange(20, 25, 0.5)]
+    assert woken[0] == [] and woken[-1] == [0]
+
+
+def test_all_that_sleep_too_long_are_stuck() -> None:
+    silence = Silence(3.0)
+    found = [silence.stuck(np.zeros(2), now) for now in np.arange(0, 40, 0.5)]
+    assert found[60] == [] and found[61] == [0, 1]
 
 
 def test_time_that_this_process_slept_does_not_count() -> None:

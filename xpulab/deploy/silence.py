@@ -26,6 +26,7 @@ class Silence:
         self._limit = limit
         self._beats: npt.NDArray[np.float64] | None = None
         self._silent = np.zeros(0)
+        self._alone = np.zeros(0)  # of it, what passed while another was heard of
         self._looked = 0.0
 
     def stuck(self, heartbeats: npt.NDArray[np.float64], now: float | None = None) -> list[int]:
@@ -40,17 +41,20 @@ class Silence:
         """
         now = time.monotonic() if now is None else now
         if self._beats is None:
-            self._beats, self._silent, self._looked = heartbeats.copy(), np.zeros(len(heartbeats)), now
+            self._beats, self._looked = heartbeats.copy(), now
+            self._silent, self._alone = np.zeros(len(heartbeats)), np.zeros(len(heartbeats))
             return []
         heard = heartbeats != self._beats
-        self._silent += min(now - self._looked, _LONGEST_STEP)
-        self._silent[heard] = 0
+        step = min(now - self._looked, _LONGEST_STEP)
+        self._silent += step
+        # Engines that are stopped together give their last signs, and the first ones after it, a moment apart.
+        if self._silent.min() < self._limit / 2:
+            self._alone += step
+        self._silent[heard] = self._alone[heard] = 0
         self._looked = now
         self._beats[:] = heartbeats
-        # Engines that are stopped together give their last signs a moment apart.
-        asleep = (self._silent > self._limit / 2).all()
-        limit = self._limit * (ALL if asleep else 1)
-        return [int(rank) for rank in np.flatnonzero(self._silent > limit)]
+        stuck = (self._alone > self._limit) | (self._silent > self._limit * ALL)
+        return [int(rank) for rank in np.flatnonzero(stuck)]
 
     def unheard(self, least: float) -> dict[int, float]:
         """The engines that have given no sign for `least` seconds, as of the last look: rank -> seconds."""
