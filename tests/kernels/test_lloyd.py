@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.spatial.distance import cdist
 
+from xpulab.kernels import nearest
 from xpulab.kernels.lloyd import assign, inertia, labels_to_host, lloyd_step, new_labels, own_distances
 from xpulab.kernels.rows import Rows
 
@@ -68,6 +69,23 @@ def test_lloyd_step_against_numpy(device, n, d, k, dtype, weighted):
         np.testing.assert_allclose(sums, expected_sums, rtol=0, atol=TOLERANCE[dtype] / 10 * scale)
         np.testing.assert_allclose(totals, expected_totals, rtol=TOLERANCE[dtype])
         centers = np.where(totals[:, None] > 0, sums / np.maximum(totals, 1e-9)[:, None], centers).astype(dtype)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("k", [8, 64])
+def test_where_each_group_has_no_room_for_sums_a_kernel_of_its_own_makes_them(device, monkeypatch, k, weighted):
+    X, shift, centers, weights = problem(10007, 14, k, np.float32)
+    rows = Rows.upload(device, X, weights if weighted else None)
+    alone, together = new_labels(device, len(X)), new_labels(device, len(X))
+    for _ in range(5):
+        expected = lloyd_step(rows, shift, centers, together)
+        with monkeypatch.context() as no_room:
+            no_room.setattr(nearest, "MAX_BYTES", 0)
+            found = lloyd_step(rows, shift, centers, alone)
+        for ours, right in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, right, rtol=0, atol=1e-7 * len(X))
+        np.testing.assert_array_equal(labels_to_host(alone, len(X)), labels_to_host(together, len(X)))
+        centers = (expected[0] / np.maximum(expected[1], 1)[:, None]).astype(np.float32)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -31,17 +31,24 @@ CASES += [(replace(tile, local=local), dtype, d) for tile, local, dtype, d in LO
 
 
 def same_labels(device: Device, X: np.ndarray, centers: np.ndarray, tile: Tile | None, bounded: bool) -> Any:
-    """Labels after the centres were there, a little further, and back."""
+    """Labels after the centres were there, a little further, and back; the sums have moved with them."""
     rows, labels = Rows.upload(device, X), nearest.new_labels(device, len(X))
     labels._pause = 0
+    sums = np.zeros((len(centers), X.shape[1] + 1))
     for now in (centers, centers + X.dtype.type(1e-3), centers):
-        find_nearest(rows, X[0], now, labels, bounded, tile)
+        partial = find_nearest(rows, X[0], now, labels, bounded, tile, "moved")
+        assert partial is not None
+        partial.add_to(sums)
     assert bool(labels.span) == bounded
-    return lloyd.labels_to_host(labels, len(X))
+    found = lloyd.labels_to_host(labels, len(X))
+    one_hot = np.eye(len(centers))[found]
+    np.testing.assert_allclose(sums[:, :-1], one_hot.T @ (X - X[0]).astype(np.float64), rtol=0, atol=1e-4)
+    np.testing.assert_array_equal(sums[:, -1], one_hot.sum(axis=0))
+    return found
 
 
 @pytest.mark.parametrize(("tile", "dtype", "d"), CASES, ids=str)
-def test_every_tile_gives_the_labels_of_the_default(
+def test_every_tile_gives_the_labels_of_the_default_and_sums_its_own(
     device: Device, monkeypatch: pytest.MonkeyPatch, tile: Tile, dtype: np.dtype[Any], d: int
 ) -> None:
     monkeypatch.setattr(nearest, "_LEAST_CENTERS", 3)

@@ -13,19 +13,15 @@ from typing import Any
 import dpctl.tensor as dpt
 import numpy as np
 import numpy.typing as npt
-from numba_dpex.kernel_api import group_barrier
 
-from xpulab.kernels.host import add_partial_sums
 from xpulab.kernels.launch import fma, index, launch
+from xpulab.kernels.moves import BATCH, MAX_BYTES, MAX_COUNT, QUEUE, PartialSums, move
 from xpulab.kernels.nearest import Labels, find_nearest, new_labels
 from xpulab.kernels.rows import BLOCK, SPAN, Rows
 
 __all__ = ["Labels", "assign", "inertia", "labels_to_host", "lloyd_step", "new_labels", "own_distances"]
 
-_LANES = 16  # features of a work-group that moves rows between the sums
-_BATCH = 16  # rows that it copies side by side at a time
-_MAX_COUNT = 2**22  # rows of a partial sum; float32 counts exactly to 2**24
-_MAX_PARTIAL_BYTES = 64 << 20
+_ITEMS = 16  # of a work-group that moves rows between the sums
 _NEAR_BYTES = 128 << 10  # of rows, that stay in a core's second cache
 
 
@@ -61,9 +57,10 @@ def lloyd_step(
     if rows.n_samples == 0:
         return np.zeros((k, d)), np.zeros(k), 0
     fresh = _starts_anew(rows, shift, k, labels)
-    parameters = find_nearest(rows, shift, centers, labels)
-    changed = _moves(rows, parameters, k, labels, fresh)
+    partial = find_nearest(rows, shift, centers, labels, sums="all" if fresh else "moved")
+    partial = partial or _moves(rows, k, labels, fresh)
     assert labels.sums is not None
+    changed = partial.add_to(labels.sums)
     return labels.sums[:, :d].copy(), labels.sums[:, d].copy(), changed
 
 
@@ -103,31 +100,43 @@ def own_distances(
 
 
 @cache
-def _moves_kernel(dtype: np.dtype[Any], weighted: bool, listed_only: bool) -> Any:
+def _moves_kernel(dtype: np.dtype[Any], listed_only: bool) -> Any:
     number = dtype.type
     zero = number(0)
     one = number(1)
 
     def moves(  # type: ignore[no-untyped-def]
-        item, data, d, weights, n, n_spans, span, bits, shift, labels, listed, counts, fresh, k, stage, centers, sums
+        item,
+        data,
+        d,
+        weights,
+        weighted,
+        n,
+        n_spans,
+        span,
+        bits,
+        shift,
+        labels,
+        listed,
+        counts,
+        fresh,
+        k,
+        queue,
+        stage,
+        sums,
     ):
-        # sums: per worker (k, 2, width), the sums and what they had to round off; then the changes of each worker.
-        # stage, of each worker: rows on their way (_BATCH, width); centers: where each goes to and where it comes from.
-        # What is the same for the work-group is done by every item alike, which a CPU's compiler makes scalar: a row's
-        # numbers are far apart, and gathering them by lanes takes three times as long.
+        # sums: per worker (k, 2, width), as `move` takes them; then the changes of each worker.
         worker = item.get_group().get_group_id(0)
         workers = item.get_group().get_group_range(0)
         lane = item.get_local_id(0)
-        n_tiles = d // _LANES + 1
-        width = n_tiles * _LANES
-        base = worker * (2 * width) * k + lane
-        staged = worker * (_BATCH * width)
-        ends = worker * (2 * _BATCH)
-        for j in range(2 * n_tiles * k):
-            sums[index(base + j * _LANES)] = zero
-        for j in range(_BATCH * n_tiles):
-            stage[index(staged + j * _LANES + lane)] = zero
-        group_barrier(item.get_group())
+        width = (d // _ITEMS + 1) * _ITEMS
+        base = worker * (2 * width) * k
+        staged = worker * (BATCH * width)
+        queued = worker * (3 * QUEUE)
+        for j in range(lane, 2 * width * k, _ITEMS):
+            sums[index(base + j)] = zero
+        for j in range(lane, BATCH * width, _ITEMS):
+            stage[index(staged + j)] = zero
         changed = np.int32(0)
         waiting = 0
         last_span = (worker + 1) * n_spans // workers - 1
@@ -149,71 +158,44 @@ def _moves_kernel(dtype: np.dtype[Any], weighted: bool, listed_only: bool) -> An
                     if fresh != 0:
                         old = np.int32(-1)
                     if new != old:
-                        weight = weights[index(row)] if weighted else one
-                        at = row // BLOCK * d * BLOCK + row % BLOCK
-                        to = staged + waiting * width
-                        for f in range(d):
-                            x = data[index(at + f * BLOCK)] - shift[index(f)]
-                            stage[index(to + f)] = x * weight if weighted else x
-                        stage[index(to + d)] = weight
-                        centers[index(ends + waiting)] = new
-                        centers[index(ends + _BATCH + waiting)] = old
+                        queue[index(queued + waiting)] = row // BLOCK * d * BLOCK + row % BLOCK
+                        queue[index(queued + QUEUE + waiting)] = new
+                        queue[index(queued + 2 * QUEUE + waiting)] = old
                         waiting += 1
-                last = i == count and s == last_span
-                if waiting == _BATCH or last:
-                    group_barrier(item.get_group())
-                    for j in range(waiting):
-                        for side in range(2):
-                            center = centers[index(ends + side * _BATCH + j)]
-                            if center >= 0:
-                                for tile in range(n_tiles):
-                                    x = stage[index(staged + j * width + tile * _LANES + lane)]
-                                    y = x if side == 0 else -x
-                                    here = base + center * (2 * width) + tile * _LANES
-                                    # Knuth's exact addition: `error` is what `after` had to round off.
-                                    before = sums[index(here)]
-                                    after = before + y
-                                    part = after - before
-                                    error = (before - (after - part)) + (y - part)
-                                    sums[index(here)] = after
-                                    sums[index(here + width)] += error
+                if waiting == BATCH or (i == count and s == last_span):
+                    move(
+                        item, lane, _ITEMS, 1, 0, data, d, shift, weights, weighted, one, queue, queued, waiting,
+                        stage, staged, sums, base,
+                    )  # fmt: skip
                     waiting = 0
-                    group_barrier(item.get_group())
         if lane == 0:
             sums[index(workers * (2 * width) * k + worker)] = number(changed)
 
     return moves
 
 
-def _moves(rows: Rows, parameters: dpt.usm_ndarray, k: int, labels: Labels, fresh: bool) -> int:
-    """Bring the sums up to date with the labels; how many have changed."""
-    d = rows.n_features
-    width = (d // _LANES + 1) * _LANES
+def _moves(rows: Rows, k: int, labels: Labels, fresh: bool) -> PartialSums:
+    """What has to be added to the sums, for the labels as they are."""
     span = labels.span or SPAN
     n_spans = -(-rows.n_samples // span)
-    workers = min(n_spans, _count_workers(rows, 2 * k * width * rows.dtype.itemsize))
-    size = workers * k * 2 * width
-    sums = labels.scratch("sums", size + workers, rows.dtype)
-    weights = parameters if rows.sample_weight is None else rows.sample_weight
+    workers = min(n_spans, _count_workers(rows, PartialSums.bytes_each(rows, k, _ITEMS)))
+    partial = PartialSums.of(rows, k, workers, _ITEMS, labels.scratch)
+    parameters = labels.scratch("parameters", 0, rows.dtype)  # of the search: it begins with the shift
+    weights, weighted = rows.weights_or(parameters)
     counts = labels.current if labels.counts is None else labels.counts
-    kernel = _moves_kernel(rows.dtype, rows.sample_weight is not None, labels.span > 0)
-    stage = labels.scratch("moving", workers * _BATCH * width, rows.dtype)
-    centers = labels.scratch("between", workers * 2 * _BATCH, np.int32)
     labels.launch(
-        kernel, workers, _LANES,
-        rows.data, np.int64(d), weights, np.int64(rows.n_samples), np.int64(n_spans), np.int64(span),
-        np.int32(span.bit_length() - 1), parameters, labels.current, labels.listed, counts,
-        np.int64(fresh), np.int64(k), stage, centers, sums,
+        _moves_kernel(rows.dtype, labels.span > 0), workers, _ITEMS,
+        rows.data, np.int64(rows.n_features), weights, weighted, np.int64(rows.n_samples), np.int64(n_spans),
+        np.int64(span), np.int32(span.bit_length() - 1), parameters, labels.current, labels.listed, counts,
+        np.int64(fresh), np.int64(k), partial.queue, partial.stage, partial.sums,
     )  # fmt: skip
-    assert labels.sums is not None
-    partial = rows.device.fetch(sums, stop=size + workers)
-    return int(add_partial_sums(partial, workers, width, labels.sums))
+    return partial
 
 
 def _count_workers(rows: Rows, bytes_each: int) -> int:
     """How many partial sums of all centres are made: enough for the device, few enough to add and to store."""
-    most = max(1, min(rows.n_spans, _MAX_PARTIAL_BYTES // bytes_each))
-    return max(min(4 * rows.device.compute_units, most), -(-rows.n_samples // _MAX_COUNT))
+    most = max(1, min(rows.n_spans, MAX_BYTES // bytes_each))
+    return max(min(4 * rows.device.compute_units, most), -(-rows.n_samples // MAX_COUNT))
 
 
 def _starts_anew(rows: Rows, shift: npt.NDArray[Any] | None, k: int, labels: Labels) -> bool:

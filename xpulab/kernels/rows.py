@@ -157,6 +157,10 @@ class Rows:
             return np.zeros(self.n_features, self.dtype)
         return np.ascontiguousarray(shift, self.dtype)
 
+    def weights_or(self, other: dpt.usm_ndarray) -> tuple[dpt.usm_ndarray, np.int32]:
+        """The weights and 1, or another array and 0: what a kernel is given that reads weights if there are any."""
+        return (other, np.int32(0)) if self.sample_weight is None else (self.sample_weight, np.int32(1))
+
 
 def weighted(rows: Rows, sample_weight: npt.NDArray[Any]) -> Rows:
     """The same rows, not copied, with other weights (n_samples,)."""
@@ -261,15 +265,16 @@ def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None
 
 
 @cache
-def _column_kernel(squared: bool) -> Any:
+def _column_kernel(dtype: np.dtype[Any], squared: bool) -> Any:
     blocks_of_span = SPAN // BLOCK
+    zero = dtype.type(0)
 
     def column(item, data, n_features, n, first, shift, partial):  # type: ignore[no-untyped-def]
         span = first + item.get_group().get_group_id(0) // n_features
         f = item.get_group().get_group_id(0) % n_features
         lane = item.get_local_id(0)
         middle = shift[index(f)]
-        total = middle - middle
+        total = zero
         for b in range(blocks_of_span):
             block = span * blocks_of_span + b
             if block * BLOCK + lane < n:
@@ -306,7 +311,7 @@ def column_sums(rows: Rows, shift: npt.NDArray[Any] | None = None, squared: bool
     for first in range(0, rows.n_spans, step):
         n_spans = min(step, rows.n_spans - first)
         launch(
-            rows.device, _column_kernel(squared), n_spans * d, BLOCK,
+            rows.device, _column_kernel(rows.dtype, squared), n_spans * d, BLOCK,
             rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(first), middle, partial,
         )  # fmt: skip
         found = rows.device.fetch(partial, stop=n_spans * d * BLOCK)

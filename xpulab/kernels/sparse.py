@@ -406,7 +406,9 @@ def _moves(rows: SparseRows, k: int, labels: SparseLabels, fresh: bool) -> tuple
 
 
 @cache
-def _own_kernel() -> Any:
+def _own_kernel(dtype: np.dtype[Any]) -> Any:
+    zero = dtype.type(0)
+
     def own(item, data, indices, indptr, n, d, centers, norms, labels, out):  # type: ignore[no-untyped-def]
         row = item.get_global_id(0)
         if row < n:
@@ -416,7 +418,7 @@ def _own_kernel() -> Any:
                 c = centers[index(label * d + indices[index(i)])]
                 x = data[index(i)] - c
                 total = fma(x, x, fma(-c, c, total))
-            out[index(row)] = max(total, total - total)
+            out[index(row)] = max(total, zero)
 
     return own
 
@@ -429,7 +431,7 @@ def own_distances(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], label
     out = device.empty(n, rows.dtype)
     norms = np.einsum("ij,ij->i", centers, centers, dtype=np.float64).astype(rows.dtype)
     launch(
-        device, _own_kernel(), -(-n // _ITEMS), _ITEMS,
+        device, _own_kernel(rows.dtype), -(-n // _ITEMS), _ITEMS,
         rows.data, rows.indices, rows.indptr, np.int64(n), np.int64(rows.n_features),
         device.array(np.ascontiguousarray(centers, rows.dtype)), device.array(norms), labels.current, out,
     )  # fmt: skip
@@ -495,7 +497,9 @@ def _potential_kernel(dtype: np.dtype[Any], weighted_: bool) -> Any:
 
 
 @cache
-def _closer_kernel() -> Any:
+def _closer_kernel(dtype: np.dtype[Any]) -> Any:
+    zero = dtype.type(0)
+
     def closer(item, data, indices, indptr, squares, n, center, closest):  # type: ignore[no-untyped-def]
         # center: its squared norm, then -2 * its numbers
         row = item.get_global_id(0)
@@ -503,7 +507,7 @@ def _closer_kernel() -> Any:
             distance = center[index(0)] + squares[index(row)]
             for i in range(indptr[index(row)], indptr[index(row + 1)]):
                 distance = fma(data[index(i)], center[index(indices[index(i)] + 1)], distance)
-            closest[index(row)] = min(closest[index(row)], max(distance, distance - distance))
+            closest[index(row)] = min(closest[index(row)], max(distance, zero))
 
     return closer
 
@@ -546,7 +550,7 @@ def accept(state: SparseSeeding, j: int) -> None:
     if n:
         center = rows.device.array(_by_feature(state.tried[j : j + 1], rows.dtype, 1))
         launch(
-            rows.device, _closer_kernel(), -(-n // _ITEMS), _ITEMS,
+            rows.device, _closer_kernel(rows.dtype), -(-n // _ITEMS), _ITEMS,
             rows.data, rows.indices, rows.indptr, rows.squares, np.int64(n), center, state.closest,
         )  # fmt: skip
 

@@ -234,4 +234,5 @@ class Tuner:
 @cache
 def _code() -> str:
     """What the speeds are of: they do not outlive a change of the kernel."""
-    return hashlib.sha256((Path(__file__).parent / "nearest.py").read_bytes()).hexdigest()
+    sources = [(Path(__file__).parent / name).read_bytes() for name in ("compare.py", "moves.py", "nearest.py")]
+    return hashlib.sha256(b"".join(sources)).hexdigest()

@@ -1,0 +1,280 @@
+"""The kernel of `find_nearest`: rows are compared with all centres, tile by tile."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba_dpex.kernel_api import PrivateArray, group_barrier
+
+from xpulab.kernels.launch import fma, index, prefetch
+from xpulab.kernels.moves import BATCH, QUEUE, move
+from xpulab.kernels.rows import BLOCK
+from xpulab.kernels.tiles import Tile
+
+__all__ = ["RING", "chunk_of", "nearest_kernel"]
+
+RING = 2 * BLOCK  # rows side by side: those of a block, and what the blocks before left over
+_BURST = 512  # numbers of wide rows that are asked for at a time, at least
+
+
+def chunk_of(room_for: int, tile: Tile) -> int:
+    """Groups of centres that are in local memory together; 0 for none, or where there is no bound on its size."""
+    return max(1, tile.local // (room_for * tile.centers)) if tile.local and room_for else 0
+
+
+@cache
+def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bool, summing: bool) -> Any:
+    """The kernel for at most `room_for` features, or for any number where that is 0; the tile's span is not used."""
+    number = dtype.type
+    infinity, zero = number(np.inf), number(0)
+    most = number(1 - 1e-4)
+    none = number(-1)
+    one = np.int32(1)
+    block_mask = np.int32(BLOCK - 1)
+    ring_mask = RING - 1
+    n_rows, n_centers, n_items = tile.rows, tile.centers, tile.items
+    step = n_rows * n_items
+    n_scores = n_rows * n_centers
+    tiled = room_for > 0
+    tile_size = max(1, room_for * n_rows)
+    stride, mine = (n_items, 1) if tile.spread else (1, 0)
+    # A row's numbers are far apart, and those of many features would push each other out of the cache: they are copied
+    # feature by feature, and the next ones asked for little by little.
+    narrow = 0 < room_for <= 16
+    local = chunk_of(room_for, tile) > 0
+    chunk = max(1, chunk_of(room_for, tile))
+    copying = bounded and not tiled  # even whole blocks, because the distances read the copy
+    unit = number(1)
+
+    def nearest(  # type: ignore[no-untyped-def]
+        item,
+        data,
+        n,
+        d,
+        parameters,
+        n_groups,
+        k,
+        span,
+        bits,
+        rounding,
+        labels,
+        slack,
+        listed,
+        counts,
+        stage,
+        found,
+        shared,
+        weights,
+        weighted,
+        fresh,
+        queue,
+        moving,
+        sums,
+    ):
+        # parameters: shift (d), squared norms (n_groups * n_centers), then -2 * centres (n_groups, d, n_centers), then
+        # for each centre by how much the slack of its rows has shrunk; then twice the largest of the norms, and by how
+        # much the slacks are rounded.
+        # stage, of each group: the rows side by side (d, RING), then the new slacks; found: their labels.
+        # shared: some of the centres, in the same order.
+        # queue, moving, sums: of each group, see `move`; at the end of the sums how many labels each has changed.
+        group = item.get_group().get_group_id(0)
+        n_spans = item.get_group().get_group_range(0)
+        lane = item.get_local_id(0)
+        centers = d + n_groups * n_centers
+        moved = centers + n_groups * n_centers * d
+        largest = parameters[index(moved + k)]
+        margin = parameters[index(moved + k + 1)]
+        x = PrivateArray(tile_size, number)
+        least = PrivateArray(n_rows, number)
+        second = PrivateArray(n_rows, number)
+        label = PrivateArray(n_rows, np.int32)
+        score = PrivateArray(n_scores, number)
+        first_row = group * span
+        last_row = min(first_row + span, n)
+        ring = group * (d * RING + BLOCK)
+        slacks = ring + d * RING
+        labelled = group * BLOCK
+        seen = first_row // BLOCK - 1
+        loaded = -1  # which of the chunks of centres is in local memory
+        taken = 0  # rows of the span that are listed
+        done = 0  # of them, those that have been compared
+        changed = 0
+        waiting = 0  # rows in the queue
+        queued = group * (3 * QUEUE)
+        width = (d // n_items + 1) * n_items
+        if summing:
+            for i in range(lane, 2 * width * k, n_items):
+                sums[index(group * (2 * width) * k + i)] = zero
+            for i in range(lane, BATCH * width, n_items):
+                moving[index(group * (BATCH * width) + i)] = zero
+        for block in range(first_row // BLOCK, (last_row + (BLOCK - 1)) // BLOCK):
+            data_of_block = block * (d * BLOCK)
+            before = taken
+            # The rows that come next are loaded while these are compared: the device would wait and compute in turns.
+            if narrow and lane == 0:
+                prefetch(data, index(data_of_block + d * BLOCK), index(d * BLOCK))
+            if bounded:
+                for row in range(block * BLOCK, min(block * BLOCK + BLOCK, n)):
+                    old = labels[index(row)]
+                    listed[index(first_row + taken)] = np.int32(row - first_row) | ((old + one) << bits)
+                    if slack[index(row)] <= parameters[index(moved + max(old, np.int32(0)))]:
+                        taken += 1
+            else:
+                taken += BLOCK
+            whole = done == before and taken == before + BLOCK and not copying
+            if bounded and not whole:
+                if narrow:
+                    for i in range(before + lane * mine, taken, stride):
+                        row_of_block = listed[index(first_row + i)] & block_mask
+                        to = ring + (i & ring_mask)
+                        for f in range(d):
+                            stage[index(to + f * RING)] = (
+                                data[index(data_of_block + f * BLOCK + row_of_block)] - parameters[index(f)]
+                            )
+                else:
+                    for f in range(d):
+                        for i in range(before + lane * mine, taken, stride):
+                            row_of_block = listed[index(first_row + i)] & block_mask
+                            stage[index(ring + f * RING + (i & ring_mask))] = (
+                                data[index(data_of_block + f * BLOCK + row_of_block)] - parameters[index(f)]
+                            )
+                group_barrier(item.get_group())
+            enough = step if (block + 1) * BLOCK < last_row else 1
+            while taken - done >= enough:
+                place = done - before if whole else done & ring_mask
+                for r in range(n_rows):
+                    least[r] = infinity
+                    second[r] = infinity
+                    label[r] = 0
+                if tiled:
+                    if whole:
+                        for f in range(d):
+                            for r in range(n_rows):
+                                at = data_of_block + f * BLOCK + place + r * n_items + lane
+                                x[f * n_rows + r] = data[index(at)] - parameters[index(f)]
+                    else:
+                        for f in range(d):
+                            for r in range(n_rows):
+                                x[f * n_rows + r] = stage[index(ring + f * RING + place + r * n_items + lane)]
+                ahead = (block + 1) * (d * BLOCK)
+                end = ahead + (block - seen) * (d * BLOCK)
+                burst = max(_BURST, (end - ahead + n_groups - 1) // n_groups)
+                seen = block
+                for c in range(n_groups):
+                    if local and c // chunk != loaded:
+                        loaded = c // chunk
+                        first = loaded * chunk * d * n_centers
+                        last = min((loaded + 1) * chunk, n_groups) * d * n_centers
+                        group_barrier(item.get_group())  # the others may still be reading
+                        for i in range(lane, last - first, n_items):
+                            shared[index(i)] = parameters[index(centers + first + i)]
+                        group_barrier(item.get_group())
+                    if not narrow and ahead < end:
+                        if lane == 0:
+                            prefetch(data, index(ahead), index(burst))
+                        ahead += burst
+                    for j in range(n_centers):
+                        for r in range(n_rows):
+                            score[j * n_rows + r] = parameters[index(d + c * n_centers + j)]
+                    for f in range(d):
+                        for j in range(n_centers):
+                            if local:
+                                y = shared[index(((c - loaded * chunk) * d + f) * n_centers + j)]
+                            else:
+                                y = parameters[index(centers + (c * d + f) * n_centers + j)]
+                            for r in range(n_rows):
+                                if tiled:
+                                    z = x[f * n_rows + r]
+                                elif bounded:
+                                    z = stage[index(ring + f * RING + place + r * n_items + lane)]
+                                else:
+                                    at = data_of_block + f * BLOCK + place + r * n_items + lane
+                                    z = data[index(at)] - parameters[index(f)]
+                                score[j * n_rows + r] = fma(z, y, score[j * n_rows + r])
+                    for j in range(n_centers):
+                        for r in range(n_rows):
+                            s = score[j * n_rows + r]
+                            t = least[r]
+                            if s < t:
+                                second[r] = t
+                                least[r] = s
+                                label[r] = np.int32(c * n_centers + j)
+                            elif s < second[r]:
+                                second[r] = s
+                if bounded:
+                    for r in range(n_rows):
+                        xx = zero
+                        for f in range(d):
+                            z = (
+                                x[f * n_rows + r]
+                                if tiled
+                                else stage[index(ring + f * RING + place + r * n_items + lane)]
+                            )
+                            xx = fma(z, z, xx)
+                        error = rounding * (xx + largest)
+                        near = math.sqrt(max(least[r] + xx, zero) + error)
+                        far = math.sqrt(max(second[r] + xx, zero) + error)
+                        room = (second[r] - least[r] - error) / (near + far) * most - margin
+                        room = infinity if second[r] == infinity else room  # there is no other centre
+                        # Also where it is NaN, after an overflow.
+                        stage[index(slacks + lane + r * n_items)] = room if room > zero else none
+                if bounded or summing:
+                    for r in range(n_rows):
+                        found[index(labelled + lane + r * n_items)] = label[r]
+                    group_barrier(item.get_group())
+                end_of_step = min(done + step, taken)
+                if summing:
+                    if not bounded:
+                        end_of_step = min(end_of_step, last_row - first_row)
+                    for i in range(done, end_of_step):
+                        if bounded:
+                            entry = listed[index(first_row + i)]
+                            row = first_row + (entry & np.int32(span - 1))
+                            old = (entry >> bits) - one
+                        else:
+                            row = first_row + i
+                            old = labels[index(row)]
+                        new = found[index(labelled + i - done)]
+                        if new != old:
+                            changed += 1
+                        if new != old or fresh != 0:
+                            queue[index(queued + waiting)] = row // BLOCK * d * BLOCK + row % BLOCK
+                            queue[index(queued + QUEUE + waiting)] = new
+                            queue[index(queued + 2 * QUEUE + waiting)] = old if fresh == 0 else -one
+                            waiting += 1
+                    group_barrier(item.get_group())
+                if bounded:
+                    for i in range(done + lane * mine, end_of_step, stride):
+                        row = first_row + (listed[index(first_row + i)] & np.int32(span - 1))
+                        new = found[index(labelled + i - done)]
+                        labels[index(row)] = new
+                        slack[index(row)] = stage[index(slacks + i - done)] + parameters[index(moved + new)]
+                    group_barrier(item.get_group())
+                else:
+                    for r in range(n_rows):
+                        labels[index(block * BLOCK + place + r * n_items + lane)] = label[r]
+                done = min(done + step, taken)
+            if summing:
+                # The others wait for more, as long as there are blocks.
+                now = waiting if (block + 1) * BLOCK >= last_row else waiting // BATCH * BATCH
+                for first in range(0, now, BATCH):
+                    move(
+                        item, lane, n_items, stride, mine, data, d, parameters, weights, weighted, unit, queue,
+                        queued + first, min(now - first, BATCH), moving, group * (BATCH * width), sums,
+                        group * (2 * width) * k,
+                    )  # fmt: skip
+                if now > 0:
+                    for i in range(now, waiting):
+                        for part in range(3):
+                            queue[index(queued + part * QUEUE + i - now)] = queue[index(queued + part * QUEUE + i)]
+                    waiting -= now
+                    group_barrier(item.get_group())
+        if summing and lane == 0:
+            sums[index(n_spans * (2 * width) * k + group)] = number(changed)
+        if bounded:
+            counts[index(group)] = np.int32(taken)
+
+    return nearest

@@ -1,0 +1,150 @@
+"""Rows that move between the sums of their centres, inside a kernel.
+
+A sum is kept in two numbers, the second of which holds what the first had to round off: so nothing drifts when the same
+rows come and go through hundreds of iterations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import dpctl.tensor as dpt
+import numba_dpex
+import numpy as np
+import numpy.typing as npt
+from numba_dpex.kernel_api import group_barrier
+
+from xpulab.kernels.host import add_partial_sums
+from xpulab.kernels.launch import index
+from xpulab.kernels.rows import BLOCK, Rows
+
+__all__ = ["BATCH", "MAX_BYTES", "MAX_COUNT", "QUEUE", "PartialSums", "move"]
+
+BATCH = 16  # rows that are copied side by side at a time
+QUEUE = 2 * BLOCK + BATCH  # rows that may wait for it
+MAX_COUNT = 2**22  # rows of a partial sum; float32 counts exactly to 2**24
+MAX_BYTES = 64 << 20  # of all partial sums
+
+
+def width_of(n_features: int, items: int) -> int:
+    """Numbers of a sum: of each feature, the weight, and what fills up the last ones of a work-group."""
+    return (n_features // items + 1) * items
+
+
+@dataclass(frozen=True)
+class PartialSums:
+    """What each worker, a work-group that keeps sums of its own, adds to the sums and takes from them.
+
+    Attributes
+    ----------
+    rows : Rows
+    k : int
+        Number of centres.
+    workers : int
+    items : int
+        Of a work-group.
+    queue, stage, sums : dpctl.tensor.usm_ndarray
+        See `move`. After the sums of all workers stands for each how many labels it has changed.
+    """
+
+    rows: Rows
+    k: int
+    workers: int
+    items: int
+    queue: dpt.usm_ndarray
+    stage: dpt.usm_ndarray
+    sums: dpt.usm_ndarray
+
+    @classmethod
+    def of(cls, rows: Rows, k: int, workers: int, items: int, room: Any) -> PartialSums:
+        """For `workers`; `room(name, size, dtype)` gives the arrays."""
+        width = width_of(rows.n_features, items)
+        queue = room("queue", workers * 3 * QUEUE, np.int64)
+        stage = room("moving", workers * BATCH * width, rows.dtype)
+        sums = room("sums", workers * (2 * k * width + 1), rows.dtype)
+        return cls(rows, k, workers, items, queue, stage, sums)
+
+    @staticmethod
+    def bytes_each(rows: Rows, k: int, items: int) -> int:
+        """Of a worker's sums."""
+        return 2 * k * width_of(rows.n_features, items) * rows.dtype.itemsize
+
+    def add_to(self, totals: npt.NDArray[np.float64]) -> int:
+        """Bring the sums of all rows (k, n_features + 1) up to date; how many labels have changed."""
+        width = width_of(self.rows.n_features, self.items)
+        partial = self.rows.device.fetch(self.sums, stop=self.workers * (2 * self.k * width + 1))
+        return int(add_partial_sums(partial, self.workers, width, totals))
+
+
+# numba-dpex takes each argument by itself; item, lane, items, stride and mine are those of the kernel.
+@numba_dpex.device_func
+def move(  # type: ignore[no-untyped-def]
+    item,
+    lane,
+    items,
+    stride,
+    mine,
+    data,
+    d,
+    shift,
+    weights,
+    weighted,
+    one,
+    queue,
+    first,
+    count,
+    stage,
+    staged,
+    sums,
+    base,
+):
+    """Take `count` rows from the sums of the centres they leave, and add them to those they come to.
+
+    ``queue[first:]`` says where each row's first number is; `QUEUE` later which centre it comes to, and after as many
+    more which one it leaves, or -1. ``stage[staged:]`` is room for `BATCH` rows (BATCH, width), zeros at their ends;
+    ``sums[base:]`` holds for each centre the sums and what they had to round off (k, 2, width).
+
+    What is the same for the work-group is done by every item alike where `mine` is 0, which a CPU's compiler makes
+    scalar: a row's numbers are far apart, and gathering them by lanes takes three times as long.
+    """
+    tiles = d // items + 1
+    width = tiles * items  # as width_of
+    group_barrier(item.get_group())
+    at = queue[index(first)]
+    if count == BATCH and queue[index(first + BATCH - 1)] - at == BATCH - 1:  # neighbours, as when all rows are summed
+        for j in range(lane, BATCH, items):
+            weight = one
+            if weighted != 0:
+                weight = weights[index(at // (d * BLOCK) * BLOCK + at % BLOCK + j)]
+            stage[index(staged + j * width + d)] = weight
+            for f in range(d):
+                x = data[index(at + f * BLOCK + j)] - shift[index(f)]
+                stage[index(staged + j * width + f)] = x * weight
+    else:
+        for j in range(lane * mine, count, stride):
+            at = queue[index(first + j)]
+            weight = one
+            if weighted != 0:
+                weight = weights[index(at // (d * BLOCK) * BLOCK + at % BLOCK)]
+            stage[index(staged + j * width + d)] = weight
+            for f in range(d):
+                x = data[index(at + f * BLOCK)] - shift[index(f)]
+                stage[index(staged + j * width + f)] = x * weight
+    group_barrier(item.get_group())
+    for j in range(count):
+        for side in range(2):
+            center = queue[index(first + (side + 1) * QUEUE + j)]
+            if center >= 0:
+                for tile in range(tiles):
+                    x = stage[index(staged + j * width + tile * items + lane)]
+                    y = x if side == 0 else -x
+                    here = base + center * (2 * width) + tile * items + lane
+                    # Knuth's exact addition: `error` is what `after` had to round off.
+                    before = sums[index(here)]
+                    after = before + y
+                    part = after - before
+                    error = (before - (after - part)) + (y - part)
+                    sums[index(here)] = after
+                    sums[index(here + width)] += error
+    group_barrier(item.get_group())
