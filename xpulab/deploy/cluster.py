@@ -169,7 +169,7 @@ class XPUCluster(Displayed):
         return probe().devices
 
     def start(self) -> XPUCluster:
-        """Start the engines and wait until each has compiled a first kernel. Harmless when it runs already.
+        """Start the engines and wait until each answers. Harmless when it runs already.
 
         Raises
         ------

@@ -70,7 +70,7 @@ def settings(plan: Plan, folder: Path, owner: int) -> Config:
         "--IPController.broadcast_scheduler_depth=0",
         # An engine counts as registered after two beats (3 s each by default). A stopped process is not a lost one:
         # the board and mpiexec tell about the engines, so that the controller never drops any by itself.
-        "--HeartMonitor.period=250",
+        "--HeartMonitor.period=100",
         "--HeartMonitor.max_heartmonitor_misses=1000000",
         # Results are not stored: nothing stays in the controller.
         "--IPController.db_class=NoDB",

@@ -50,11 +50,10 @@ def _serve(options: dict[str, Any], rank: int) -> None:
 
     from ipyparallel.engine.app import IPEngine
 
-    from xpulab.engine import engine, tasks
+    from xpulab.engine import engine, tasks  # noqa: F401 -- registers the tasks
 
     engine.ignore_interrupts()
     this = engine.Engine(placement)
-    tasks.warm_up(this)
     _await_file(options["connection"])
     app = IPEngine.instance(user_ns={"xpulab_engine": this, "xpulab_run": this.run}, id=this.rank)
     app.initialize(sys.argv[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import platform
@@ -26,6 +27,7 @@ from xpulab.kernels.tune import MODE, Tuner
 __all__ = ["Engine", "Interrupted", "Task", "task", "users_code"]
 
 _HEARTBEAT = 0.5  # seconds
+_IDLE = 1.0  # seconds without a task, after which there is time for something else
 
 #: Of a task's result what its report shows; the rest may be large.
 FIGURES = ("rows", "tile", "tuning", "history")
@@ -102,6 +104,7 @@ class Engine:
         self._generation = 0
         self._abandoned: list[MPI.Intracomm] = []
         self._stale = False
+        self._waiting: asyncio.TimerHandle | None = None  # for what is done when no task comes
         self.record["pid"] = os.getpid()
         self.record["tile"] = f"none used yet, {self.tuner.summary}".encode()
         threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
@@ -147,6 +150,8 @@ class Engine:
             ``status`` ("ok", "interrupted", "error" or "peer failed"), ``result``, ``engine`` (rank, host, pid,
             device), ``seconds`` by phase, ``total`` seconds, and for errors ``error`` (type, message, traceback).
         """
+        if self._waiting is not None:
+            self._waiting.cancel()
         if self._stale:
             self._fresh_communicator()
         current = Task(self, name, number, client)
@@ -184,6 +189,10 @@ class Engine:
             figures = {key: value for key, value in answer["result"].items() if key in FIGURES}
             self.last = {"report": report, "reply": {**answer, "result": figures}}
         return answer
+
+    def when_idle(self, action: Callable[[Engine], None]) -> None:
+        """Do something a second from now, unless a task comes first."""
+        self._waiting = asyncio.get_running_loop().call_later(_IDLE, action, self)
 
     def _fresh_communicator(self) -> None:
         """A new communicator after a failure: on the old one, ranks left a barrier that others never entered."""

@@ -20,7 +20,7 @@ __all__ = ["cell", "warm_up"]
 
 
 def warm_up(engine: Engine) -> None:
-    """Compile what a first fit needs, while the cluster starts anyway."""
+    """Compile what a first fit needs."""
     block = np.zeros((2, 2), np.float32)
     rows = Rows.upload(engine.device, block)
     labels = dense.new_labels(engine.device, 2)
@@ -29,6 +29,8 @@ def warm_up(engine: Engine) -> None:
 
 @task("describe")
 def _describe(task: Task) -> dict[str, Any]:
+    """Who and where this rank is; whoever asks is about to begin."""
+    task.engine.when_idle(warm_up)
     return task.engine.describe()
 
 
