@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -49,10 +50,8 @@ def pair() -> Iterator[xpulab.XPUCluster]:
 
 
 def _started(n: int) -> Iterator[xpulab.XPUCluster]:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", xpulab.exceptions.OversubscribedWarning)
+    shared = n > len(os.sched_getaffinity(0))
+    with pytest.warns(xpulab.exceptions.OversubscribedWarning, match="share") if shared else contextlib.nullcontext():
         cluster = xpulab.XPUCluster(n, timeout=60).start()
     yield cluster
     cluster.stop()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
+import platformdirs
 import psutil
 import pytest
 
@@ -21,6 +22,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 def terminal(tmp_path: Path) -> Iterator[pexpect.spawn]:
     environment = {"IPYTHONDIR": str(tmp_path), "TERM": "xterm", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     environment["XPULAB_TUNE"] = "0"  # as in all tests, see conftest.py
+    environment["XPULAB_CACHE"] = os.environ.get("XPULAB_CACHE") or platformdirs.user_cache_dir("xpulab")
     options = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor", "--no-confirm-exit"]
     child = pexpect.spawn(
         sys.executable,
@@ -54,8 +56,8 @@ def test_the_story_with_a_stop_in_the_middle(terminal: pexpect.spawn) -> None:
     assert "KMeans.fit: finished" in shown
     assert "communicate" in shown
 
-    terminal.sendline("km = KMeans(50, init=X[:50], n_init=1, max_iter=10**6, tol=0).fit(X)")
-    time.sleep(1.5)
+    terminal.sendline("km = KMeans(500, init=X[:500], n_init=1, max_iter=10**6, tol=0).fit(X)")
+    terminal.expect(r"iteration \d+/1000000")
     terminal.sendintr()
     terminal.expect(r"In \[\d+\]: ")
     shown = _ESCAPES.sub("", terminal.before or "")

@@ -107,7 +107,10 @@ def _devices(arguments: Any) -> int:
 def _status(arguments: Any) -> int:
     from xpulab.deploy.record import find
 
-    print("\n".join(map(str, find())) or "no cluster of this user is running on this host")
+    print(
+        "\n".join(map(str, find()))
+        or "no cluster of yours runs on this host; to start one, type in a notebook: %xpu_cluster start"
+    )
     return 0
 
 

@@ -60,11 +60,15 @@ def calls(cluster: xpulab.XPUCluster, n: int) -> None:
 
 def handles(cluster: xpulab.XPUCluster, n: int, n_samples: int = 20_000) -> None:
     """Rows on the engines, that are made and dropped."""
-    X = np.zeros((n_samples, 16), np.float32)
+
+    def held() -> int:
+        return sum(engine.device_bytes or 0 for engine in cluster.status().engines)
+
+    X, before = np.zeros((n_samples, 16), np.float32), held()
     for _ in range(n):
         cluster.scatter(X)
     deadline = time.monotonic() + 10
-    while any(engine.device_bytes for engine in cluster.status().engines) and time.monotonic() < deadline:
+    while held() > before and time.monotonic() < deadline:
         time.sleep(0.05)  # the last of them is freed by a thread
 
 

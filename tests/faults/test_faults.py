@@ -19,6 +19,7 @@ import xpulab
 from xpulab.checkpoint import Checkpoint
 from xpulab.cluster import KMeans
 from xpulab.data import Outgoing
+from xpulab.deploy import cluster as registry
 from xpulab.deploy.silence import Silence
 from xpulab.exceptions import EngineLostError, HandleError
 
@@ -61,7 +62,7 @@ def test_one_silent_engine_is_stuck_and_all_together_are_asleep(sleeping: bool) 
     assert found == [[]] * 12 if sleeping else found == [[]] * 7 + [[1]] * 5
     beats += [1, 0, 0]
     assert silence.stuck(beats, 6.0) == ([] if sleeping else [1])  # the others wake a moment later
-    assert silence.stuck(beats + [0, 0, 1], 6.5) == ([] if sleeping else [1])
+    assert silence.stuck(beats + np.array([0, 0, 1]), 6.5) == ([] if sleeping else [1])
 
 
 def test_an_engine_that_does_not_wake_with_the_others_is_stuck() -> None:
@@ -69,14 +70,19 @@ def test_an_engine_that_does_not_wake_with_the_others_is_stuck() -> None:
     beats = np.zeros(2)
     for now in np.arange(0, 20, 0.5):
         assert silence.stuck(beats, now) == []
-    woken = [silence.stuck(beats := beats + [0, 1], now) for now in np.arange(20, 25, 0.5)]
-    assert woken[0] == [] and woken[-1] == [0]
+    woken = []
+    for now in np.arange(20, 25, 0.5):
+        beats += [0, 1]
+        woken.append(silence.stuck(beats, now))
+    assert woken[0] == []
+    assert woken[-1] == [0]
 
 
 def test_all_that_sleep_too_long_are_stuck() -> None:
     silence = Silence(3.0)
     found = [silence.stuck(np.zeros(2), now) for now in np.arange(0, 40, 0.5)]
-    assert found[60] == [] and found[61] == [0, 1]
+    assert found[60] == []
+    assert found[61] == [0, 1]
 
 
 def test_time_that_this_process_slept_does_not_count() -> None:
@@ -86,10 +92,12 @@ def test_time_that_this_process_slept_does_not_count() -> None:
 
 
 def during(cluster: xpulab.XPUCluster, iteration: int, act: Callable[[], object]) -> threading.Thread:
-    """Do something once a fit has come to an iteration."""
+    """Do something once a fit that is about to begin has come to an iteration."""
 
     def wait() -> None:
-        while cluster._board is None or cluster._board.ranks[0]["iteration"] < iteration:
+        assert cluster._board is not None
+        rank = cluster._board.ranks[0]
+        while not rank["task"] or rank["iteration"] < iteration:  # an idle rank shows those of the fit before
             time.sleep(0.005)
         act()
 
@@ -98,16 +106,25 @@ def during(cluster: xpulab.XPUCluster, iteration: int, act: Callable[[], object]
     return thread
 
 
-@pytest.fixture
-def fresh() -> Iterator[xpulab.XPUCluster]:
-    with xpulab.XPUCluster(2, silence=2.0) as cluster:
+@pytest.fixture(scope="module")
+def often_lost() -> Iterator[xpulab.XPUCluster]:
+    with xpulab.XPUCluster(2, silence=3.0) as cluster:
         yield cluster
 
 
+@pytest.fixture
+def running(often_lost: xpulab.XPUCluster) -> xpulab.XPUCluster:
+    """A cluster of 2 engines, the active one; a test may lose it."""
+    registry._clusters[:] = [cluster for cluster in registry._clusters if cluster is not often_lost]
+    if often_lost.running:
+        registry._clusters.append(often_lost)
+    often_lost.recover = True
+    return often_lost.start()
+
+
 @pytest.fixture(scope="module")
-def right() -> KMeans:
-    with xpulab.XPUCluster(2):
-        return KMeans(**PARAMETERS).fit(X)
+def right(often_lost: xpulab.XPUCluster) -> KMeans:
+    return KMeans(**PARAMETERS).fit(X)
 
 
 def assert_same(ours: KMeans, right: KMeans) -> None:
@@ -118,8 +135,8 @@ def assert_same(ours: KMeans, right: KMeans) -> None:
 
 @cluster_test
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_fit_outlives_its_engines(fresh: xpulab.XPUCluster, right: KMeans, kind: signal.Signals) -> None:
-    thread = during(fresh, 30, lambda: os.kill(fresh.facts[1]["pid"], kind))
+def test_a_fit_outlives_its_engines(running: xpulab.XPUCluster, right: KMeans, kind: signal.Signals) -> None:
+    thread = during(running, 120, lambda: os.kill(running.facts[1]["pid"], kind))  # a state was kept by then
     estimator = KMeans(**PARAMETERS).fit(X)
     thread.join()
     assert_same(estimator, right)
@@ -128,39 +145,39 @@ def test_a_fit_outlives_its_engines(fresh: xpulab.XPUCluster, right: KMeans, kin
     assert "went on from iteration" in note
     numbers = [(iteration.init, iteration.number) for iteration in estimator.report_.iterations]
     assert numbers == sorted(set(numbers))
-    assert {engine.pid for engine in estimator.report_.engines} == {fact["pid"] for fact in fresh.facts}
+    assert {engine.pid for engine in estimator.report_.engines} == {fact["pid"] for fact in running.facts}
 
 
 @cluster_test
-def test_without_recovery_a_lost_engine_is_an_error_and_a_restart_works() -> None:
-    with xpulab.XPUCluster(2, recover=False) as cluster:
-        pid = cluster.facts[0]["pid"]
-        thread = during(cluster, 5, lambda: os.kill(pid, signal.SIGKILL))
-        with pytest.raises(EngineLostError, match=r"type: %xpu_cluster start") as error:
-            KMeans(**PARAMETERS).fit(X)
-        thread.join()
-        assert f"rank 0 (pid {pid} on " in error.value.reason
-        assert "killed by signal: 9 (killed)" in error.value.reason
-        cluster.restart()
-        assert KMeans(2, max_iter=2).fit(X).n_iter_ <= 2
+def test_without_recovery_a_lost_engine_is_an_error_and_a_restart_works(running: xpulab.XPUCluster) -> None:
+    running.recover = False
+    pid = running.facts[0]["pid"]
+    thread = during(running, 5, lambda: os.kill(pid, signal.SIGKILL))
+    with pytest.raises(EngineLostError, match=r"type: %xpu_cluster start") as error:
+        KMeans(**PARAMETERS).fit(X)
+    thread.join()
+    assert f"rank 0 (pid {pid} on " in error.value.reason
+    assert "killed by signal: 9 (killed)" in error.value.reason
+    running.restart()
+    assert KMeans(2, max_iter=2).fit(X).n_iter_ <= 2
 
 
 @cluster_test
-def test_rows_that_were_on_the_engines_cannot_be_sent_again(fresh: xpulab.XPUCluster) -> None:
-    handle = fresh.scatter(X)
-    thread = during(fresh, 5, lambda: os.kill(fresh.facts[0]["pid"], signal.SIGKILL))
+def test_rows_that_were_on_the_engines_cannot_be_sent_again(running: xpulab.XPUCluster) -> None:
+    handle = running.scatter(X)
+    thread = during(running, 5, lambda: os.kill(running.facts[0]["pid"], signal.SIGKILL))
     with pytest.raises(EngineLostError):
         KMeans(**PARAMETERS).fit(handle)
     thread.join()
-    fresh.start()
+    running.start()
     with pytest.raises(HandleError, match="scatter"):
         KMeans(**PARAMETERS).fit(handle)
-    assert (fresh.scatter(X).gather() == X).all()
+    assert (running.scatter(X).gather() == X).all()
 
 
 @cluster_test
-def test_engines_that_all_sleep_go_on(fresh: xpulab.XPUCluster, right: KMeans) -> None:
-    pids = [fact["pid"] for fact in fresh.facts]
+def test_engines_that_all_sleep_go_on(running: xpulab.XPUCluster, right: KMeans) -> None:
+    pids = [fact["pid"] for fact in running.facts]
 
     def sleep() -> None:
         for pid in pids:
@@ -169,19 +186,19 @@ def test_engines_that_all_sleep_go_on(fresh: xpulab.XPUCluster, right: KMeans) -
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
 
-    thread = during(fresh, 10, sleep)
+    thread = during(running, 10, sleep)
     estimator = KMeans(**PARAMETERS).fit(X)
     thread.join()
     assert_same(estimator, right)
-    assert [fact["pid"] for fact in fresh.facts] == pids
+    assert [fact["pid"] for fact in running.facts] == pids
 
 
 @cluster_test
-def test_an_interrupted_fit_resumes(fresh: xpulab.XPUCluster, right: KMeans) -> None:
+def test_an_interrupted_fit_resumes(running: xpulab.XPUCluster, right: KMeans) -> None:
     estimator = KMeans(**PARAMETERS)
     with pytest.raises(NotFittedError, match="no interrupted fit"):
         estimator.resume()
-    thread = during(fresh, 30, lambda: os.kill(os.getpid(), signal.SIGINT))
+    thread = during(running, 30, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt, match=r"in iteration \d+; to go on, type: km\.resume\(\)"):
         estimator.fit(X)
     thread.join()
@@ -195,10 +212,10 @@ def test_an_interrupted_fit_resumes(fresh: xpulab.XPUCluster, right: KMeans) -> 
 
 @cluster_test
 def test_what_is_resumed_is_the_fit_that_was_asked_for_and_a_second_stop_loses_nothing(
-    fresh: xpulab.XPUCluster, right: KMeans, monkeypatch: pytest.MonkeyPatch
+    running: xpulab.XPUCluster, right: KMeans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     estimator = KMeans(**PARAMETERS)
-    thread = during(fresh, 30, lambda: os.kill(os.getpid(), signal.SIGINT))
+    thread = during(running, 30, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         estimator.fit(X)
     thread.join()
@@ -217,8 +234,8 @@ def test_what_is_resumed_is_the_fit_that_was_asked_for_and_a_second_stop_loses_n
 
 
 @cluster_test
-def test_calls_of_several_threads_outlive_their_engines(fresh: xpulab.XPUCluster, right: KMeans) -> None:
-    thread = during(fresh, 30, lambda: os.kill(fresh.facts[0]["pid"], signal.SIGKILL))
+def test_calls_of_several_threads_outlive_their_engines(running: xpulab.XPUCluster, right: KMeans) -> None:
+    thread = during(running, 30, lambda: os.kill(running.facts[0]["pid"], signal.SIGKILL))
     with ThreadPoolExecutor(3) as pool:
         fits = [pool.submit(lambda: KMeans(**PARAMETERS).fit(X)) for _ in range(3)]
         for fit in fits:
