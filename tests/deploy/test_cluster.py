@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from leftovers import processes_marked
+from leftovers import processes_marked, processes_of
 
 import xpulab
 from xpulab.deploy.cluster import find_current
@@ -333,6 +333,31 @@ def test_an_engine_that_fails_late_ends_the_start_at_once(monkeypatch: pytest.Mo
     with pytest.raises(ClusterStartError, match="broken after MPI_Init"):
         xpulab.XPUCluster(1).start()
     assert time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGKILL, r"an engine \(pid \d+\) ended"), (signal.SIGSTOP, r"an engine \(pid \d+\) was stopped")],
+)
+def test_an_engine_lost_before_mpi_has_begun_ends_the_start_in_seconds(number: signal.Signals, words: str) -> None:
+    found: list[tuple[int, float]] = []
+    others = processes_of(os.getpid())
+
+    def strike() -> None:
+        while not found:
+            for pid, line in processes_of(os.getpid()).items():
+                if pid not in others and "mpiexec" not in line and "xpulab.engine" in line and "pmi_proxy" not in line:
+                    os.kill(pid, number)
+                    found.append((pid, time.monotonic()))
+                    break
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    with pytest.raises(ClusterStartError, match=words):
+        xpulab.XPUCluster(2, silence=2.0).start()
+    thread.join()
+    assert time.monotonic() - found[0][1] < 10
+    wait_until_gone([found[0][0]], 5)
 
 
 def test_a_stop_from_another_thread_ends_the_task_that_runs() -> None:

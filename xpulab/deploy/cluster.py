@@ -194,7 +194,7 @@ class XPUCluster(Displayed):
                 _warn(warning)
             self._processes = processes = Launched(self._plan, self._owner, self.name)
             try:
-                processes.start(self.timeout, say)
+                processes.start(self.timeout, self.silence, say)
                 self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
                 self._board = Board.open(self.facts[0]["board"])
                 processes.watch([fact["pid"] for fact in self.facts])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import select
@@ -103,6 +104,9 @@ def settings(plan: Plan, folder: Path, owner: int) -> Config:
 _SILENT = logging.getLogger("xpulab.deploy.launch")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
+
+
+_LOOK = 0.5  # seconds between two looks at ranks that start
 
 
 class _KeepsLog:
@@ -304,6 +308,9 @@ class Launched(Processes):
     def __init__(self, plan: Plan, owner: int, name: str | None = None) -> None:
         super().__init__(Record.create(name, owner, xpulab.__version__))
         self._n = len(plan.ranks)
+        self._silence = math.inf
+        self._looked = 0.0  # when, for ranks that are lost while they start
+        self._odd: dict[tuple[int, str], float] = {}  # pid and state -> since when
         self._cluster = ipp.Cluster(
             n=self._n,
             engines=_Engines,
@@ -317,8 +324,8 @@ class Launched(Processes):
             shutdown_atexit=False,
         )
 
-    def start(self, timeout: float, progress: Callable[[str], None]) -> None:
-        """Start everything and wait until every rank answers.
+    def start(self, timeout: float, silence: float, progress: Callable[[str], None]) -> None:
+        """Start everything and wait until every rank answers, none of which may stand still for longer than `silence`.
 
         Raises
         ------
@@ -326,7 +333,7 @@ class Launched(Processes):
             With the words of mpiexec and of the engines; nothing is left running.
         """
         deadline = time.monotonic() + timeout
-        n = self._n
+        n, self._silence = self._n, silence
         try:
             progress("starting the controller and mpiexec")
             self._cluster.start_controller_sync()
@@ -347,6 +354,31 @@ class Launched(Processes):
             if isinstance(error, _Ended):
                 raise ClusterStartError(f"{error}\n{words}") from None
             raise
+
+    def _still_starting(self, deadline: float) -> None:
+        super()._still_starting(deadline)
+        if self._looked + _LOOK < time.monotonic():
+            self._looked = time.monotonic()
+            self._require_ranks()
+
+    def _require_ranks(self) -> None:
+        """Look for ranks that ended, or were stopped, before they began with MPI: mpiexec would wait for them."""
+        # A process that a rank has started may have ended just now, and is a zombie for a moment.
+        limits: dict[str, tuple[float, str]] = {
+            psutil.STATUS_ZOMBIE: (_LOOK / 2, "ended"),
+            psutil.STATUS_STOPPED: (self._silence, "was stopped"),
+        }
+        since: dict[tuple[int, str], float] = {}
+        for pid in self._pids_of("mpiexec"):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                state = psutil.Process(pid).status()
+                if state in limits:
+                    since[pid, state] = self._odd.get((pid, state), self._looked)
+        self._odd = since
+        for (pid, state), first in since.items():
+            limit, what = limits[state]
+            if self._looked - first > limit:
+                raise _Ended(f"an engine (pid {pid}) {what} while the cluster was starting; the words of all:")
 
     def publish(self, **about: Any) -> None:
         """Have others of this user find the cluster, which has started.
