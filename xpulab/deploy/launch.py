@@ -371,12 +371,12 @@ class Launched(Processes):
         since: dict[tuple[int, str], float] = {}
         for pid in self._pids_of("mpiexec"):
             with contextlib.suppress(psutil.NoSuchProcess):
-                state = psutil.Process(pid).status()
+                state: str = psutil.Process(pid).status()
                 if state in limits:
                     since[pid, state] = self._odd.get((pid, state), self._looked)
         self._odd = since
-        for (pid, state), first in since.items():
-            limit, what = limits[state]
+        for (pid, odd), first in since.items():
+            limit, what = limits[odd]
             if self._looked - first > limit:
                 raise _Ended(f"an engine (pid {pid}) {what} while the cluster was starting; the words of all:")
 
