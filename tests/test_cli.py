@@ -47,6 +47,14 @@ def test_results_that_disagree_end_with_1(
     assert "DISAGREE" in page.read_text()
 
 
+def test_status_where_no_cluster_runs_says_what_to_type(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("xpulab.deploy.record.find", list)
+    assert cli.main(["status"]) == 0
+    assert "%xpu_cluster start" in capsys.readouterr().out
+
+
 @pytest.mark.cluster
 def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "xpulab", "demo", "-n", "1", "--rows", "3000000"]

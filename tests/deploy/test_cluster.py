@@ -26,6 +26,7 @@ from xpulab.exceptions import (
     EngineLostError,
     HandleError,
     NoClusterError,
+    OversubscribedWarning,
     PlanError,
 )
 
@@ -108,9 +109,19 @@ def test_every_rank_answers(cluster: xpulab.XPUCluster) -> None:
     assert cluster.run(lambda task: task.comm.rank) == list(range(cluster.size))
 
 
-def test_more_engines_than_cores_are_refused_where_that_is_asked_for() -> None:  # else it warns: see conftest.py
+def test_more_engines_than_cores_warn_or_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reached(Exception):
+        pass
+
+    def reached(*_: Any, **__: Any) -> None:
+        raise Reached
+
+    monkeypatch.setattr("xpulab.deploy.cluster.Launched", reached)  # tests with the `cluster` fixture start some
+    n = len(os.sched_getaffinity(0)) + 1
+    with pytest.warns(OversubscribedWarning, match="share"), pytest.raises(Reached):
+        xpulab.XPUCluster(n, timeout=60).start()
     with pytest.raises(PlanError, match="share"):
-        xpulab.XPUCluster(len(os.sched_getaffinity(0)) + 1, strict=True).start()
+        xpulab.XPUCluster(n, strict=True).start()
 
 
 def listening(pids: list[int]) -> set[str]:

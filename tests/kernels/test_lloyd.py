@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.spatial.distance import cdist
 
-from xpulab.kernels import nearest
+from xpulab.kernels import lloyd, nearest
 from xpulab.kernels.lloyd import assign, inertia, labels_to_host, lloyd_step, new_labels, own_distances
 from xpulab.kernels.rows import Rows
 
@@ -77,11 +77,14 @@ def test_where_each_group_has_no_room_for_sums_a_kernel_of_its_own_makes_them(de
     X, shift, centers, weights = problem(10007, 14, k, np.float32)
     rows = Rows.upload(device, X, weights if weighted else None)
     alone, together = new_labels(device, len(X)), new_labels(device, len(X))
-    for _ in range(5):
+    made, make = [], lloyd._moves
+    monkeypatch.setattr(lloyd, "_moves", lambda *given: made.append(make(*given)) or made[-1])
+    for i in range(5):
         expected = lloyd_step(rows, shift, centers, together)
         with monkeypatch.context() as no_room:
             no_room.setattr(nearest, "MAX_BYTES", 0)
             found = lloyd_step(rows, shift, centers, alone)
+        assert len(made) == i + 1
         for ours, right in zip(found, expected, strict=True):
             np.testing.assert_allclose(ours, right, rtol=0, atol=1e-7 * len(X))
         np.testing.assert_array_equal(labels_to_host(alone, len(X)), labels_to_host(together, len(X)))

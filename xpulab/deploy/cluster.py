@@ -192,9 +192,9 @@ class XPUCluster(Displayed):
             handle.report.title, handle.report.total = f"xpulab: start {n} engine{'s' * (n > 1)}", n
             for warning in self._plan.warnings:
                 _warn(warning)
-            self._processes = processes = Launched(self._plan, self._owner, self.name)
+            self._processes = processes = Launched(self._plan, self._owner, self.name, silence=self.silence)
             try:
-                processes.start(self.timeout, self.silence, say)
+                processes.start(self.timeout, say)
                 self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
                 self._board = Board.open(self.facts[0]["board"])
                 processes.watch([fact["pid"] for fact in self.facts])

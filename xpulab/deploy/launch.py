@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import os
 import re
 import select
@@ -71,7 +70,7 @@ def settings(plan: Plan, folder: Path, owner: int) -> Config:
         "--IPController.broadcast_scheduler_depth=0",
         # An engine counts as registered after two beats (3 s each by default). A stopped process is not a lost one:
         # the board and mpiexec tell about the engines, so that the controller never drops any by itself.
-        "--HeartMonitor.period=100",
+        "--HeartMonitor.period=250",
         "--HeartMonitor.max_heartmonitor_misses=1000000",
         # Results are not stored: nothing stays in the controller.
         "--IPController.db_class=NoDB",
@@ -303,12 +302,14 @@ class Launched(Processes):
         Process with which all of them end unless it detaches them; 0 for none.
     name : str, optional
         Of the cluster, for others who look for it.
+    silence : float
+        Seconds that an engine may stand still while it starts.
     """
 
-    def __init__(self, plan: Plan, owner: int, name: str | None = None) -> None:
+    def __init__(self, plan: Plan, owner: int, name: str | None = None, *, silence: float) -> None:
         super().__init__(Record.create(name, owner, xpulab.__version__))
         self._n = len(plan.ranks)
-        self._silence = math.inf
+        self._silence = silence
         self._looked = 0.0  # when, for ranks that are lost while they start
         self._odd: dict[tuple[int, str], float] = {}  # pid and state -> since when
         self._cluster = ipp.Cluster(
@@ -324,8 +325,8 @@ class Launched(Processes):
             shutdown_atexit=False,
         )
 
-    def start(self, timeout: float, silence: float, progress: Callable[[str], None]) -> None:
-        """Start everything and wait until every rank answers, none of which may stand still for longer than `silence`.
+    def start(self, timeout: float, progress: Callable[[str], None]) -> None:
+        """Start everything and wait until every rank answers.
 
         Raises
         ------
@@ -333,7 +334,7 @@ class Launched(Processes):
             With the words of mpiexec and of the engines; nothing is left running.
         """
         deadline = time.monotonic() + timeout
-        n, self._silence = self._n, silence
+        n = self._n
         try:
             progress("starting the controller and mpiexec")
             self._cluster.start_controller_sync()
@@ -352,7 +353,7 @@ class Launched(Processes):
             words = self.logs()
             self.stop()
             if isinstance(error, _Ended):
-                raise ClusterStartError(f"{error}\n{words}") from None
+                raise ClusterStartError(f"{error}\n{words}\nto look for a cause, type: %xpu_cluster doctor") from None
             raise
 
     def _still_starting(self, deadline: float) -> None:

@@ -34,7 +34,7 @@ def main() -> None:
         _serve(options, MPI.COMM_WORLD.rank)
     except BaseException:
         # A rank that only ended would leave the others waiting for it, and the notebook for them all: mpiexec ends
-        # them when a rank is killed, also one that is no rank of MPI's yet.
+        # them when a rank is killed that MPI knows of, and the notebook looks for those that it does not know of yet.
         traceback.print_exc()
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -16,10 +16,10 @@ from xpulab.kernels import dense
 from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.rows import Rows
 
-__all__ = ["cell", "warm_up"]
+__all__ = ["cell"]
 
 
-def warm_up(engine: Engine) -> None:
+def _warm_up(engine: Engine) -> None:
     """Compile what a first fit needs."""
     block = np.zeros((2, 2), np.float32)
     rows = Rows.upload(engine.device, block)
@@ -30,7 +30,7 @@ def warm_up(engine: Engine) -> None:
 @task("describe")
 def _describe(task: Task) -> dict[str, Any]:
     """Who and where this rank is; whoever asks is about to begin."""
-    task.engine.when_idle(warm_up)
+    task.engine.when_idle(_warm_up)
     return task.engine.describe()
 
 

@@ -6,8 +6,8 @@ rows come and go through hundreds of iterations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import dpctl.tensor as dpt
 import numba_dpex
@@ -27,7 +27,7 @@ MAX_COUNT = 2**22  # rows of a partial sum; float32 counts exactly to 2**24
 MAX_BYTES = 64 << 20  # of all partial sums
 
 
-def width_of(n_features: int, items: int) -> int:
+def _width(n_features: int, items: int) -> int:
     """Numbers of a sum: of each feature, the weight, and what fills up the last ones of a work-group."""
     return (n_features // items + 1) * items
 
@@ -57,9 +57,11 @@ class PartialSums:
     sums: dpt.usm_ndarray
 
     @classmethod
-    def of(cls, rows: Rows, k: int, workers: int, items: int, room: Any) -> PartialSums:
+    def of(
+        cls, rows: Rows, k: int, workers: int, items: int, room: Callable[[str, int, npt.DTypeLike], dpt.usm_ndarray]
+    ) -> PartialSums:
         """For `workers`; `room(name, size, dtype)` gives the arrays."""
-        width = width_of(rows.n_features, items)
+        width = _width(rows.n_features, items)
         queue = room("queue", workers * 3 * QUEUE, np.int64)
         stage = room("moving", workers * BATCH * width, rows.dtype)
         sums = room("sums", workers * (2 * k * width + 1), rows.dtype)
@@ -68,11 +70,11 @@ class PartialSums:
     @staticmethod
     def bytes_each(rows: Rows, k: int, items: int) -> int:
         """Of a worker's sums."""
-        return 2 * k * width_of(rows.n_features, items) * rows.dtype.itemsize
+        return 2 * k * _width(rows.n_features, items) * rows.dtype.itemsize
 
     def add_to(self, totals: npt.NDArray[np.float64]) -> int:
         """Bring the sums of all rows (k, n_features + 1) up to date; how many labels have changed."""
-        width = width_of(self.rows.n_features, self.items)
+        width = _width(self.rows.n_features, self.items)
         partial = self.rows.device.fetch(self.sums, stop=self.workers * (2 * self.k * width + 1))
         return int(add_partial_sums(partial, self.workers, width, totals))
 
@@ -109,7 +111,7 @@ def move(  # type: ignore[no-untyped-def]
     scalar: a row's numbers are far apart, and gathering them by lanes takes three times as long.
     """
     tiles = d // items + 1
-    width = tiles * items  # as width_of
+    width = tiles * items  # as `_width`
     group_barrier(item.get_group())
     at = queue[index(first)]
     if count == BATCH and queue[index(first + BATCH - 1)] - at == BATCH - 1:  # neighbours, as when all rows are summed

@@ -149,30 +149,21 @@ def find_nearest(
     host = np.empty(d + n_groups * tile.centers * (1 + d) + k + 2, rows.dtype)
     largest = pack_centers(rows.shift_or_zero(shift), centers, moved, tile.centers, host)
     parameters = labels.scratch("parameters", host.size, rows.dtype)
-    bytes_each = PartialSums.bytes_each(rows, k, tile.items) if sums else 0
-    span = _span(rows, tile, k, bytes_each)
-    partial = None
-    if 0 < -(-rows.n_samples // span) * bytes_each <= MAX_BYTES:
-        partial = PartialSums.of(rows, k, -(-rows.n_samples // span), tile.items, labels.scratch)
-    else:
-        span = _span(rows, tile, k)
+    span, partial = _cut(rows, tile, k, labels, summing=sums is not None)
     n_spans = -(-rows.n_samples // span)
     if labels.listed.size < labels.current.size:  # new, or trimmed
         labels.listed = labels.device.empty(labels.current.size, np.int32)
     labels.n_clusters, labels.span = k, span if bounded else 0
     integers, numbers = labels.current, parameters
+    found = labels.scratch("found", n_spans * BLOCK, np.int32) if bounded or partial else integers
+    outputs = numbers, integers, integers, numbers, found
     if bounded:
         assert labels._slack is not None
         labels.counts = labels.scratch("counts", n_spans, np.int32)
         stage = labels.scratch("stage", n_spans * (d * RING + BLOCK), rows.dtype)
-        found = labels.scratch("found", n_spans * BLOCK, np.int32)
         outputs = labels._slack, labels.listed, labels.counts, stage, found
-    elif partial:
-        found = labels.scratch("found", n_spans * BLOCK, np.int32)
-        outputs = numbers, integers, integers, numbers, found
-    else:
+    elif not partial:
         labels.current, labels.listed = labels.listed, labels.current
-        outputs = numbers, integers, integers, numbers, integers
     summing = (numbers, np.int32(0), np.int64(0), integers, numbers, numbers)
     if partial:
         weights, weighted = rows.weights_or(parameters)
@@ -188,8 +179,7 @@ def find_nearest(
     labels.launch(
         nearest_kernel(room_for, rows.dtype, replace(tile, span=0), bounded, partial is not None), n_spans, tile.items,
         rows.data, np.int64(rows.n_samples), np.int64(d), parameters, np.int64(n_groups), np.int64(k), np.int64(span),
-        np.int32(span.bit_length() - 1), rows.dtype.type(rounding), labels.current, *outputs, shared,
-        *summing,
+        np.int32(span.bit_length() - 1), rows.dtype.type(rounding), labels.current, *outputs, shared, *summing,
     )  # fmt: skip
     return partial
 
@@ -198,6 +188,17 @@ def tile_for(rows: Rows, k: int) -> Tile:
     """What was measured to be fastest for the device and such sizes, or else the default."""
     tuned = rows.device.tiles.get(size_class(rows.dtype, rows.n_features, k))
     return tuned or default_tile(rows.dtype, rows.device.is_cpu)
+
+
+def _cut(rows: Rows, tile: Tile, k: int, labels: Labels, summing: bool) -> tuple[int, PartialSums | None]:
+    """Rows of a work-group, and the groups' sums if they are asked for and there is room."""
+    if summing:
+        bytes_each = PartialSums.bytes_each(rows, k, tile.items)
+        span = _span(rows, tile, k, bytes_each)
+        n_spans = -(-rows.n_samples // span)
+        if n_spans * bytes_each <= MAX_BYTES:
+            return span, PartialSums.of(rows, k, n_spans, tile.items, labels.scratch)
+    return _span(rows, tile, k), None
 
 
 def _span(rows: Rows, tile: Tile, k: int, bytes_each: int = 0) -> int:
