@@ -7,6 +7,7 @@ Once all have arrived, the collective itself is an ordinary one, and its seconds
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -19,7 +20,8 @@ __all__ = ["Communicator", "PeerFailed"]
 T = TypeVar("T")
 
 _SPIN = 50e-6  # seconds of polling at full speed; a reduction among busy ranks takes less
-_NAP = 20e-6  # then the core is given away between polls: there may be more ranks than cores
+_YIELD = 2e-3  # then the core is offered to others between polls: there may be more ranks than cores
+_NAP = 20e-6  # seconds, for which it is then left to them
 
 
 class PeerFailed(Exception):
@@ -116,9 +118,13 @@ class Communicator:
         entered = time.perf_counter()
         barrier = self._comm.Ibarrier()
         while not barrier.Test():
-            if time.perf_counter() - entered > _SPIN:
+            waited = time.perf_counter() - entered
+            if waited > _SPIN:
                 # The board is read outside of the fast path only: a reduction among ranks in step never gets here.
                 if self._failed():
                     raise PeerFailed
-                time.sleep(_NAP)
+                if waited < _YIELD:
+                    os.sched_yield()
+                else:
+                    time.sleep(_NAP)
         self.wait += time.perf_counter() - entered
