@@ -94,6 +94,8 @@ class Board:
         self._head: Any = whole[: _HEAD.itemsize].view(_HEAD)
         size = int(self._head["size"][0])
         self.ranks: Any = whole[_HEAD.itemsize : _HEAD.itemsize + size * _RANK.itemsize].view(_RANK)
+        self._cancelled: Any = self._head["cancelled"][0]
+        self._failed: Any = self.ranks["failed"]
 
     @classmethod
     def create(cls, size: int) -> Board:
@@ -114,23 +116,23 @@ class Board:
 
     def cancel(self, task: int) -> None:
         """Ask for the end of a task that runs or waits; it ends at its next reduction, on all ranks together."""
-        slots = self._head["cancelled"][0]
+        slots = self._cancelled
         slots[int(np.argmin(slots != 0)) if (slots == 0).any() else task % _CANCELLED] = task
 
     def cancelled(self, task: int) -> bool:
         """Whether the end of this task was asked for."""
-        return bool((self._head["cancelled"][0] == task).any())
+        return bool((self._cancelled == task).any())
 
     def forget(self, task: int) -> None:
         """Free the slot of a task that has ended."""
-        slots = self._head["cancelled"][0]
+        slots = self._cancelled
         slots[slots == task] = 0
 
     def failed(self, task: int) -> bool:
         """Whether a rank raised in this task."""
-        return bool((self.ranks["failed"] == task).any())
+        return bool((self._failed == task).any())
 
     def close(self) -> None:
         """Let the memory go."""
-        self._head = self.ranks = None
+        self._head = self._cancelled = self._failed = self.ranks = None
         self._block.close()

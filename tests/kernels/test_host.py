@@ -11,25 +11,27 @@ def centers(request):
     return np.random.default_rng(0).normal(size=(7, 3)).astype(request.param)
 
 
-def test_packed_centers_are_where_the_kernel_reads_them(centers):
+@pytest.mark.parametrize("anew", [False, True])
+def test_packed_centers_are_where_the_kernel_reads_them(centers, anew):
     k, d = centers.shape
     shift, moved = np.arange(d, dtype=centers.dtype), np.arange(k, dtype=np.float64)
-    packed = np.full(d + 8 + 8 * d + k, np.nan, centers.dtype)
+    packed = np.full(d + 8 + 8 * d + k + 3, np.nan, centers.dtype)
     norms = (centers.astype(np.float64) ** 2).sum(axis=1)
-    largest = host.pack_centers(shift, centers, moved, 4, packed)
-    assert largest == pytest.approx(norms.max())
+    host.pack_centers(shift, centers, moved, 4, anew, packed)
     np.testing.assert_array_equal(packed[:d], shift)
     np.testing.assert_allclose(packed[d : d + k], norms, rtol=1e-6)
     assert np.isinf(packed[d + k])
-    tiles = packed[d + 8 : -k].reshape(2, d, 4)
+    tiles = packed[d + 8 : -k - 3].reshape(2, d, 4)
     np.testing.assert_array_equal(tiles.transpose(0, 2, 1).reshape(8, d)[:k], -2 * centers)
-    np.testing.assert_array_equal(packed[-k:], moved)
+    np.testing.assert_array_equal(packed[-k - 3 : -3], moved)
+    np.testing.assert_allclose(packed[-3:], [2 * norms.max(), 4 * np.finfo(centers.dtype).eps * (k - 1), anew])
 
 
 def test_a_norm_that_overflows_is_the_largest(centers):
     centers[2] = np.nan
-    room = np.empty(3 + 8 + 24 + 7, centers.dtype)
-    assert np.isnan(host.pack_centers(centers[0], centers, np.zeros(7), 4, room))
+    room = np.empty(3 + 8 + 24 + 7 + 3, centers.dtype)
+    host.pack_centers(centers[0], centers, np.zeros(7), 4, False, room)
+    assert np.isnan(room[-3])
 
 
 @pytest.mark.parametrize("twice", [False, True])

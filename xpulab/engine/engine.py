@@ -82,6 +82,8 @@ class Engine:
         Communicators of the ranks that run a cell.
     board : Board
         Shared with the other ranks of this host and with the notebook.
+    record : numpy.void
+        This rank's place on the board.
     """
 
     def __init__(self, placement: dict[str, Any]) -> None:
@@ -100,6 +102,7 @@ class Engine:
         board = Board.create(self.size) if self.rank == 0 else None
         path = world.bcast(board.path if board else None)
         self.board = board or Board.open(path)
+        self.record = self.board.ranks[self.rank]
         self._comm = world.Dup()
         self._generation = 0
         self._abandoned: list[MPI.Intracomm] = []
@@ -108,11 +111,6 @@ class Engine:
         self.record["pid"] = os.getpid()
         self.record["tile"] = f"none used yet, {self.tuner.summary}".encode()
         threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
-
-    @property
-    def record(self) -> Any:
-        """This rank's place on the board."""
-        return self.board.ranks[self.rank]
 
     def describe(self) -> dict[str, Any]:
         """Who and where this rank is."""

@@ -69,14 +69,13 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
         shared,
         weights,
         weighted,
-        fresh,
         queue,
         moving,
         sums,
     ):
         # parameters: shift (d), squared norms (n_groups * n_centers), then -2 * centres (n_groups, d, n_centers), then
-        # for each centre by how much the slack of its rows has shrunk; then twice the largest of the norms, and by how
-        # much the slacks are rounded.
+        # for each centre by how much the slack of its rows has shrunk; then twice the largest of the norms, by how much
+        # the slacks are rounded, and whether the sums begin with all rows.
         # stage, of each group: the rows side by side (d, RING), then the new slacks; found: their labels.
         # shared: some of the centres, in the same order.
         # queue, moving, sums: of each group, see `move`; at the end of the sums how many labels each has changed.
@@ -87,6 +86,7 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
         moved = centers + n_groups * n_centers * d
         largest = parameters[index(moved + k)]
         margin = parameters[index(moved + k + 1)]
+        anew = parameters[index(moved + k + 2)] > zero
         x = PrivateArray(tile_size, number)
         least = PrivateArray(n_rows, number)
         second = PrivateArray(n_rows, number)
@@ -240,10 +240,10 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
                         new = found[index(labelled + i - done)]
                         if new != old:
                             changed += 1
-                        if new != old or fresh != 0:
+                        if new != old or anew:
                             queue[index(queued + waiting)] = row // BLOCK * d * BLOCK + row % BLOCK
                             queue[index(queued + QUEUE + waiting)] = new
-                            queue[index(queued + 2 * QUEUE + waiting)] = old if fresh == 0 else -one
+                            queue[index(queued + 2 * QUEUE + waiting)] = -one if anew else old
                             waiting += 1
                     group_barrier(item.get_group())
                 if bounded:

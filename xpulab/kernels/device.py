@@ -116,6 +116,10 @@ class Device:
                 "has no room for them; use more engines, or float32, or fewer rows"
             ) from error
 
+    def mapped(self, array: dpt.usm_ndarray) -> npt.NDArray[Any] | None:
+        """The memory of a flat device array as the host's, where it is both (a CPU); to be written to after `wait`."""
+        return np.frombuffer(array.usm_data, array.dtype) if self._usm_type == "shared" else None
+
     def store(self, host: npt.NDArray[Any], array: dpt.usm_ndarray, start: int = 0) -> None:
         """Copy a contiguous host array into a flat device array of the same dtype, from element `start` on."""
         if not host.size:
@@ -145,11 +149,17 @@ class Device:
         for start in range(0, array.size, _PIECE):
             self.store(piece[: array.size - start], array, start)
 
-    def fetch(self, array: dpt.usm_ndarray, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
-        """A host copy of ``array[start:stop]`` of a flat device array, after all that was launched before."""
-        if self._usm_type == "shared":
+    def fetch(
+        self, array: dpt.usm_ndarray, start: int = 0, stop: int | None = None, copy: bool = True
+    ) -> npt.NDArray[Any]:
+        """``array[start:stop]`` of a flat device array on the host, after all that was launched before.
+
+        Without `copy` it may be the device's own memory, and so be another after the next launch.
+        """
+        mapped = self.mapped(array)
+        if mapped is not None:
             self.wait()
-            return np.frombuffer(array.usm_data, array.dtype)[start:stop].copy()
+            return mapped[start:stop].copy() if copy else mapped[start:stop]
         part = array[start:stop]
         host = np.empty(part.size, dtype=part.dtype)
         if host.size:

@@ -33,8 +33,9 @@ def pack_centers(
     centers: npt.NDArray[Any],
     moved: npt.NDArray[np.float64],
     tile: int,
+    anew: bool,
     packed: npt.NDArray[Any],
-) -> np.float64:
+) -> None:
     """The centres as `find_nearest`'s kernel reads them.
 
     Parameters
@@ -44,14 +45,12 @@ def pack_centers(
     moved : numpy.ndarray of float64 of shape (n_clusters,)
     tile : int
         Centres whose distances are computed together.
+    anew : bool
+        Whether sums begin with all rows.
     packed : numpy.ndarray of the dtype of the rows
-        Filled: the shift; the squared norms; -2 times the centres, `tile` by `tile`, feature by feature; `moved`. What
-        fills up the last tile is infinitely far.
-
-    Returns
-    -------
-    float
-        The largest squared norm.
+        Filled: the shift; the squared norms; -2 times the centres, `tile` by `tile`, feature by feature; `moved`; twice
+        the largest squared norm; what rounding `moved` is off by; `anew`. What fills up the last tile is infinitely
+        far.
     """
     k, d = centers.shape
     n_tiles = -(-k // tile)
@@ -74,9 +73,13 @@ def pack_centers(
             for f in range(d):
                 packed[first + f * tile] = 0
     last = grouped + n_tiles * tile * d
+    farthest = np.float64(0)
     for j in range(k):
         packed[last + j] = moved[j]
-    return largest
+        farthest = moved[j] if moved[j] > farthest or np.isnan(moved[j]) else farthest
+    packed[last + k] = 2 * largest
+    packed[last + k + 1] = 4 * np.finfo(packed.dtype).eps * farthest
+    packed[last + k + 2] = anew
 
 
 @_compiled

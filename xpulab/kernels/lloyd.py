@@ -180,13 +180,12 @@ def _moves(rows: Rows, k: int, labels: Labels, fresh: bool) -> PartialSums:
     n_spans = -(-rows.n_samples // span)
     workers = min(n_spans, _count_workers(rows, PartialSums.bytes_each(rows, k, _ITEMS)))
     partial = PartialSums.of(rows, k, workers, _ITEMS, labels.scratch)
-    parameters = labels.scratch("parameters", 0, rows.dtype)  # of the search: it begins with the shift
-    weights, weighted = rows.weights_or(parameters)
+    weights, weighted = rows.weights_or(rows.data)
     counts = labels.current if labels.counts is None else labels.counts
-    labels.launch(
-        _moves_kernel(rows.dtype, labels.span > 0), workers, _ITEMS,
+    launch(
+        rows.device, _moves_kernel(rows.dtype, labels.span > 0), workers, _ITEMS,
         rows.data, np.int64(rows.n_features), weights, weighted, np.int64(rows.n_samples), np.int64(n_spans),
-        np.int64(span), np.int32(span.bit_length() - 1), parameters, labels.current, labels.listed, counts,
+        np.int64(span), np.int32(span.bit_length() - 1), labels.parameters, labels.current, labels.listed, counts,
         np.int64(fresh), np.int64(k), partial.queue, partial.stage, partial.sums,
     )  # fmt: skip
     return partial

@@ -75,7 +75,8 @@ class PartialSums:
     def add_to(self, totals: npt.NDArray[np.float64]) -> int:
         """Bring the sums of all rows (k, n_features + 1) up to date; how many labels have changed."""
         width = _width(self.rows.n_features, self.items)
-        partial = self.rows.device.fetch(self.sums, stop=self.workers * (2 * self.k * width + 1))
+        size = self.workers * (2 * self.k * width + 1)
+        partial = self.rows.device.fetch(self.sums, stop=size, copy=False)
         return int(add_partial_sums(partial, self.workers, width, totals))
 
 

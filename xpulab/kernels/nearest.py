@@ -12,7 +12,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -23,7 +22,7 @@ import numpy.typing as npt
 from xpulab.kernels.compare import RING, chunk_of, nearest_kernel
 from xpulab.kernels.device import Device
 from xpulab.kernels.host import pack_centers, widen_moved
-from xpulab.kernels.launch import Local, Prepared, prepare
+from xpulab.kernels.launch import Local, prepare
 from xpulab.kernels.moves import MAX_BYTES, MAX_COUNT, PartialSums
 from xpulab.kernels.rows import BLOCK, Rows
 from xpulab.kernels.tiles import ROOMS, Tile, default_tile, size_class
@@ -54,6 +53,8 @@ class Labels:
         ``row in the span | (label before + 1) << bits of span``.
     counts : dpctl.tensor.usm_ndarray of int32 or None
     span : int
+    parameters : dpctl.tensor.usm_ndarray or None
+        Of the last `find_nearest`; they begin with the shift.
     """
 
     device: Device
@@ -62,6 +63,7 @@ class Labels:
     n_clusters: int = 0
     span: int = 0
     counts: dpt.usm_ndarray | None = None
+    parameters: dpt.usm_ndarray | None = None
     sums: npt.NDArray[np.float64] | None = None  # of lloyd.py
     sums_of: Any = None
     _slack: dpt.usm_ndarray | None = None
@@ -71,7 +73,7 @@ class Labels:
     _pause: int = 2  # passes over all rows, until the slacks are tried again: at first the centres move far
     _next_pause: int = 2
     _scratch: dict[Any, tuple[int, dpt.usm_ndarray]] = field(default_factory=dict)
-    _prepared: dict[Any, Prepared] = field(default_factory=dict)
+    _searches: dict[Any, _Search] = field(default_factory=dict)
 
     def scratch(self, name: str, size: int, dtype: npt.DTypeLike) -> dpt.usm_ndarray:
         """A flat device array of at least `size` elements, kept for the next call."""
@@ -79,14 +81,6 @@ class Labels:
         if held is None or held[0] < size:
             held = self._scratch[name, dtype] = size, self.device.empty(size, dtype)
         return held[1]
-
-    def launch(self, function: Callable[..., None], groups: int, size: int, *arguments: Any) -> None:
-        """As `xpulab.kernels.launch.launch`, prepared once for the same arrays and numbers."""
-        key = function, groups, *[id(a) if isinstance(a, dpt.usm_ndarray) else a for a in arguments]
-        prepared = self._prepared.get(key)
-        if prepared is None:  # it keeps the arrays, and so their ids
-            prepared = self._prepared[key] = prepare(self.device, function, groups, size, *arguments)
-        prepared()
 
     def forget(self) -> None:
         """Look at every row the next time."""
@@ -96,9 +90,9 @@ class Labels:
         """Keep the labels alone: a run that has ended needs no memory to go on."""
         self.forget()
         self.listed = self.device.empty(0, np.int32)
-        self._slack = self.counts = None
+        self._slack = self.counts = self.parameters = None
         self._scratch.clear()
-        self._prepared.clear()
+        self._searches.clear()
 
 
 def new_labels(device: Device, n: int) -> Labels:
@@ -142,46 +136,88 @@ def find_nearest(
         None if no sums were asked for, or if there would be too many for the device.
     """
     k, d = centers.shape
-    tile = tile or tile_for(rows, k)
     bounded = again and k >= _LEAST_CENTERS and k * d >= _LEAST_WORK and _bounds_pay(rows, labels)
     moved = _bounds(rows, shift, centers, labels) if bounded else np.zeros(k)
-    n_groups = -(-k // tile.centers)
-    host = np.empty(d + n_groups * tile.centers * (1 + d) + k + 2, rows.dtype)
-    largest = pack_centers(rows.shift_or_zero(shift), centers, moved, tile.centers, host)
-    parameters = labels.scratch("parameters", host.size, rows.dtype)
-    span, partial = _cut(rows, tile, k, labels, summing=sums is not None)
-    n_spans = -(-rows.n_samples // span)
-    if labels.listed.size < labels.current.size:  # new, or trimmed
-        labels.listed = labels.device.empty(labels.current.size, np.int32)
-    labels.n_clusters, labels.span = k, span if bounded else 0
-    integers, numbers = labels.current, parameters
-    found = labels.scratch("found", n_spans * BLOCK, np.int32) if bounded or partial else integers
-    outputs = numbers, integers, integers, numbers, found
-    if bounded:
-        assert labels._slack is not None
-        labels.counts = labels.scratch("counts", n_spans, np.int32)
-        stage = labels.scratch("stage", n_spans * (d * RING + BLOCK), rows.dtype)
-        outputs = labels._slack, labels.listed, labels.counts, stage, found
-    elif not partial:
+    key = bounded, sums is not None, id(labels.current)
+    of = rows, k, tile or tile_for(rows, k)
+    search = labels._searches.get(key)
+    if search is None or search.of != of:
+        search = labels._searches[key] = _Search(of, labels, bounded, summing=sums is not None)
+    search.start(rows.shift_or_zero(shift), centers, moved, anew=sums == "all")
+    labels.n_clusters, labels.parameters = k, search.parameters
+    labels.span, labels.counts = (search.span, search.counts) if bounded else (0, None)
+    if search.labels is labels.listed:
         labels.current, labels.listed = labels.listed, labels.current
-    summing = (numbers, np.int32(0), np.int64(0), integers, numbers, numbers)
-    if partial:
-        weights, weighted = rows.weights_or(parameters)
-        summing = weights, weighted, np.int64(sums == "all"), partial.queue, partial.stage, partial.sums
-    # Scores are off by less than this times (|x|^2 + 2 |c|^2), and so is their difference by twice that.
-    eps = np.finfo(rows.dtype).eps
-    rounding = 2 * (d + 8) * eps
-    host[-2:] = 2 * largest, 4 * eps * moved.max()
-    rows.device.store(host, parameters)
-    room_for = next((room for room in ROOMS if d <= room), 0)
-    chunk = chunk_of(room_for, tile)
-    shared = Local(chunk * room_for * tile.centers, rows.dtype) if chunk else numbers
-    labels.launch(
-        nearest_kernel(room_for, rows.dtype, replace(tile, span=0), bounded, partial is not None), n_spans, tile.items,
-        rows.data, np.int64(rows.n_samples), np.int64(d), parameters, np.int64(n_groups), np.int64(k), np.int64(span),
-        np.int32(span.bit_length() - 1), rows.dtype.type(rounding), labels.current, *outputs, shared, *summing,
-    )  # fmt: skip
-    return partial
+    return search.partial
+
+
+class _Search:
+    """A search that is made again and again: of the same rows, with as many centres, in the same memory.
+
+    Attributes
+    ----------
+    of : tuple of (Rows, int, Tile)
+        The rows, the number of centres, and the tile.
+    labels : dpctl.tensor.usm_ndarray of int32
+        Where it writes them: over those before if it needs them no more, or else to the other array.
+    span : int
+        Rows of a work-group.
+    counts : dpctl.tensor.usm_ndarray of int32 or None
+    parameters : dpctl.tensor.usm_ndarray
+        As the kernel reads them; they begin with the shift.
+    partial : PartialSums or None
+    """
+
+    def __init__(self, of: tuple[Rows, int, Tile], labels: Labels, bounded: bool, summing: bool) -> None:
+        self.of = rows, k, tile = of
+        device, d, dtype = rows.device, rows.n_features, rows.dtype
+        n_groups = -(-k // tile.centers)
+        size = d + n_groups * tile.centers * (1 + d) + k + 3
+        self.parameters = numbers = labels.scratch("parameters", size, dtype)
+        mapped = device.mapped(numbers)
+        self._host = np.empty(size, dtype) if mapped is None else mapped[:size]
+        self._store = mapped is None
+        self.span, self.partial = _cut(rows, tile, k, labels, summing)
+        n_spans = -(-rows.n_samples // self.span)
+        self.labels, self.counts = labels.current, None
+        if (bounded or not self.partial) and labels.listed.size < labels.current.size:  # new, or trimmed
+            labels.listed = device.empty(labels.current.size, np.int32)
+        integers = labels.current
+        found = labels.scratch("found", n_spans * BLOCK, np.int32) if bounded or self.partial else integers
+        outputs = numbers, integers, integers, numbers, found
+        if bounded:
+            self.counts = labels.scratch("counts", n_spans, np.int32)
+            stage = labels.scratch("stage", n_spans * (d * RING + BLOCK), dtype)
+            outputs = labels._slack, labels.listed, self.counts, stage, found
+        elif not self.partial:
+            self.labels = labels.listed
+        weights, weighted = rows.weights_or(numbers)
+        summed = integers, numbers, numbers
+        if self.partial:
+            summed = self.partial.queue, self.partial.stage, self.partial.sums
+        # Scores are off by less than this times (|x|^2 + 2 |c|^2), and so is their difference by twice that.
+        rounding = 2 * (d + 8) * np.finfo(dtype).eps
+        room_for = next((room for room in ROOMS if d <= room), 0)
+        chunk = chunk_of(room_for, tile)
+        shared = Local(chunk * room_for * tile.centers, dtype) if chunk else numbers
+        self._launch = prepare(
+            device, nearest_kernel(room_for, dtype, replace(tile, span=0), bounded, self.partial is not None), n_spans,
+            tile.items,
+            rows.data, np.int64(rows.n_samples), np.int64(d), numbers, np.int64(n_groups), np.int64(k),
+            np.int64(self.span), np.int32(self.span.bit_length() - 1), dtype.type(rounding), self.labels, *outputs,
+            shared, weights, weighted, *summed,
+        )  # fmt: skip
+
+    def start(
+        self, shift: npt.NDArray[Any], centers: npt.NDArray[Any], moved: npt.NDArray[np.float64], anew: bool
+    ) -> None:
+        """Label the rows; `anew` if the sums begin with all of them."""
+        rows, _, tile = self.of
+        rows.device.wait()  # the kernel before may still read them
+        pack_centers(shift, centers, moved, tile.centers, anew, self._host)
+        if self._store:
+            rows.device.store(self._host, self.parameters)
+        self._launch()
 
 
 def tile_for(rows: Rows, k: int) -> Tile:
@@ -221,7 +257,7 @@ def _bounds_pay(rows: Rows, labels: Labels) -> bool:
         return False
     # The first pass of all lists every row; those after it tell.
     if labels.span and labels.counts is not None and labels._slack_of is not None and labels._moved is not None:
-        listed = int(labels.device.fetch(labels.counts, stop=-(-rows.n_samples // labels.span)).sum())
+        listed = int(labels.device.fetch(labels.counts, stop=-(-rows.n_samples // labels.span), copy=False).sum())
         if labels._moved.any() and listed > _MOST_LISTED * rows.n_samples:
             labels._next_pause = min(2 * labels._next_pause, _LONGEST_PAUSE)
             labels._pause = labels._next_pause - 1
