@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import resource
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +45,47 @@ def test_a_kernel_is_compiled_once(own_folder: Path, monkeypatch: pytest.MonkeyP
     assert run(3) == 3
     with pytest.raises(TypeError):
         run(4)  # another closure is other code
+
+
+def test_what_another_process_compiles_is_waited_for(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = cache.key_of(times(7), ("array of float32",))
+    asked: list[float] = []
+    with held(own_folder.parent / "locks" / key) as other:
+
+        def waiting() -> None:
+            asked.append(run(8))  # another kernel is not held up
+            cache.store(key, "there", b"by now")
+            other.close()
+
+        with cache.claimed(key, waiting):
+            assert cache.load(key) == ("there", b"by now")
+    assert asked == [8]
+    assert list((own_folder.parent / "locks").iterdir()) == []
+
+
+def test_the_wait_for_another_process_can_be_left(own_folder: Path) -> None:
+    def leave() -> None:
+        raise KeyboardInterrupt
+
+    with held(own_folder.parent / "locks" / "key"), pytest.raises(KeyboardInterrupt), cache.claimed("key", leave):
+        raise AssertionError("entered")
+
+
+def test_a_process_that_stands_still_is_not_waited_for_long(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_PATIENCE", 0.1)
+    with held(own_folder.parent / "locks" / "key"):
+        started = time.monotonic()
+        with cache.claimed("key", lambda: None):
+            assert 0.1 <= time.monotonic() - started < 5
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[Any]:
+    """A lock as another process would have it: of another opening of the file."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
 
 
 def test_other_types_and_sources_are_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:

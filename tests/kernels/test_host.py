@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from xpulab.kernels import host
+from xpulab.kernels import host, lloyd, nearest
+from xpulab.kernels.rows import Rows
 
 
 @pytest.fixture(params=["float32", "float64"])
@@ -97,3 +98,37 @@ def test_without_a_folder_for_machine_code_it_is_compiled_for_this_process(monke
 
     monkeypatch.setattr(host.numba, "njit", refuse)
     assert host._compiled(len) == "compiled"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_is_prepared_is_what_an_iteration_calls(device, dtype, monkeypatch):
+    monkeypatch.setattr(nearest, "_MOST_LISTED", 2)
+    asked = []
+    host.prepare(np.dtype(dtype), lambda: asked.append(1))
+    functions = [host.pack_centers, host.widen_moved, host.add_partial_sums, host.inertia_of_sums, host.move_centers]
+    known = [len(function.signatures) for function in functions]
+    X = np.random.default_rng(0).normal(size=(500, 14)).astype(dtype)
+    rows, labels, centers = Rows.upload(device, X), lloyd.new_labels(device, 500), X[:60]
+    labels._pause = 0
+    for _ in range(3):
+        sums, weights, _ = lloyd.lloyd_step(rows, X[0], centers, labels)
+        total = np.concatenate([sums.ravel(), weights])
+        sums, weights, moved = total[: sums.size].reshape(sums.shape), total[sums.size :], np.empty_like(centers)
+        host.inertia_of_sums(1.0, sums, weights, centers)
+        host.move_centers(sums, weights, centers, moved)
+        centers = moved
+    assert labels.span
+    assert [len(function.signatures) for function in functions] == known
+    asked.clear()
+    host.prepare(np.dtype(dtype), lambda: asked.append(1))
+    assert not asked
+
+
+def test_a_wish_to_leave_is_heard_between_two_compilations(monkeypatch):
+    def leave():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(host, "_ready", set())
+    with pytest.raises(KeyboardInterrupt):
+        host.prepare(np.dtype("float32"), leave)
+    assert not host._ready

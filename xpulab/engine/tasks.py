@@ -14,13 +14,16 @@ from xpulab.engine.engine import Engine, Task, task, users_code
 from xpulab.engine.sources import held_open, pieces, rows_of, weights_of, write_block
 from xpulab.kernels import dense
 from xpulab.kernels.choice import AnyRows, kernels_for
+from xpulab.kernels.host import prepare
 from xpulab.kernels.rows import Rows
 
 __all__ = ["cell"]
 
 
 def _warm_up(engine: Engine) -> None:
-    """Compile what a first fit needs."""
+    """Compile what a first fit needs, of float64, as arrays are by default, or of float32."""
+    for dtype in (np.float64, np.float32):
+        prepare(np.dtype(dtype), engine.device.while_compiling)
     block = np.zeros((2, 2), np.float32)
     rows = Rows.upload(engine.device, block)
     labels = dense.new_labels(engine.device, 2)

@@ -8,11 +8,13 @@ file that cannot be read, or that is not what was written, counts as none; a fol
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,10 @@ import numba
 import numba_dpex
 import platformdirs
 
-__all__ = ["folder", "key_of", "load", "store", "write"]
+__all__ = ["claimed", "folder", "key_of", "load", "store", "write"]
+
+_LOOK = 0.02  # seconds between two looks at a lock
+_PATIENCE = 30.0  # seconds; the process that has it may have been stopped
 
 
 def folder(name: str = "kernels") -> Path:
@@ -66,6 +71,44 @@ def write(path: Path, content: bytes) -> None:
         except OSError:
             os.unlink(temporary)
             raise
+
+
+@contextlib.contextmanager
+def claimed(name: str, waiting: Callable[[], None]) -> Iterator[None]:
+    """Compile something here while no other process does: several engines would all do the same, and share the cores.
+
+    What it is for may be there once the block is entered. Where there are no locks nobody waits.
+
+    Parameters
+    ----------
+    name : str
+        Of what is compiled, fit for a file's name.
+    waiting : callable
+        Called now and then while another process has it; what it raises ends the wait.
+    """
+    path = folder("locks") / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waiting()
+                time.sleep(_LOOK)
+            except OSError:  # this file system has none
+                break
+        yield
+        with contextlib.suppress(OSError):
+            path.unlink()  # those who wait for it still get it, one by one
+    finally:
+        os.close(lock)
 
 
 def _digest(name: bytes, spirv: bytes) -> bytes:

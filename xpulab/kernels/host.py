@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
 import numpy.typing as npt
+
+from xpulab.kernels.cache import claimed
 
 __all__ = [
     "add_columns",
@@ -16,14 +19,45 @@ __all__ = [
     "inertia_of_sums",
     "move_centers",
     "pack_centers",
+    "prepare",
     "widen_moved",
 ]
 
+_kept = True  # whether other processes find the machine code
+_ready: set[np.dtype[Any]] = set()  # for which everything is compiled
+
+
+def prepare(dtype: np.dtype[Any], waiting: Callable[[], None]) -> None:
+    """Compile what iterations on rows of this dtype need, or read it where another process has.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+    waiting : callable
+        Called between two functions, which take half a second each; what it raises ends the call.
+    """
+    if dtype in _ready:
+        return
+    centers, sums, ones = np.ones((1, 1), dtype), np.ones((1, 1)), np.ones(1)
+    with claimed(f"host-{dtype}", waiting) if _kept else contextlib.nullcontext():
+        for call in (
+            lambda: pack_centers(centers[0], centers, ones, 1, False, np.empty(7, dtype)),
+            lambda: widen_moved(sums, centers, ones),
+            lambda: add_partial_sums(np.ones(3, dtype), 1, 1, sums),
+            lambda: inertia_of_sums(1.0, sums, ones, centers),
+            lambda: move_centers(sums, ones, centers, centers.copy()),
+        ):
+            waiting()
+            call()
+    _ready.add(dtype)
+
 
 def _compiled(function: Callable[..., Any]) -> Any:
+    global _kept
     try:
         return numba.njit(function, cache=True, nogil=True, error_model="numpy")
     except RuntimeError:  # there is no folder to keep the machine code in
+        _kept = False
         return numba.njit(function, nogil=True, error_model="numpy")
 
 

@@ -267,9 +267,12 @@ def _build(
     key = cache.key_of(function, kinds)
     found = cache.load(key)
     if found is None:
-        with install_listener("numba:run_pass", _Asks(device)):
-            found = _compile(function, types_)
-        cache.store(key, *found)
+        with cache.claimed(key, device.while_compiling):
+            found = cache.load(key)  # another engine may have compiled it meanwhile
+            if found is None:
+                with install_listener("numba:run_pass", _Asks(device)):
+                    found = _compile(function, types_)
+                cache.store(key, *found)
     entry, spirv = found
     device.while_compiling()
     try:
