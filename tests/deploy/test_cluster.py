@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -260,13 +261,35 @@ def test_everything_ends_when_the_notebook_is_killed(tmp_path: Path) -> None:
     wait_until_gone(pids, 15)
 
 
-def test_everything_ends_when_the_controller_is_killed() -> None:
+@pytest.mark.parametrize("which", [0, 1], ids=["itself", "its heart monitor"])
+def test_everything_ends_when_the_controller_is_killed(which: int) -> None:
     cluster = xpulab.XPUCluster(1).start()
     pids = pids_of(cluster)
-    os.kill(cluster._processes._watched["controller"][0], signal.SIGKILL)  # type: ignore[union-attr]
+    os.kill(cluster._processes._pids_of("controller")[which], signal.SIGKILL)  # type: ignore[union-attr]
+    started = time.monotonic()
     with pytest.raises((EngineLostError, NoClusterError), match="%xpu_cluster start"):
         _run_until_lost(cluster)
+    assert time.monotonic() - started < 5
     wait_until_gone(pids, 10)
+
+
+def test_a_start_without_its_heart_monitor_ends_at_once() -> None:
+    killed: list[float] = []
+    others, before = set(psutil.Process().children()), set(processes_marked())
+
+    def strike() -> None:
+        while not killed:
+            for child in set(psutil.Process().children()) - others:
+                with contextlib.suppress(psutil.Error):
+                    if "xpulab.deploy.controller" in child.cmdline() and (monitors := child.children()):
+                        monitors[0].kill()
+                        killed.append(time.monotonic())
+
+    threading.Thread(target=strike, daemon=True).start()
+    with pytest.raises(ClusterStartError, match="controller ended while the cluster was starting"):
+        xpulab.XPUCluster(1).start()
+    assert time.monotonic() - killed[0] < 5
+    assert set(processes_marked()) <= before
 
 
 def test_everything_ends_when_the_notebook_is_left() -> None:

@@ -108,7 +108,8 @@ class Device:
         """
         size = max(size, 1)
         try:
-            return dpt.empty(size, dtype=dtype, usm_type=self._usm_type, sycl_queue=self.queue)
+            # What `dpt.empty` comes to after looking at its arguments for longer than at the memory.
+            return dpt.usm_ndarray(size, dtype=dtype, buffer=self._usm_type, buffer_ctor_kwargs={"queue": self.queue})
         except (dpctl.memory.USMAllocationError, MemoryError) as error:
             memory = self.queue.sycl_device.global_mem_size
             raise DeviceError(
