@@ -99,10 +99,11 @@ def test_column_sums_some_spans_at_a_time(device, monkeypatch):
     np.testing.assert_allclose(column_sums(Rows.upload(device, X)), X.sum(axis=0, dtype=np.float64), rtol=1e-6)
 
 
-def test_take_subtracts_the_shift(device):
+@pytest.mark.parametrize("times", [1, 100])  # few are copied by the host
+def test_take_subtracts_the_shift(device, times):
     X = table(500, 6)
     shift = X.mean(axis=0)
-    index = [499, 0, 64, 64, 63]
+    index = [499, 0, 64, 64, 63] * times
     np.testing.assert_array_equal(take(Rows.upload(device, X), index, shift), X[index] - shift)
 
 

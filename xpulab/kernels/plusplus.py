@@ -6,7 +6,7 @@ rows serves both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numba_dpex.kernel_api import PrivateArray, group_barrier
 
-from xpulab.kernels.launch import fma, index, launch
+from xpulab.kernels.launch import Prepared, fma, index, prepare
 from xpulab.kernels.rows import BLOCK, SPAN, Rows
 
 __all__ = ["Seeding", "accept", "candidate_potentials", "search", "start"]
@@ -49,6 +49,16 @@ class Seeding:
     span_sums: npt.NDArray[np.float64]
     _tried: npt.NDArray[Any]
     _tried_sums: npt.NDArray[np.float64]
+    _passes: dict[int, _Pass] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A pass over all rows with so many candidates, to be made again and again."""
+
+    launch: Prepared
+    parameters: dpt.usm_ndarray
+    sums: dpt.usm_ndarray
 
 
 def start(rows: Rows, shift: npt.NDArray[Any] | None, center: npt.NDArray[Any]) -> tuple[Seeding, float]:
@@ -88,19 +98,28 @@ def candidate_potentials(state: Seeding, candidates: npt.NDArray[Any]) -> npt.ND
         return np.zeros(t)
     compiled = max(t, _TRIALS)
     filled = state._tried[np.minimum(np.arange(compiled), t - 1)]
-    parameters = rows.device.array(np.concatenate([state.shift, state.last, filled.ravel()]))
+    one = state._passes.get(compiled)
+    if one is None:
+        one = state._passes[compiled] = _prepare_pass(state, compiled)
+    rows.device.store(np.concatenate([state.shift, state.last, filled.ravel()]), one.parameters)
+    one.launch()
+    found = rows.device.fetch(one.sums, stop=rows.n_spans * compiled, copy=False)
+    state._tried_sums = found.reshape(rows.n_spans, compiled).T[:t].astype(np.float64)
+    return state._tried_sums.sum(axis=1)
+
+
+def _prepare_pass(state: Seeding, t: int) -> _Pass:
+    rows, device = state.rows, state.rows.device
+    parameters = device.empty((t + 2) * rows.n_features, rows.dtype)
+    partial = device.empty(rows.n_spans * _ITEMS * t, rows.dtype)
+    sums = device.empty(rows.n_spans * (t + 1), rows.dtype)
     weighted = rows.sample_weight is not None
-    partial = rows.device.empty(rows.n_spans * _ITEMS * compiled, rows.dtype)
-    sums = rows.device.empty(rows.n_spans * (compiled + 1), rows.dtype)
-    launch(
-        rows.device, _potential_kernel(compiled, weighted, rows.dtype), rows.n_spans, _ITEMS,
+    launch = prepare(
+        device, _potential_kernel(t, weighted, rows.dtype), rows.n_spans, _ITEMS,
         rows.data, np.int64(rows.n_features), rows.sample_weight if weighted else parameters, np.int64(rows.n_blocks),
         parameters, state.closest, partial, sums,
     )  # fmt: skip
-    state._tried_sums = (
-        rows.device.fetch(sums, stop=rows.n_spans * compiled).reshape(rows.n_spans, compiled).T[:t].astype(np.float64)
-    )
-    return state._tried_sums.sum(axis=1)
+    return _Pass(launch, parameters, sums)
 
 
 def accept(state: Seeding, j: int) -> None:

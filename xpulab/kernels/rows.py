@@ -25,6 +25,7 @@ BLOCK = 64
 #: chains, whose rounding does not depend on the number of rows.
 SPAN = 1024
 _STAGE_BYTES = 8 << 20
+_FEW = 64  # rows that the host copies, where it can, in less time than a kernel is launched
 _LEAST_OVERLAID = 1 << 20  # bytes: fewer are copied in less time than they are mapped
 
 
@@ -255,6 +256,11 @@ def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None
     if positions.min() < 0 or positions.max() >= rows.n_samples:
         raise IndexError(f"rows {positions.min()} to {positions.max()} were asked for, of {rows.n_samples}")
     device = rows.device
+    mapped = device.mapped(rows.data)
+    if mapped is not None and m <= _FEW:
+        device.wait()
+        blocks = mapped[: rows.n_blocks * rows.n_features * BLOCK].reshape(-1, rows.n_features, BLOCK)
+        return blocks[positions // BLOCK, :, positions % BLOCK] - rows.shift_or_zero(shift)
     out = device.empty(m * rows.n_features, rows.dtype)
     launch(
         device, _take_kernel(), -(-m // BLOCK), BLOCK,
