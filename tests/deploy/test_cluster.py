@@ -147,6 +147,20 @@ def test_connection_files_are_private(pair: xpulab.XPUCluster) -> None:
         assert file.stat().st_mode & 0o077 == 0
 
 
+def test_what_a_function_prints_is_in_the_logs(pair: xpulab.XPUCluster) -> None:
+    def say(task: Any) -> None:
+        import os
+
+        print(f"rank {task.comm.rank} was here")
+        os.write(2, f"rank {task.comm.rank} too\n".encode())  # as a library would
+
+    pair.run(say)
+    logs = pair.logs(100)
+    for rank in range(2):
+        assert f"rank {rank} was here" in logs
+        assert f"rank {rank} too" in logs
+
+
 def test_logs_hold_no_key(pair: xpulab.XPUCluster) -> None:
     import json
 
