@@ -106,6 +106,7 @@ _SILENT.propagate = False
 
 
 _LOOK = 0.5  # seconds between two looks at ranks that start
+_KNOCK = 1.0  # seconds that the controller has for its first answer, until it is asked again
 
 
 class _KeepsLog:
@@ -188,7 +189,11 @@ class Processes:
         while not connection.exists() or not connection.read_text().endswith("}"):  # it may be half written
             self._still_starting(deadline)
             time.sleep(0.02)
-        self.client = ipp.Client(str(connection), timeout=max(1.0, deadline - time.monotonic()))
+        while self.client is None:
+            try:
+                self.client = ipp.Client(str(connection), timeout=_KNOCK)
+            except TimeoutError:  # a controller that is busy answers the next time, one that has ended never does
+                self._still_starting(deadline)
         self.client.session.digest_history_size = 0  # as on the engines
 
     def _still_starting(self, deadline: float) -> None:
