@@ -292,7 +292,8 @@ def test_a_start_without_its_heart_monitor_ends_at_once() -> None:
     others, before = set(psutil.Process().children()), set(processes_marked())
 
     def strike() -> None:
-        while not killed:
+        until = time.monotonic() + 30  # so that it never strikes another test's cluster
+        while not killed and time.monotonic() < until:
             for child in set(psutil.Process().children()) - others:
                 with contextlib.suppress(psutil.Error):
                     if "xpulab.deploy.controller" in child.cmdline() and (monitors := child.children()):
@@ -392,7 +393,8 @@ def test_an_engine_lost_before_mpi_has_begun_ends_the_start_in_seconds(number: s
     others = processes_of(os.getpid())
 
     def strike() -> None:
-        while not found:
+        until = time.monotonic() + 30  # so that it never strikes another test's cluster
+        while not found and time.monotonic() < until:
             for pid, line in processes_of(os.getpid()).items():
                 if pid not in others and "mpiexec" not in line and "xpulab.engine" in line and "pmi_proxy" not in line:
                     os.kill(pid, number)

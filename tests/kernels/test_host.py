@@ -96,8 +96,10 @@ def test_without_a_folder_for_machine_code_it_is_compiled_for_this_process(monke
             raise RuntimeError("cannot cache function: no locator available")
         return "compiled"
 
+    monkeypatch.setattr(host, "_kept", True)
     monkeypatch.setattr(host.numba, "njit", refuse)
     assert host._compiled(len) == "compiled"
+    assert not host._kept
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

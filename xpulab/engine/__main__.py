@@ -56,8 +56,8 @@ def _serve(options: dict[str, Any], rank: int) -> None:
     engine.ignore_interrupts()
     this = engine.Engine(placement)
     _await_file(options["connection"])
-    # What an engine does is on the board, and what it prints belongs in its log: by messages, each task would send four
-    # that nobody reads, which takes a fifth of the time of a small one.
+    # What an engine does is on the board, and what it prints belongs in its log: with messages that nobody reads, an
+    # empty task takes a quarter longer.
     IPythonParallelKernel._publish_status = lambda *_, **__: None
     IPEngine.redirect_output = lambda *_: None
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -105,9 +105,9 @@ def claimed(name: str, waiting: Callable[[], None]) -> Iterator[None]:
             except OSError:  # this file system has none
                 break
         yield
+    finally:
         with contextlib.suppress(OSError):
             path.unlink()  # those who wait for it still get it, one by one
-    finally:
         os.close(lock)
 
 
