@@ -14,6 +14,7 @@ from xpulab import oneapi
 from xpulab.exceptions import OneAPIError
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+CPUINFO = Path("/proc/cpuinfo").read_text()
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -53,6 +54,61 @@ def test_load_finds_the_cpu_device_when_the_list_of_drivers_is_empty(
 def test_load_keeps_the_list_of_drivers_that_a_user_gave() -> None:
     code = "import os; from xpulab import oneapi; oneapi.load(); print(os.environ[oneapi.OPENCL_VENDORS])"
     assert run(code, **{oneapi.OPENCL_VENDORS: "/opt/mine.so"}).stdout.strip() == "/opt/mine.so"
+
+
+ZEN3 = "fpu sse4_2 avx avx2 bmi1 bmi2 fma f16c"
+ZEN5 = f"{ZEN3} avx512f avx512dq avx512cd avx512bw avx512vl avx512_vnni"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "target"),
+    [
+        ("AuthenticAMD", ZEN5, "skx"),
+        ("AuthenticAMD", ZEN3, "core-avx2"),
+        ("AuthenticAMD", "fpu sse4_2 avx", None),
+        ("GenuineIntel", ZEN5, None),
+    ],
+)
+def test_compiler_is_told_of_processors_that_it_does_not_know(vendor: str, flags: str, target: str | None) -> None:
+    one = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: 26\nflags\t\t: {flags}\nbugs\t\t: spectre_v1\n\n"
+    assert oneapi.cpu_target(2 * one) == target
+
+
+def test_processor_of_another_kind_is_left_to_the_compiler() -> None:
+    assert oneapi.cpu_target("processor\t: 0\nFeatures\t: fp asimd\n") is None
+
+
+@pytest.mark.parametrize(("given", "expected"), [("core-avx2", "core-avx2"), ("", oneapi.cpu_target(CPUINFO) or "")])
+def test_load_keeps_the_processor_that_a_user_gave(given: str, expected: str) -> None:
+    code = "import os; from xpulab import oneapi; oneapi.load(); print(os.environ.get(oneapi.CPU_TARGET, ''))"
+    assert run(code, **{oneapi.CPU_TARGET: given}).stdout.strip() == expected
+
+
+MULTIPLY_ADD = """
+from xpulab import oneapi
+oneapi.load()
+import numpy as np
+from xpulab.kernels.device import Device
+from xpulab.kernels.launch import fma, index, launch
+
+def kernel(item, a):
+    i = item.get_global_id(0)
+    a[index(i)] = fma(a[index(i)], a[index(i)], np.float32(1))
+
+device = Device()
+launch(device, kernel, 1, 256, device.array(np.ones(256, np.float32)))
+device.wait()
+"""
+
+
+def test_kernels_use_the_instructions_that_the_processor_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(oneapi.CPU_TARGET, raising=False)
+    has = CPUINFO.partition("flags")[2].partition("\n")[0].split()
+    done = run(MULTIPLY_ADD, CL_CONFIG_DUMP_ASM="1", CL_CONFIG_DUMP_FILE_NAME_PREFIX=str(tmp_path / "kernel"))
+    assert done.returncode == 0, done.stderr
+    (assembly,) = tmp_path.glob("kernel*.s")
+    register = "zmm" if "avx512f" in has else "ymm"
+    assert re.search(rf"\bvfmadd\w+ps\b.*%{register}", assembly.read_text())
 
 
 def test_library_that_is_broken_is_named_with_the_loaders_words(

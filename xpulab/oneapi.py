@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,8 @@ from pathlib import Path
 from xpulab.exceptions import OneAPIError
 
 __all__ = [
+    "CPU_TARGET",
+    "CPU_TARGETS",
     "GPU_DRIVER_FILES",
     "GPU_DRIVER_FOLDERS",
     "INTERFERING",
@@ -29,6 +32,7 @@ __all__ = [
     "PINS",
     "SELECTOR",
     "confine",
+    "cpu_target",
     "engine_environment",
     "library_folder",
     "load",
@@ -68,10 +72,21 @@ LIBRARIES: tuple[str, ...] = (
 SELECTOR = "ONEAPI_DEVICE_SELECTOR"
 OPENCL_VENDORS = "OCL_ICD_FILENAMES"
 
+#: Which processor the CPU device's compiler writes for. It knows Intel's by themselves; for any other, AMD's of today
+#: for one, it takes a processor without vectors and without fused multiply-adds: kernels are 150 times slower then.
+CPU_TARGET = "CL_CONFIG_CPU_TARGET_ARCH"
+
+#: Its names -> what Linux calls the instructions that such a processor has. The best one first.
+CPU_TARGETS: Mapping[str, frozenset[str]] = {
+    "skx": frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx2", "bmi1", "bmi2", "fma"]),
+    "core-avx2": frozenset(["avx2", "bmi1", "bmi2", "fma"]),
+}
+
 #: Variables of a user's shell that change what is found here -> how. The doctor shows those that are set.
 INTERFERING: Mapping[str, str] = {
     SELECTOR: "is not used: each engine gets its own; choose with --devices",
     OPENCL_VENDORS: "replaces the list of OpenCL drivers, and with it the CPU device",
+    CPU_TARGET: "is the processor that the CPU device's kernels are compiled for, whatever is here",
     "SETVARS_COMPLETED": "another oneAPI was activated in this shell, and its libraries may be found first",
     "I_MPI_ROOT": "another Intel MPI was activated in this shell, and its libraries may be found first",
 }
@@ -121,6 +136,10 @@ def load() -> Path:
     folder = library_folder()
     if not os.environ.get(OPENCL_VENDORS):  # set but empty would hide the CPU device
         os.environ[OPENCL_VENDORS] = str(folder / "libintelocl.so")
+    if not os.environ.get(CPU_TARGET):
+        os.environ.pop(CPU_TARGET, None)  # set but empty would hide it too
+        if target := cpu_target(Path("/proc/cpuinfo").read_text()):
+            os.environ[CPU_TARGET] = target
     libc = ctypes.CDLL(None)
     libc.dlopen.restype = ctypes.c_void_p
     libc.dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]
@@ -134,6 +153,26 @@ def load() -> Path:
                 + " ".join(f"{package}=={version}" for package, version in PINS.items())
             )
     return folder
+
+
+def cpu_target(cpuinfo: str) -> str | None:
+    """What the CPU device's compiler has to be told of the processor; None where it finds out by itself.
+
+    Parameters
+    ----------
+    cpuinfo : str
+        As Linux has it in ``/proc/cpuinfo``.
+
+    Returns
+    -------
+    str or None
+        One of `CPU_TARGETS`, for a processor that is not Intel's.
+    """
+    facts = dict(re.findall(r"^(vendor_id|flags)\s*: (.*)$", cpuinfo, re.MULTILINE))
+    if facts.get("vendor_id") == "GenuineIntel":
+        return None
+    has = set(facts.get("flags", "").split())
+    return next((name for name, needs in CPU_TARGETS.items() if needs <= has), None)
 
 
 def mpiexec() -> Path:
