@@ -13,16 +13,28 @@ import xpulab
 pytestmark = pytest.mark.cluster
 
 
-def test_a_reduction_gives_every_rank_the_same_bits(cluster: xpulab.XPUCluster) -> None:
+@pytest.mark.parametrize("name", ["add", "minimum", "maximum"])
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(1, "i1"), (1000, "f8"), (7, "f4"), (100_000, "f8")]
+)  # the last: many bytes
+def test_a_reduction_gives_every_rank_the_same_bits(
+    name: str, size: int, dtype: str, cluster: xpulab.XPUCluster
+) -> None:
+    def values(rank: int) -> Any:
+        import numpy as np
+
+        return (10 * np.random.RandomState(rank).normal(size=size)).astype(dtype)
+
     def reduce(task: Any) -> bytes:
         import numpy as np
 
-        return task.comm.allreduce(np.random.RandomState(task.comm.rank).normal(size=1000)).tobytes()
+        return task.comm.allreduce(values(task.comm.rank), getattr(np, name)).tobytes()
 
     results = cluster.run(reduce)
-    expected = sum(np.random.RandomState(rank).normal(size=1000) for rank in range(cluster.size))
+    expected = getattr(np, name).reduce([values(rank) for rank in range(cluster.size)], axis=0)
     assert len(set(results)) == 1
-    np.testing.assert_allclose(np.frombuffer(results[0]), expected, rtol=1e-12, atol=1e-14)
+    rtol, atol = (1e-12, 1e-12) if dtype == "f8" else (1e-6, 1e-5)
+    np.testing.assert_allclose(np.frombuffer(results[0], dtype), expected, rtol, atol)
 
 
 def test_sums_before_each_rank(cluster: xpulab.XPUCluster) -> None:
@@ -52,13 +64,17 @@ def test_arrays_of_all_ranks(cluster: xpulab.XPUCluster) -> None:
     assert cluster.run(every) == [[[float(rank), 10.0] for rank in range(cluster.size)]] * cluster.size
 
 
-def test_waiting_for_a_slow_rank_is_counted_as_wait(pair: xpulab.XPUCluster) -> None:
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_waiting_for_a_slow_rank_is_counted_as_wait(size: int, pair: xpulab.XPUCluster) -> None:
     def late(task: Any) -> tuple[float, float]:
         import time
 
+        import numpy as np
+
+        values = np.zeros(size)
         if task.comm.rank == 1:
             time.sleep(0.3)
-        task.comm.allgather(0)
+        task.comm.allreduce(values)
         return task.comm.wait, task.comm.communicate
 
     (waited, communicated), (waited_late, _) = pair.run(late)
@@ -67,11 +83,14 @@ def test_waiting_for_a_slow_rank_is_counted_as_wait(pair: xpulab.XPUCluster) -> 
     assert waited_late < waited
 
 
-def test_a_rank_that_raises_frees_those_in_a_collective(cluster: xpulab.XPUCluster) -> None:
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_rank_that_raises_frees_those_in_a_collective(size: int, cluster: xpulab.XPUCluster) -> None:
     def fail(task: Any) -> Any:
+        import numpy as np
+
         if task.comm.rank == task.comm.size - 1:
             raise RuntimeError("the last rank")
-        return task.comm.bcast(None)
+        return task.comm.allreduce(np.zeros(size))
 
     with pytest.raises(xpulab.exceptions.EngineError, match=f"1 of {cluster.size} engines raised RuntimeError"):
         cluster.run(fail)

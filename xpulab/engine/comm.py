@@ -1,8 +1,9 @@
 """The communicator of a rank: MPI's collectives, with their time split in two, and a way out when another rank failed.
 
-Every collective begins with a barrier that does not block: while it is polled, the rank counts the seconds as `wait`
-and watches the board. When a rank has raised, the others leave here instead of standing in a reduction for ever.
-Once all have arrived, the collective itself is an ordinary one, and its seconds are `communicate`.
+Nobody stands in a collective for ever: while a rank waits for the others it polls, and watches the board, so that it
+leaves when another has raised. Few bytes go to all in one exchange that does not block; with each comes the moment at
+which its rank arrived, so that `wait` is the time until the last one did, and `communicate` what it took from there.
+More begin with a barrier that does not block, after which the collective is an ordinary one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ T = TypeVar("T")
 _SPIN = 50e-6  # seconds of polling at full speed; a reduction among busy ranks takes less
 _YIELD = 2e-3  # then the core is offered to others between polls: there may be more ranks than cores
 _NAP = 20e-6  # seconds, for which it is then left to them
+_FEW = 1 << 18  # bytes of all ranks: so many are sent to all sooner than a reduction has had its turns
+
+_OPS: dict[np.ufunc, MPI.Op] = {np.add: MPI.SUM, np.minimum: MPI.MIN, np.maximum: MPI.MAX}
+
+_left: list[MPI.Request] = []  # exchanges that others never came to: MPI may still write to their memory
 
 
 class PeerFailed(Exception):
@@ -52,16 +58,22 @@ class Communicator:
         self.wait = 0.0
         self.communicate = 0.0
 
-    def allreduce(self, values: np.ndarray, op: MPI.Op = MPI.SUM) -> np.ndarray:
+    def allreduce(self, values: np.ndarray, op: np.ufunc = np.add) -> np.ndarray:
         """Combine arrays of one shape and dtype over the ranks; every rank gets the same bits.
 
-        Reduce and Bcast instead of Allreduce: MPI does not promise that an Allreduce adds in the same order everywhere,
-        and ranks that disagree in the last bit could take different turns.
+        `op` is `numpy.add`, `numpy.minimum` or `numpy.maximum`.
+
+        Few bytes are combined by each rank, in the order of ranks. For more, Reduce and Bcast instead of Allreduce:
+        MPI does not promise that an Allreduce adds in the same order everywhere, and ranks that disagree in a last bit
+        could take different turns.
         """
+        if self.size * values.nbytes <= _FEW:
+            every = self.allgather_arrays(values.ravel())
+            return op.reduce(every, axis=0, dtype=values.dtype).reshape(values.shape)
         result = np.empty_like(values)
 
         def reduce() -> None:
-            self._comm.Reduce(values, result, op, 0)
+            self._comm.Reduce(values, result, _OPS[op], 0)
             self._comm.Bcast(result, 0)
 
         return self._together(reduce, result)
@@ -80,8 +92,22 @@ class Communicator:
 
     def allgather_arrays(self, values: np.ndarray) -> np.ndarray:
         """Arrays of one shape (m,) and dtype from all ranks: shape (size, m)."""
-        every = np.empty((self.size, len(values)), values.dtype)
-        return self._together(lambda: self._comm.Allgather(values, every), every)
+        if self.size == 1:
+            return values[None].copy()
+        if self.size * values.nbytes > _FEW:
+            every = np.empty((self.size, len(values)), values.dtype)
+            return self._together(lambda: self._comm.Allgather(values, every), every)
+        entered = time.perf_counter()
+        message = np.empty(8 + values.nbytes, np.uint8)
+        message[:8].view(np.float64)[0] = entered
+        message[8:].view(values.dtype)[:] = values
+        messages = np.empty((self.size, len(message)), np.uint8)
+        self._poll(self._comm.Iallgather(message, messages), entered)
+        now = time.perf_counter()
+        last = min(max(entered, float(messages[:, :8].view(np.float64).max())), now)
+        self.wait += last - entered
+        self.communicate += now - last
+        return messages[:, 8:].view(values.dtype)
 
     def allgather(self, thing: T) -> list[T]:
         """The things of all ranks, by rank; small Python objects only."""
@@ -116,15 +142,19 @@ class Communicator:
             If another rank has raised, and so will not come.
         """
         entered = time.perf_counter()
-        barrier = self._comm.Ibarrier()
-        while not barrier.Test():
+        self._poll(self._comm.Ibarrier(), entered)
+        self.wait += time.perf_counter() - entered
+
+    def _poll(self, request: MPI.Request, entered: float) -> None:
+        """Wait until every rank has come to this, too."""
+        while not request.Test():
             waited = time.perf_counter() - entered
             if waited > _SPIN:
                 # The board is read outside of the fast path only: a reduction among ranks in step never gets here.
                 if self._failed():
+                    _left.append(request)
                     raise PeerFailed
                 if waited < _YIELD:
                     os.sched_yield()
                 else:
                     time.sleep(_NAP)
-        self.wait += time.perf_counter() - entered

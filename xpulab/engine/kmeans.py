@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from xpulab.board import RUNS
 from xpulab.engine.engine import Interrupted, Task
@@ -331,8 +330,8 @@ def _same_clustering(problem: Problem, labels: Any, best: Any, n_clusters: int) 
     high = np.full(n_clusters, -1)
     np.minimum.at(low, ours, theirs)
     np.maximum.at(high, ours, theirs)
-    low = problem.comm.allreduce(low, MPI.MIN)
-    high = problem.comm.allreduce(high, MPI.MAX)
+    low = problem.comm.allreduce(low, np.minimum)
+    high = problem.comm.allreduce(high, np.maximum)
     return bool(((low == high) | (high == -1)).all())
 
 
