@@ -24,6 +24,7 @@ PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
 #: Runs whose lengths stand on the board: the latest ones, each at its number modulo this.
 RUNS = 64
 _CANCELLED = 64  # stop requests that can stand at once; a task looks only for its own number
+_NOTHING = bytes(8 * _CANCELLED)  # when there is none
 
 _RANK = np.dtype(
     [
@@ -121,7 +122,8 @@ class Board:
 
     def cancelled(self, task: int) -> bool:
         """Whether the end of this task was asked for."""
-        return bool((self._cancelled == task).any())
+        # There is nothing most often, and bytes say so in a tenth of the time.
+        return self._cancelled.tobytes() != _NOTHING and bool((self._cancelled == task).any())
 
     def forget(self, task: int) -> None:
         """Free the slot of a task that has ended."""

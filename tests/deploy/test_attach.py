@@ -35,7 +35,7 @@ from xpulab.cluster import KMeans
 X = np.random.default_rng(0).normal(size=(100_000, 8)).astype(np.float32)
 """
 X = np.random.default_rng(0).normal(size=(100_000, 8)).astype(np.float32)
-LONG = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 300, "n_init": 2, "init": "random"}
+LONG = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 300, "n_init": 6, "init": "random"}
 
 
 def notebook(code: str, *arguments: str) -> subprocess.Popen[str]:

@@ -63,11 +63,11 @@ def test_partial_sums_are_added_in_float64(centers):
 def test_inertia_of_sums_is_that_of_the_rows(centers):
     rng = np.random.default_rng(2)
     X, labels = rng.normal(size=(40, 3)), rng.integers(7, size=40)
-    sums, weights = np.zeros((7, 3)), np.bincount(labels, minlength=7).astype(float)
-    np.add.at(sums, labels, X)
-    found = host.inertia_of_sums((X**2).sum(), sums, weights, centers)
+    totals = np.zeros((7, 4))
+    np.add.at(totals, labels, np.column_stack([X, np.ones(40)]))
+    found = host.inertia_of_sums((X**2).sum(), totals, centers)
     assert found == pytest.approx(((X - centers[labels]) ** 2).sum())
-    assert host.inertia_of_sums(-1.0, np.zeros((7, 3)), np.zeros(7), centers) == 0
+    assert host.inertia_of_sums(-1.0, np.zeros((7, 4)), centers) == 0
 
 
 def test_rows_without_weight_are_not_counted():
@@ -85,9 +85,20 @@ def test_means_with_the_order_of_scikit_learn_for_empty_clusters(centers, heavie
     for j in range(7):
         expected[j] = expected[j] / weights[j] if weights[j] > 0 else expected[heaviest]
     moved = np.empty_like(centers)
-    shift = host.move_centers(sums, weights, centers, moved)
+    shift = host.move_centers(np.column_stack([sums, weights]), centers, moved)
     np.testing.assert_array_equal(moved, expected.astype(centers.dtype))
     assert shift == pytest.approx(((moved.astype(np.float64) - centers) ** 2).sum())
+
+
+def test_an_iteration_that_ends_moves_the_centres_if_no_cluster_is_empty(centers):
+    totals = np.abs(np.random.default_rng(4).normal(size=(7, 4)))
+    moved, expected = np.zeros_like(centers), np.zeros_like(centers)
+    ended = host.finish(50.0, totals, centers, moved)
+    assert ended == (host.inertia_of_sums(50.0, totals, centers), host.move_centers(totals, centers, expected))
+    np.testing.assert_array_equal(moved, expected)
+    totals[5] = moved[:] = 0
+    assert host.finish(50.0, totals, centers, moved) == (host.inertia_of_sums(50.0, totals, centers), -1)
+    assert not moved.any()
 
 
 def test_without_a_folder_for_machine_code_it_is_compiled_for_this_process(monkeypatch):
@@ -107,17 +118,16 @@ def test_what_is_prepared_is_what_an_iteration_calls(device, dtype, monkeypatch)
     monkeypatch.setattr(nearest, "_MOST_LISTED", 2)
     asked = []
     host.prepare(np.dtype(dtype), lambda: asked.append(1))
-    functions = [host.pack_centers, host.widen_moved, host.add_partial_sums, host.inertia_of_sums, host.move_centers]
+    functions = [host.pack_centers, host.widen_moved, host.add_partial_sums, host.finish, host.move_centers]
     known = [len(function.signatures) for function in functions]
     X = np.random.default_rng(0).normal(size=(500, 14)).astype(dtype)
     rows, labels, centers = Rows.upload(device, X), lloyd.new_labels(device, 500), X[:60]
     labels._pause = 0
     for _ in range(3):
         sums, weights, _ = lloyd.lloyd_step(rows, X[0], centers, labels)
-        total = np.concatenate([sums.ravel(), weights])
-        sums, weights, moved = total[: sums.size].reshape(sums.shape), total[sums.size :], np.empty_like(centers)
-        host.inertia_of_sums(1.0, sums, weights, centers)
-        host.move_centers(sums, weights, centers, moved)
+        totals, moved = np.column_stack([sums, weights]), np.empty_like(centers)
+        host.finish(1.0, totals, centers, moved)
+        host.move_centers(totals, centers, moved)
         centers = moved
     assert labels.span
     assert [len(function.signatures) for function in functions] == known

@@ -69,6 +69,21 @@ def test_sizes_beyond_the_device_raise(device, ones, groups, size):
     np.testing.assert_array_equal(device.fetch(ones), np.ones(512, np.float32))
 
 
+def weigh(item, x, y, weight):
+    i = item.get_global_id(0)
+    prefetch(y, index(i), index(64))
+    x[index(i)] += weight[index(0)] * y[index(i)]
+
+
+def test_an_array_is_passed_as_the_first_and_as_another(device):
+    x, y = (device.array(np.full(512, value, np.float32)) for value in (1, 2))
+    three = device.array(np.array([3], np.float32))
+    for first, second in ((x, y), (y, x), (x, x)):
+        launch(device, weigh, 2, 256, first, second, three)
+    np.testing.assert_array_equal(device.fetch(x), np.full(512, 28))
+    np.testing.assert_array_equal(device.fetch(y), np.full(512, 23))
+
+
 def test_a_submission_that_the_runtime_refuses_raises(device, ones, monkeypatch):
     monkeypatch.setattr(module, "_MAX_ITEMS", 2**40)
     with pytest.raises(KernelLaunchError, match="did not take"):

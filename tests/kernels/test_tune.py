@@ -62,7 +62,7 @@ def test_every_tile_gives_the_labels_of_the_default_and_sums_its_own(
         for bounded in (False, True) if tile in (CPU[0], OTHER[0]) or tile.local else (True,):
             np.testing.assert_array_equal(same_labels(device, X, centers, tile, bounded), expected)
     if dtype == F32:  # the other devices, for which most tiles are, often have no float64
-        kernels = [s for (_, kinds), s in device.specialisations.items() if f"array of {F64}" not in kinds]
+        kernels = [s for (_, kinds), s in device.specialisations.items() if str(F64) not in str(kinds)]
         assert [s.name for s in kernels if FLOAT64 in capabilities(s.spirv)] == []
 
 

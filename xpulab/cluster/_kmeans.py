@@ -394,7 +394,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
 
     def _keep(self, result: dict[str, Any], labels: np.ndarray) -> None:
         if self.verbose:
-            print("Initialization complete", *result["messages"], sep="\n")
+            print("Initialization complete", *_words(result), sep="\n")
         n_clusters = len(result["centers"])
         if result["distinct"] < n_clusters:
             warnings.warn(
@@ -408,6 +408,14 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         self.labels_ = labels
         self.inertia_ = result["inertia"]
         self.n_iter_ = result["n_iter"]
+
+
+def _words(result: dict[str, Any]) -> list[str]:
+    """What scikit-learn says of the run that was the best."""
+    iterations = [(number - 1, inertia) for run, number, inertia, *_ in result["history"] if run == result["run"]]
+    return [f"Iteration {i}, inertia {inertia}." for i, inertia in iterations] + [result["ending"]] * (
+        result["ending"] != ""
+    )
 
 
 def _room(n_clusters: int, X: Any) -> int:

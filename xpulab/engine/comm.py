@@ -67,6 +67,8 @@ class Communicator:
         MPI does not promise that an Allreduce adds in the same order everywhere, and ranks that disagree in a last bit
         could take different turns.
         """
+        if self.size == 1:
+            return values.copy()
         if self.size * values.nbytes <= _FEW:
             every = self.allgather_arrays(values.ravel())
             return op.reduce(every, axis=0, dtype=values.dtype).reshape(values.shape)
@@ -94,20 +96,20 @@ class Communicator:
         """Arrays of one shape (m,) and dtype from all ranks: shape (size, m)."""
         if self.size == 1:
             return values[None].copy()
-        if self.size * values.nbytes > _FEW:
+        as_float64 = values.dtype.kind == "f" or values.dtype.itemsize < 8  # exactly
+        if self.size * values.nbytes > _FEW or not as_float64:
             every = np.empty((self.size, len(values)), values.dtype)
             return self._together(lambda: self._comm.Allgather(values, every), every)
         entered = time.perf_counter()
-        message = np.empty(8 + values.nbytes, np.uint8)
-        message[:8].view(np.float64)[0] = entered
-        message[8:].view(values.dtype)[:] = values
-        messages = np.empty((self.size, len(message)), np.uint8)
+        message = np.empty(1 + len(values))
+        message[0], message[1:] = entered, values
+        messages = np.empty((self.size, len(message)))
         self._poll(self._comm.Iallgather(message, messages), entered)
         now = time.perf_counter()
-        last = min(max(entered, float(messages[:, :8].view(np.float64).max())), now)
+        last = min(max(messages[:, 0].tolist()), now)
         self.wait += last - entered
         self.communicate += now - last
-        return messages[:, 8:].view(values.dtype)
+        return messages[:, 1:].astype(values.dtype, copy=False)
 
     def allgather(self, thing: T) -> list[T]:
         """The things of all ranks, by rank; small Python objects only."""

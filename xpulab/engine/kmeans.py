@@ -24,10 +24,11 @@ from xpulab.board import RUNS
 from xpulab.engine.engine import Interrupted, Task
 from xpulab.engine.tuning import tune
 from xpulab.kernels.choice import AnyRows, kernels_for
-from xpulab.kernels.host import count_positive, inertia_of_sums, move_centers, prepare
+from xpulab.kernels.host import count_positive, finish, move_centers, prepare
 
 __all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "start"]
 
+_SHOWN = 2e-3  # seconds between two states on the board, at which nobody looks as often
 _KEEP = 0.05  # seconds between two states that are kept: what is lost with an engine is made again
 
 _USUAL_ITERATIONS = 300  # a fit that may do a million more often converges long before
@@ -41,7 +42,8 @@ class Outcome:
     labels: Any
     inertia: float
     n_iter: int
-    messages: list[str]
+    run: int = 0  # as in the history; 0 for one that is not there
+    ending: str = ""  # why it ended before the last iteration
 
 
 @dataclass
@@ -99,14 +101,18 @@ class Problem:
         self.mean = sums[:-1] / self.n_samples
         self.shift = self.kernels.shift_for(rows, self.mean)
         self.tuning = (0, 0.0)
-        self.history: list[tuple[int, int, float, float, float]] = []
-        self._started = time.perf_counter()
+        self._begin()
 
     def resume(self, task: Task) -> None:
         """Go on in another task: the rows are the same, the communicator and the clock are not."""
         self.task, self.comm = task, task.comm
-        self.history = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self.history: list[tuple[int, int, float, float, float]] = []
+        self._lengths = self.task.engine.record["lengths"]
         self._started = time.perf_counter()
+        self._shown = 0.0
 
     @functools.cached_property
     def squares(self) -> np.ndarray:
@@ -139,9 +145,12 @@ class Problem:
 
     def note(self, run: int, iteration: int, inertia: float, center_shift: float) -> None:
         """Keep and show where the run is."""
-        self.task.engine.record["lengths"][(run - 1) % RUNS] = iteration
-        self.history.append((run, iteration, inertia, center_shift, time.perf_counter() - self._started))
-        self.task.show(run=run, iteration=iteration, inertia=inertia, center_shift=center_shift)
+        now = time.perf_counter()
+        self.history.append((run, iteration, inertia, center_shift, now - self._started))
+        self._lengths[(run - 1) % RUNS] = iteration
+        if iteration == 1 or now - self._shown > _SHOWN:
+            self._shown = now
+            self.task.show(run=run, iteration=iteration, inertia=inertia, center_shift=center_shift)
 
 
 def fit(
@@ -209,7 +218,7 @@ def _labelled(problem: Problem, best: dict[str, Any] | None) -> Outcome | None:
         return None
     labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
     problem.kernels.assign(problem.rows, problem.shift, best["centers"], labels, again=False)
-    return Outcome(labels=labels, messages=[], **best)
+    return Outcome(labels=labels, **best)
 
 
 def _lloyd(
@@ -223,25 +232,24 @@ def _lloyd(
 ) -> Outcome:
     """Lloyd's iterations from given centres, of which `done` have been made."""
     labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
-    messages = []
+    ending = ""
     strict = False
     iteration = done - 1
     kept = time.perf_counter()
     for iteration in range(done, max_iter):
         turn = iterate(problem, centers, labels)
         problem.note(state["run"] + 1, iteration + 1, turn.inertia, turn.center_shift)
-        messages.append(f"Iteration {iteration}, inertia {turn.inertia}.")
         centers = turn.centers
         now = {**state, "iteration": iteration + 1, "centers": centers}
         if turn.cancelled:
             found = {"centers": centers + problem.shift, "inertia": turn.inertia, "n_iter": iteration + 1}
             raise Interrupted({**found, "state": now})
         if not turn.changed:
-            messages.append(f"Converged at iteration {iteration}: strict convergence.")
+            ending = f"Converged at iteration {iteration}: strict convergence."
             strict = True
             break
         if turn.center_shift <= tolerance:
-            messages.append(
+            ending = (
                 f"Converged at iteration {iteration}: center shift {turn.center_shift} within tolerance {tolerance}."
             )
             break
@@ -250,24 +258,26 @@ def _lloyd(
             kept = time.perf_counter()
     if not strict:
         problem.kernels.assign(problem.rows, problem.shift, centers, labels)
-    return Outcome(centers, labels, inertia(problem, centers, labels), iteration + 1, messages)
+    return Outcome(centers, labels, inertia(problem, centers, labels), iteration + 1, state["run"] + 1, ending)
 
 
 def iterate(problem: Problem, centers: np.ndarray, labels: Any) -> Turn:
     """One iteration: the rows' nearest centres, which `labels` then hold, and where the centres go from there."""
     k, d = centers.shape
-    sums, weights, moves = problem.kernels.lloyd_step(problem.rows, problem.shift, centers, labels)
+    sums, weights, changes = problem.kernels.lloyd_step(problem.rows, problem.shift, centers, labels)
     _clear_absent(problem, labels, sums, weights)
     # One reduction an iteration carries everything: sums, weights, changes, and the request to stop.
-    total = problem.comm.allreduce(np.concatenate([sums.ravel(), weights, [moves, problem.task.cancelled()]]))
-    sums, weights = total[: k * d].reshape(k, d), total[k * d : -2]
-    changed, cancelled = total[-2:]
-    before = inertia_of_sums(problem.total_squares, sums, weights, centers)
-    if not weights.all():
-        _relocate(problem, centers, labels, sums, weights)
-    moved = np.empty_like(centers)
-    center_shift = move_centers(sums, weights, centers, moved)
-    return Turn(moved, before, center_shift, bool(changed), bool(cancelled))
+    mine = np.empty(k * (d + 1) + 2)
+    table = mine[:-2].reshape(k, d + 1)
+    table[:, :d], table[:, d] = sums, weights
+    mine[-2:] = changes, problem.task.cancelled()
+    every = problem.comm.allreduce(mine)
+    totals, moved = every[:-2].reshape(k, d + 1), np.empty_like(centers)
+    before, center_shift = finish(problem.total_squares, totals, centers, moved)
+    if center_shift < 0:
+        _relocate(problem, centers, labels, totals[:, :d], totals[:, d])
+        center_shift = move_centers(totals, centers, moved)
+    return Turn(moved, before, center_shift, bool(every[-2]), bool(every[-1]))
 
 
 def inertia(problem: Problem, centers: np.ndarray, labels: Any) -> float:

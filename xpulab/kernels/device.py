@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,8 @@ class Device:
         #: Called between the steps of each compilation, which takes seconds; what it raises ends the call.
         self.while_compiling: Callable[[], None] = lambda: None
         self._running: list[tuple[Event, Any]] = []
+        #: By id, as arrays have no hash: asking dpctl takes longer than adding up what a kernel has found.
+        self._mapped: dict[int, tuple[npt.NDArray[Any], Any]] = {}
 
     def describe(self) -> dict[str, Any]:
         """What the device is: name, backend, device_type, driver, memory (bytes), compute_units, float64."""
@@ -119,7 +122,14 @@ class Device:
 
     def mapped(self, array: dpt.usm_ndarray) -> npt.NDArray[Any] | None:
         """The memory of a flat device array as the host's, where it is both (a CPU); to be written to after `wait`."""
-        return np.frombuffer(array.usm_data, array.dtype) if self._usm_type == "shared" else None
+        if self._usm_type != "shared":
+            return None
+        key = id(array)
+        found = self._mapped.get(key)
+        if found is None:
+            gone = weakref.ref(array, lambda _: self._mapped.pop(key, None))
+            found = self._mapped[key] = np.frombuffer(array.usm_data, array.dtype), gone
+        return found[0]
 
     def store(self, host: npt.NDArray[Any], array: dpt.usm_ndarray, start: int = 0) -> None:
         """Copy a contiguous host array into a flat device array of the same dtype, from element `start` on."""
@@ -127,7 +137,7 @@ class Device:
             return
         if self._usm_type == "shared":
             self.wait()
-            np.frombuffer(array.usm_data, host.dtype, host.size, start * host.itemsize)[:] = host.reshape(-1)
+            self.mapped(array)[start : start + host.size] = host.reshape(-1)  # type: ignore[index]
         else:
             part = dpctl.memory.as_usm_memory(array[start : start + host.size])
             self.queue.memcpy(part, host.reshape(-1).view(np.uint8), host.nbytes)
@@ -176,5 +186,6 @@ class Device:
         """Wait for all kernels, and add their seconds to `kernel_seconds`."""
         if self._running:
             self._running[-1][0].wait()  # they run in order
-            self.kernel_seconds += sum(event.seconds() for event, _ in self._running)
+            for event, _ in self._running:
+                self.kernel_seconds += event.seconds()
             self._running.clear()

@@ -33,7 +33,7 @@ def _count_kernel(dtype: np.dtype[Any], shared: bool) -> Any:
     mask = np.int32(_LANES - 1)
 
     def count(  # type: ignore[no-untyped-def]
-        item, data, d, n, n_blocks, labels, features, view, width, height, size, stage, counts
+        item, counts, data, d, n, n_blocks, labels, features, view, width, height, size, stage
     ):
         # view: left, low, columns per unit, lines per unit, columns, lines. stage: of each group a counter for each
         # row of a block; the last line of `size` counters is for rows outside of the picture.
@@ -131,9 +131,10 @@ def count_pixels(
     scale = [number(pixels) / (number(b) - number(a)) for a, b, pixels in zip(low, high, (columns, lines), strict=True)]
     launch(
         device, _count_kernel(rows.dtype, shared), groups, _LANES,
+        counts,  # the first: atomics need an array, not a pointer
         rows.data, np.int64(rows.n_features), np.int64(rows.n_samples), np.int64(rows.n_blocks), labels.current,
         device.array(np.array(features, np.int64)), device.array(np.array([*low, *scale, columns, lines], rows.dtype)),
-        np.int32(columns), np.int32(lines), np.int64(size), counters, counts,
+        np.int32(columns), np.int32(lines), np.int64(size), counters,
     )  # fmt: skip
     if copies > 1:
         launch(device, _add_kernel(), size // _LANES, _LANES, np.int64(copies), np.int64(size), counts)

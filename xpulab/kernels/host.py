@@ -16,6 +16,7 @@ __all__ = [
     "add_columns",
     "add_partial_sums",
     "count_positive",
+    "finish",
     "inertia_of_sums",
     "move_centers",
     "pack_centers",
@@ -38,14 +39,14 @@ def prepare(dtype: np.dtype[Any], waiting: Callable[[], None]) -> None:
     """
     if dtype in _ready:
         return
-    centers, sums, ones = np.ones((1, 1), dtype), np.ones((1, 1)), np.ones(1)
+    centers, sums, totals, ones = np.ones((1, 1), dtype), np.ones((1, 1)), np.ones((1, 2)), np.ones(1)
     with claimed(f"host-{dtype}", waiting) if _kept else contextlib.nullcontext():
         for call in (
             lambda: pack_centers(centers[0], centers, ones, 1, False, np.empty(7, dtype)),
             lambda: widen_moved(sums, centers, ones),
             lambda: add_partial_sums(np.ones(3, dtype), 1, 1, sums),
-            lambda: inertia_of_sums(1.0, sums, ones, centers),
-            lambda: move_centers(sums, ones, centers, centers.copy()),
+            lambda: move_centers(totals, centers, centers.copy()),
+            lambda: finish(1.0, totals, centers, centers.copy()),
         ):
             waiting()
             call()
@@ -161,7 +162,9 @@ def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: 
         for j in range(k):
             first = (worker * k + j) * 2 * width
             for f in range(columns):
-                sums[j, f] += np.float64(partial[first + f]) + np.float64(partial[first + width + f])
+                # Unsigned, an index cannot count from the end, and the loop has no branch.
+                here, rest = np.uint64(first + f), np.uint64(first + width + f)
+                sums[j, f] += np.float64(partial[here]) + np.float64(partial[rest])
     changes = np.float64(0)
     for worker in range(workers):
         changes += partial[workers * k * 2 * width + worker]
@@ -194,17 +197,15 @@ def count_positive(labels: npt.NDArray[np.int32], weights: npt.NDArray[Any], n_c
 
 
 @_compiled
-def inertia_of_sums(
-    squares: float, sums: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], centers: npt.NDArray[Any]
-) -> np.float64:
+def inertia_of_sums(squares: float, totals: npt.NDArray[np.float64], centers: npt.NDArray[Any]) -> np.float64:
     """Inertia from what an iteration has anyway: ``|x - c|**2 = |x|**2 - 2 x.c + |c|**2``, summed by cluster.
 
     Parameters
     ----------
     squares : float
         Weighted sum of the rows' squared norms.
-    sums, weights : numpy.ndarray of float64 of shape (n_clusters, n_features) and (n_clusters,)
-        Of the rows of each cluster.
+    totals : numpy.ndarray of float64 of shape (n_clusters, n_features + 1)
+        Of the rows of each cluster the sums, and the weight.
     centers : numpy.ndarray of shape (n_clusters, n_features)
     """
     k, d = centers.shape
@@ -213,30 +214,42 @@ def inertia_of_sums(
         cross = norm = np.float64(0)
         for f in range(d):
             c = np.float64(centers[j, f])
-            cross += sums[j, f] * c
+            cross += totals[j, f] * c
             norm += c * c
-        inertia += weights[j] * norm - 2 * cross
+        inertia += totals[j, d] * norm - 2 * cross
     return max(np.float64(0), inertia)
 
 
 @_compiled
-def move_centers(
-    sums: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[Any]
-) -> np.float64:
+def move_centers(totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[Any]) -> np.float64:
     """The means of the clusters, into `moved`; the sum of their squared distances to `centers` is returned.
+
+    `totals` are those of `inertia_of_sums`.
 
     As scikit-learn, quirk included: a cluster that is empty takes what stands at the heaviest one when its turn comes,
     which is still a sum where that one comes later. It matters for data with too few distinct rows.
     """
     k, d = centers.shape
-    heaviest = np.argmax(weights)
+    heaviest = np.argmax(totals[:, d])
     shift = np.float64(0)
     for j in range(k):
-        source = j if weights[j] > 0 else heaviest
-        ready = source <= j and weights[source] > 0
-        divisor = weights[source] if ready else 1.0
+        source = j if totals[j, d] > 0 else heaviest
+        ready = source <= j and totals[source, d] > 0
+        divisor = totals[source, d] if ready else 1.0
         for f in range(d):
-            moved[j, f] = sums[source, f] / divisor
+            moved[j, f] = totals[source, f] / divisor
             step = np.float64(moved[j, f]) - np.float64(centers[j, f])
             shift += step * step
     return shift
+
+
+@_compiled
+def finish(
+    squares: float, totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[Any]
+) -> tuple[np.float64, np.float64]:
+    """How an iteration ends: `inertia_of_sums`, and `move_centers` if no cluster is empty, else -1."""
+    inertia = inertia_of_sums(squares, totals, centers)
+    for j in range(len(centers)):
+        if totals[j, -1] == 0:
+            return inertia, np.float64(-1)
+    return inertia, move_centers(totals, centers, moved)

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import dpctl.tensor as dpt
 import numba_dpex
@@ -31,6 +31,7 @@ from numba.extending import intrinsic
 from numba_dpex.core.types import DpctlSyclQueue, USMNdArray
 from numba_dpex.core.types.kernel_api.index_space_ids import NdItemType
 from numba_dpex.core.types.kernel_api.local_accessor import LocalAccessorType
+from numba_dpex.kernel_api.memory_enums import AddressSpace
 
 from xpulab.exceptions import DeviceError, KernelBuildError, KernelLaunchError
 from xpulab.kernels import cache
@@ -51,11 +52,9 @@ _CTYPES: dict[type, Any] = {
     np.int64: ctypes.c_int64,
 }
 #: How an array is passed, for as long as it lives: a launch of fifteen arguments would else spend 50 us on that.
-#: By id, because arrays have no hash; the weak reference takes the entry out again.
-_passed: dict[int, tuple[Any, tuple[int, ...], Any]] = {}
+#: By id, because arrays have no hash, and whether it is the first; the weak reference takes the entry out again.
+_passed: dict[tuple[int, bool], _Passed] = {}
 _INTEGER = KINDS[ctypes.c_int64]
-_OF_ARRAY = (_INTEGER, _INTEGER, POINTER, _INTEGER, _INTEGER)
-_OF_LOCAL = (_INTEGER, _INTEGER, LOCAL, _INTEGER, _INTEGER)
 
 
 @intrinsic(target="spirv")
@@ -80,7 +79,9 @@ def prefetch(typing_context: Any, array: Any, first: Any, size: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         element = {types.float32: "f", types.float64: "d"}[signature.args[0].dtype]
-        data = context.make_array(signature.args[0])(context, builder, value=arguments[0]).data
+        data = arguments[0]
+        if not isinstance(signature.args[0], types.CPointer):
+            data = context.make_array(signature.args[0])(context, builder, value=data).data
         address = builder.gep(data, [arguments[1]])
         type_ = ir.FunctionType(ir.VoidType(), [address.type, arguments[2].type])
         name = f"_Z20__spirv_ocl_prefetchPU3AS1K{element}m"
@@ -141,7 +142,7 @@ class Prepared:
     """
 
     def __init__(
-        self, device: Device, specialisation: Specialisation, groups: int, size: int, passed: list[Any], keep: Any
+        self, device: Device, specialisation: Specialisation, groups: int, size: int, passed: list[_Passed], keep: Any
     ) -> None:
         if not (groups > 0 and 0 < size <= specialisation.most and groups * size <= _MAX_ITEMS):
             raise KernelLaunchError(
@@ -152,7 +153,7 @@ class Prepared:
         self._device = device
         self.name = specialisation.name
         self._keep = specialisation, passed, keep
-        values = [value for p in passed for value in p[1]]
+        values = [value for each in passed for value in each.values]
         self._submit = submission(
             device.queue, specialisation.kernel.addressof_ref(), values, specialisation.kinds, groups * size, size
         )
@@ -195,9 +196,8 @@ def launch(device: Device, function: Callable[..., None], groups: int, size: int
 
 def prepare(device: Device, function: Callable[..., None], groups: int, size: int, *arguments: Any) -> Prepared:
     """What `launch` does before it starts the kernel; the parameters and errors are the same."""
-    passed = [_pass(argument) for argument in arguments]
-    specialisation = _specialise(device, function, tuple([p[0] for p in passed]), arguments)
-    return Prepared(device, specialisation, groups, size, passed, arguments)
+    passed = _pass_all(arguments)
+    return Prepared(device, _specialise(device, function, passed, arguments), groups, size, passed, arguments)
 
 
 def specialise(device: Device, function: Callable[..., None], *arguments: Any) -> Specialisation:
@@ -208,63 +208,100 @@ def specialise(device: Device, function: Callable[..., None], *arguments: Any) -
     KernelBuildError, DeviceError
         See `launch`.
     """
-    return _specialise(device, function, tuple([_pass(argument)[0] for argument in arguments]), arguments)
+    return _specialise(device, function, _pass_all(arguments), arguments)
 
 
 def _specialise(
-    device: Device, function: Callable[..., None], kinds: tuple[Any, ...], arguments: tuple[Any, ...]
+    device: Device, function: Callable[..., None], passed: list[_Passed], arguments: tuple[Any, ...]
 ) -> Specialisation:
-    key = function, kinds
+    key = function, tuple([each.kind for each in passed])
     found = device.specialisations.get(key)
     if found is None:
         start = time.perf_counter()
-        found = device.specialisations[key] = _build(device, function, kinds, arguments)
+        found = device.specialisations[key] = _build(device, function, passed, arguments)
         device.compile_seconds += time.perf_counter() - start
     return found
 
 
-def _pass(argument: Any) -> tuple[Any, tuple[int, ...], Any]:
-    """What the compiled code depends on (the type of a scalar, or an array's), and how a kernel is given it.
+class _Passed(NamedTuple):
+    """How a kernel is given an argument.
 
-    That is addresses, and what has to live as long as they are used.
-
-    Of an array, numba-dpex's kernels take size, itemsize, data, shape and stride.
+    Attributes
+    ----------
+    kind : Any
+        What the compiled code depends on: the type of a scalar, or an array's.
+    values : tuple of int
+        Addresses, as `submit` takes them.
+    kinds : tuple of int
+        Of each value, also as `submit` takes them.
+    keep : Any
+        What has to live as long as the addresses are used.
     """
-    if isinstance(argument, Local):
-        return _pass_local(argument)
-    if not isinstance(argument, dpt.usm_ndarray):
-        kind = type(argument)
-        if kind not in _CTYPES:
-            return kind, (), None  # refused where it would be compiled
-        number = _CTYPES[kind](argument.item())
-        return kind, (ctypes.addressof(number),), number
-    key = id(argument)
+
+    kind: Any
+    values: tuple[int, ...]
+    kinds: tuple[int, ...]
+    keep: Any
+
+
+def _pass_all(arguments: tuple[Any, ...]) -> list[_Passed]:
+    passed, first = [], True
+    for argument in arguments:
+        if isinstance(argument, dpt.usm_ndarray):
+            passed.append(_pass_array(argument, first))
+            first = False
+        else:
+            passed.append(_pass_local(argument) if isinstance(argument, Local) else _pass_number(argument))
+    return passed
+
+
+def _pass_array(array: dpt.usm_ndarray, first: bool) -> _Passed:
+    """The first one as numba-dpex does, which wants one such array; the others as pointers.
+
+    That is size, itemsize, data, shape and stride, and a launch takes 0.4 us for each value.
+    """
+    key = id(array), first
     found = _passed.get(key)
     if found is None:
-        if argument.ndim != 1 or not argument.flags.c_contiguous:
-            raise KernelLaunchError(f"an array of shape {argument.shape} was given, a flat contiguous one expected")
-        facts = (ctypes.c_int64 * 2)(argument.size, argument.itemsize)
-        size, itemsize = ctypes.addressof(facts), ctypes.addressof(facts) + 8
-        values = size, itemsize, argument.usm_data._pointer, size, itemsize
-        gone = weakref.ref(argument, lambda _: _passed.pop(key, None))
-        found = _passed[key] = (f"array of {argument.dtype}", values, (facts, gone))
+        if array.ndim != 1 or not array.flags.c_contiguous:
+            raise KernelLaunchError(f"an array of shape {array.shape} was given, a flat contiguous one expected")
+        data = array.usm_data._pointer
+        gone = weakref.ref(array, lambda _: _passed.pop(key, None))
+        if first:
+            facts = (ctypes.c_int64 * 2)(array.size, array.itemsize)
+            size, itemsize = ctypes.addressof(facts), ctypes.addressof(facts) + 8
+            kinds = _INTEGER, _INTEGER, POINTER, _INTEGER, _INTEGER
+            found = _Passed(f"array of {array.dtype}", (size, itemsize, data, size, itemsize), kinds, (facts, gone))
+        else:
+            found = _Passed(f"pointer to {array.dtype}", (data,), (POINTER,), gone)
+        _passed[key] = found
     return found
 
 
+def _pass_number(argument: Any) -> _Passed:
+    kind = type(argument)
+    if kind not in _CTYPES:
+        return _Passed(kind, (), (), None)  # refused where it would be compiled
+    number = _CTYPES[kind](argument.item())
+    return _Passed(kind, (ctypes.addressof(number),), (KINDS[_CTYPES[kind]],), number)
+
+
 @functools.cache
-def _pass_local(memory: Local) -> tuple[Any, tuple[int, ...], Any]:
+def _pass_local(memory: Local) -> _Passed:
     facts = (ctypes.c_int64 * 2)(memory.size, memory.dtype.itemsize)
     size, itemsize = ctypes.addressof(facts), ctypes.addressof(facts) + 8
     wanted = LocalMemory(1, KINDS[_CTYPES[memory.dtype.type]], (ctypes.c_size_t * 3)(memory.size, 1, 1))
-    return f"local {memory.dtype}", (size, itemsize, ctypes.addressof(wanted), size, itemsize), (facts, wanted)
+    kinds = _INTEGER, _INTEGER, LOCAL, _INTEGER, _INTEGER
+    values = size, itemsize, ctypes.addressof(wanted), size, itemsize
+    return _Passed(f"local {memory.dtype}", values, kinds, (facts, wanted))
 
 
 def _build(
-    device: Device, function: Callable[..., None], kinds: tuple[Any, ...], arguments: tuple[Any, ...]
+    device: Device, function: Callable[..., None], passed: list[_Passed], arguments: tuple[Any, ...]
 ) -> Specialisation:
     name = function.__name__
-    types_ = tuple(_numba_type(device, name, argument) for argument in arguments)
-    key = cache.key_of(function, kinds)
+    types_ = tuple(_numba_type(device, name, *each) for each in zip(arguments, passed, strict=True))
+    key = cache.key_of(function, tuple(each.kind for each in passed))
     found = cache.load(key)
     if found is None:
         with cache.claimed(key, device.while_compiling):
@@ -280,16 +317,11 @@ def _build(
     except SyclProgramCompilationError as error:
         raise KernelBuildError(f"{name}: the compiler of {device.name} refused the kernel: {error}") from error
     kernel = program.get_sycl_kernel(entry)
-    passed: list[int] = []
-    for a in arguments:
-        if isinstance(a, Local):
-            passed += _OF_LOCAL
-        else:
-            passed += _OF_ARRAY if isinstance(a, dpt.usm_ndarray) else (KINDS[_CTYPES[type(a)]],)
-    if len(passed) != kernel.num_args:
-        raise KernelBuildError(f"{name}: {len(passed)} values for the kernel's {kernel.num_args} arguments")
+    kinds = [kind for each in passed for kind in each.kinds]
+    if len(kinds) != kernel.num_args:
+        raise KernelBuildError(f"{name}: {len(kinds)} values for the kernel's {kernel.num_args} arguments")
     most = min(device.max_group, kernel.work_group_size)
-    return Specialisation(name, spirv, kernel, most, (ctypes.c_int * len(passed))(*passed))
+    return Specialisation(name, spirv, kernel, most, (ctypes.c_int * len(kinds))(*kinds))
 
 
 class _Asks(Listener):
@@ -324,7 +356,7 @@ def _compile(function: Callable[..., None], kinds: tuple[Any, ...]) -> tuple[str
     return module.kernel_name, module.kernel_bitcode
 
 
-def _numba_type(device: Device, name: str, argument: Any) -> Any:
+def _numba_type(device: Device, name: str, argument: Any, passed: _Passed) -> Any:
     """The numba type of a kernel argument.
 
     Raises
@@ -346,4 +378,6 @@ def _numba_type(device: Device, name: str, argument: Any) -> Any:
         return local
     if not isinstance(argument, dpt.usm_ndarray):
         return from_dtype(dtype)
+    if len(passed.values) == 1:
+        return types.CPointer(from_dtype(dtype), addrspace=AddressSpace.GLOBAL.value)
     return USMNdArray(1, layout="C", dtype=from_dtype(dtype), queue=DpctlSyclQueue(device.queue))

@@ -48,8 +48,9 @@ def lloyd_step(
     Returns
     -------
     sums : numpy.ndarray of float64 of shape (n_clusters, n_features)
-        Sum of ``w * (x - shift)`` over the rows of each centre.
+        Sum of ``w * (x - shift)`` over the rows of each centre. The labels' own, until the next step.
     weights : numpy.ndarray of float64 of shape (n_clusters,)
+        These, too.
     changed : int
         Number of labels that are not what they were.
     """
@@ -61,7 +62,7 @@ def lloyd_step(
     partial = partial or _moves(rows, k, labels, fresh)
     assert labels.sums is not None
     changed = partial.add_to(labels.sums)
-    return labels.sums[:, :d].copy(), labels.sums[:, d].copy(), changed
+    return labels.sums[:, :d], labels.sums[:, d], changed
 
 
 def assign(

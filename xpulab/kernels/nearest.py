@@ -258,7 +258,7 @@ def _bounds_pay(rows: Rows, labels: Labels) -> bool:
     # The first pass of all lists every row; those after it tell.
     if labels.span and labels.counts is not None and labels._slack_of is not None and labels._moved is not None:
         listed = int(labels.device.fetch(labels.counts, stop=-(-rows.n_samples // labels.span), copy=False).sum())
-        if labels._moved.any() and listed > _MOST_LISTED * rows.n_samples:
+        if listed > _MOST_LISTED * rows.n_samples and labels._moved.any():
             labels._next_pause = min(2 * labels._next_pause, _LONGEST_PAUSE)
             labels._pause = labels._next_pause - 1
             labels.forget()

@@ -333,7 +333,7 @@ def lloyd_step(
     moved, changed = _moves(rows, k, labels, kept is None)
     labels.sums = moved if kept is None else kept + moved
     labels.sums_of = (rows, k)
-    return labels.sums[:, :d].copy(), labels.sums[:, d].copy(), changed
+    return labels.sums[:, :d], labels.sums[:, d], changed
 
 
 @cache
