@@ -290,3 +290,29 @@ def test_nan_in_the_last_shard_is_named_by_its_row(engines: xpulab.XPUCluster, k
         np.save(tmp_path / "x.npy", X)
         with pytest.raises(ValueError, match=rf"NaN or infinity; the first such row is row {N - 2}\."):
             KMeans(4).fit(np.load(tmp_path / "x.npy", mmap_mode="r"))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_of_many_rows_the_same_is_said_while_they_are_copied(
+    engines: xpulab.XPUCluster, right: np.ndarray, value: float
+) -> None:
+    X = np.random.default_rng(0).random((300_000, 14), dtype=np.float32)
+    init = X[:4].copy()
+    km, plain = KMeans(4, init=init, n_init=1, max_iter=1), sklearn.cluster.KMeans(4, init=init, n_init=1, max_iter=1)
+    km.fit(X), plain.fit(X)
+    X[299_999, 13] = value
+    calls: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
+        (lambda: km.fit(X), lambda: plain.fit(X)),
+        (lambda: km.predict(X), lambda: plain.predict(X)),
+        (lambda: km.score(X), lambda: plain.score(X)),
+        (lambda: engines.scatter(X), lambda: sklearn.utils.check_array(X, input_name="X")),
+    ]
+    for ours, theirs in calls:
+        error, expected = refusal(ours), sklearns(theirs)
+        assert type(error) is type(expected) is ValueError
+        assert str(error) == f"{expected}\nThe first such row is row 299999."
+    np.testing.assert_array_equal(KMeans(4, random_state=0).fit(GOOD).labels_, right)
+    asked: list[Any] = []
+    callable_init = KMeans(4, init=lambda *_, **__: asked.append(1), n_init=1)
+    assert isinstance(refusal(lambda: callable_init.fit(X)), ValueError)
+    assert not asked

@@ -5,26 +5,47 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xpulab.data import Outgoing, bounds_of, known_finite
+from xpulab.data import Outgoing, bounds_of, looked_at_later
 from xpulab.memory import BlockPool, SharedBlock
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_large_array_is_known_to_be_finite_or_not(dtype: Any, order: Any, value: float) -> None:
+def test_what_may_not_be_finite_is_noticed_while_it_is_copied(dtype: Any, order: Any, value: float) -> None:
     X = np.asarray(np.random.default_rng(0).random((400_001, 14)), dtype, order=order)
-    assert known_finite(X)
-    for row in (0, 200_000, 400_000):
-        X[row, 13] = value
-        assert not known_finite(X)
-        X[row, 13] = 1
+    doubts: list[int] = []
+    with Outgoing() as outgoing:
+
+        def send() -> int:
+            doubts.clear()
+            outgoing.send_rows(X, bounds_of(len(X), 3), lambda: doubts.append(1))
+            outgoing.drop()
+            return len(doubts)
+
+        assert looked_at_later(X)
+        assert send() == 0
+        for row in (0, 200_000, 400_000):
+            X[row, 13] = value
+            assert send() == 1
+            X[row, 13] = 1
+        X[:] = np.finfo(dtype).max  # finite, and its sum is not
+        assert send() == 1
 
 
-def test_what_is_not_known_is_not_said() -> None:
-    large = np.full((400_000, 14), np.finfo(np.float32).max, np.float32)
-    for X in (large, np.ones((400_000, 14), int), np.ones((10, 2)), [[1.0]], np.ones(6_000_000)):
-        assert not known_finite(X)
+def test_an_error_about_the_rows_ends_their_way() -> None:
+    def refuse() -> None:
+        raise ValueError("Input X contains NaN.")
+
+    pool = BlockPool()
+    with pytest.raises(ValueError, match="contains NaN"), Outgoing(pool) as outgoing:
+        outgoing.send_rows(np.full((400_000, 14), np.nan), [0, 200_000, 400_000], refuse)
+    assert pool.nbytes == 0
+
+
+def test_what_is_small_or_no_rows_of_floats_is_looked_at_before() -> None:
+    for X in (np.ones((400_000, 14), int), np.ones((10, 2)), [[1.0]], np.ones(6_000_000)):
+        assert not looked_at_later(X)
 
 
 @pytest.mark.parametrize("counts", [None, [0, 700_001, 0], [5, 300_000, 399_996]])

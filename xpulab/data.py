@@ -8,7 +8,7 @@ import operator
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,10 @@ from xpulab.rendering import format_size
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster
 
-__all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "known_finite", "mapped", "row_named"]
+__all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "looked_at_later", "mapped", "row_named"]
 
 _CHUNK = 8 << 20  # bytes that one thread copies at a time: small arrays stay with one thread
+_PIECE = 1 << 20  # bytes that are looked at and copied while they are in a cache
 _THREADS = 4  # more do not fill new pages faster
 
 
@@ -124,7 +125,9 @@ class Outgoing:
         (block,) = self._copies(array, [0, len(array)])
         return _described(block, array.shape, array.dtype)
 
-    def send_rows(self, rows: np.ndarray[Any, Any], bounds: list[int]) -> dict[str, Any]:
+    def send_rows(
+        self, rows: np.ndarray[Any, Any], bounds: list[int], doubt: Callable[[], None] | None = None
+    ) -> dict[str, Any]:
         """Copy rows, those of each rank into a block of its own, which the rank may make its device's memory.
 
         Parameters
@@ -132,13 +135,16 @@ class Outgoing:
         rows : numpy.ndarray of shape (n_samples, n_features)
         bounds : list of int
             Rank r gets the rows from the r-th to the next.
+        doubt : callable, optional
+            Called if there may be NaN or infinity among large rows, of which the copy then is a look for them too:
+            raises if there is.
 
         Returns
         -------
         dict
             The source that tells the engines where they are.
         """
-        blocks = self._copies(rows, bounds)
+        blocks = self._copies(rows, bounds, doubt if looked_at_later(rows) else None)
         return {
             "parts": [block.path for block in blocks],
             "shape": list(rows.shape),
@@ -152,7 +158,9 @@ class Outgoing:
         self._results.append(block)
         return _described(block, shape, dtype), block.array(shape, dtype)
 
-    def _copies(self, array: np.ndarray[Any, Any], bounds: list[int]) -> list[SharedBlock]:
+    def _copies(
+        self, array: np.ndarray[Any, Any], bounds: list[int], doubt: Callable[[], None] | None = None
+    ) -> list[SharedBlock]:
         """A block for each part of the array; threads fill them, one block each as far as there are enough."""
         row_bytes = array[:1].nbytes or array.itemsize
         parts = list(itertools.pairwise(bounds))
@@ -160,39 +168,39 @@ class Outgoing:
         for first, last in parts:
             blocks.append((self._pool or BlockPool()).take((last - first) * row_bytes))
             self._sent.append(blocks[-1])
-        step = max(1, _CHUNK // row_bytes)
+        step, few = max(1, _CHUNK // row_bytes), max(1, _PIECE // row_bytes)
 
-        def copy(part: int, start: int) -> None:
+        def copy(part: int, start: int) -> bool:
             first, last = parts[part]
-            rows = np.ascontiguousarray(array[start : min(start + step, last)])
-            blocks[part].write(rows, (start - first) * row_bytes)
+            rows, finite = np.ascontiguousarray(array[start : min(start + step, last)]), True
+            for at in range(0, len(rows), few):
+                piece = rows[at : at + few]
+                if doubt is not None:
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        finite = finite and bool(np.isfinite(piece.sum()))
+                blocks[part].write(piece, (start - first + at) * row_bytes)
+            return finite
 
         jobs = [(part, start) for part, (first, last) in enumerate(parts) for start in range(first, last, step)]
         if len(jobs) <= len(parts):
-            for job in jobs:
-                copy(*job)
+            finite = [copy(*job) for job in jobs]
         else:
             jobs.sort(key=lambda job: job[1] - parts[job[0]][0])
             with _threads() as pool:
-                list(pool.map(copy, *zip(*jobs, strict=True)))
+                finite = list(pool.map(copy, *zip(*jobs, strict=True)))
+        if doubt is not None and not all(finite):
+            doubt()
         return blocks
 
 
-def known_finite(X: Any) -> bool:
-    """Whether a large array is known to hold no NaN and no infinity, by the sums of its pieces, with several threads.
+def looked_at_later(X: Any) -> bool:
+    """Whether `Outgoing.send_rows` looks for NaN and infinity while it copies: large rows of float32 or float64.
 
-    scikit-learn's check takes one; what it would say of other input it has to say itself.
+    scikit-learn's check takes one thread, and a pass over memory of its own; what it would say of other input it has to
+    say itself.
     """
-    if not isinstance(X, np.ndarray) or X.ndim != 2 or X.dtype not in (np.float32, np.float64) or X.nbytes < 2 * _CHUNK:
-        return False
-    step = max(1, _CHUNK // X[:1].nbytes)
-
-    def finite(start: int) -> bool:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return bool(np.isfinite(X[start : start + step].sum()))
-
-    with _threads() as pool:
-        return all(pool.map(finite, range(0, len(X), step)))
+    rows = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype in (np.float32, np.float64)
+    return rows and X.nbytes >= 2 * _CHUNK
 
 
 @contextlib.contextmanager

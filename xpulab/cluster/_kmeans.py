@@ -18,7 +18,7 @@ from sklearn.utils.validation import _check_sample_weight, _is_arraylike_not_sca
 from xpulab.calls import Call
 from xpulab.checkpoint import Checkpoint
 from xpulab.cluster._callbacks import Callbacks, CallbackSupportMixin, callback_management_context
-from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, known_finite, mapped, row_named
+from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, looked_at_later, mapped, row_named
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.deploy.room import Rows
@@ -182,7 +182,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
                 target, labels = outgoing.receive((X.shape[0],), np.int32)
                 answer = call.send(
                     "KMeans.fit",
-                    _Packing(outgoing, call, X, job.weights),
+                    _Packing(self, outgoing, call, X, job.weights),
                     checkpoint,
                     target=target,
                     resume=state,
@@ -221,14 +221,14 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         X = self._checked(cluster, X, reset=False)
         with Call(self, "predict", X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
             target, labels = outgoing.receive((X.shape[0],), np.int32)
-            call.send("KMeans.predict", _Packing(outgoing, call, X), target=target, centers=self._centers(X))
+            call.send("KMeans.predict", _Packing(self, outgoing, call, X), target=target, centers=self._centers(X))
         return labels
 
     def _transform(self, X: Any) -> np.ndarray:
         cluster = current_cluster()
         with Call(self, "transform", X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
             target, distances = outgoing.receive((X.shape[0], len(self.cluster_centers_)), X.dtype)
-            call.send("KMeans.transform", _Packing(outgoing, call, X), target=target, centers=self._centers(X))
+            call.send("KMeans.transform", _Packing(self, outgoing, call, X), target=target, centers=self._centers(X))
         return distances
 
     def transform(self, X: Any) -> np.ndarray:
@@ -268,7 +268,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         X = self._checked(cluster, X, reset=False)
         weights = _checked_weights(sample_weight, X)
         with Call(self, "score", X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
-            packing = _Packing(outgoing, call, X, weights)
+            packing = _Packing(self, outgoing, call, X, weights)
             answer = call.send("KMeans.predict", packing, target=None, centers=self._centers(X))
         return -float(answer.results[0]["inertia"])
 
@@ -309,20 +309,25 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
             # The engines read it, and look for NaN: this process does not touch the rows.
             validate_data(self, X, dtype=[np.float64, np.float32], reset=reset, order="C", ensure_all_finite=False)
             return X
+        # A function of the user's that draws the start sees the rows before they are sent.
+        X = self._validated(X, reset, not looked_at_later(X) or (reset and callable(self.init)))
+        if sparse.issparse(X) and not X.has_canonical_format:
+            X = X.copy()
+            X.sum_duplicates()
+        return X
+
+    def _validated(self, X: Any, reset: bool = False, ensure_all_finite: bool = True) -> Any:
+        """As scikit-learn's KMeans checks X."""
         with row_named(X):
-            X = validate_data(
+            return validate_data(
                 self,
                 X,
                 accept_sparse="csr",
                 dtype=[np.float64, np.float32],
                 reset=reset,
                 accept_large_sparse=False,
-                ensure_all_finite=not known_finite(X),
+                ensure_all_finite=ensure_all_finite,
             )
-        if sparse.issparse(X) and not X.has_canonical_format:
-            X = X.copy()
-            X.sum_duplicates()
-        return X
 
     def _checked_init(self, X: Any) -> tuple[int, Any]:
         """Number of runs, and the start: a name, or a list of centres; as scikit-learn reads `n_init` and `init`."""
@@ -444,7 +449,10 @@ def _checked_weights(sample_weight: Any, X: Any) -> np.ndarray | None:
 class _Packing:
     """The rows and their weights on their way to the engines of the call's cluster, as often as they are needed."""
 
-    def __init__(self, outgoing: Outgoing, call: Call, X: Any, weights: np.ndarray | None = None) -> None:
+    def __init__(
+        self, estimator: KMeans, outgoing: Outgoing, call: Call, X: Any, weights: np.ndarray | None = None
+    ) -> None:
+        self._estimator = estimator
         self._outgoing = outgoing
         self._call = call
         self._X = X
@@ -468,7 +476,7 @@ class _Packing:
         if sparse.issparse(X):
             parts = [self._outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
             return {"csr": parts, "shape": X.shape, "bounds": self._bounds()}
-        return self._outgoing.send_rows(X, self._bounds())
+        return self._outgoing.send_rows(X, self._bounds(), lambda: self._estimator._validated(X))
 
     def _bounds(self) -> list[int]:
         X, size = self._X, self._call.cluster.size

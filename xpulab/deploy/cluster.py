@@ -19,7 +19,7 @@ import numpy as np
 import xpulab
 from xpulab import host_memory, progress
 from xpulab.board import Board
-from xpulab.data import Outgoing, ShardedArray, bounds_of, known_finite, mapped, row_named
+from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, row_named
 from xpulab.deploy.answers import Answer, raise_errors
 from xpulab.deploy.exchange import Exchange
 from xpulab.deploy.launch import Launched, Processes
@@ -407,9 +407,13 @@ class XPUCluster(Displayed):
 
         where = mapped(X)
         columns = getattr(X, "columns", None)
-        kinds = [np.float64, np.float32]
-        with row_named(X):
-            rows = X if where else check_array(X, dtype=kinds, input_name="X", ensure_all_finite=not known_finite(X))
+
+        def checked(ensure_all_finite: bool = True) -> Any:
+            with row_named(X):
+                kinds = [np.float64, np.float32]
+                return check_array(X, dtype=kinds, input_name="X", ensure_all_finite=ensure_all_finite)
+
+        rows = X if where else checked(not looked_at_later(X))
         bounds = bounds_of(len(rows), self._require_running().size, counts)
         what = f"X of {rows.shape[0]:,} × {rows.shape[1]:,} {rows.dtype}"
         row_bytes = rows.shape[1] * rows.dtype.itemsize
@@ -422,7 +426,7 @@ class XPUCluster(Displayed):
 
             def payload(lost: EngineLostError | None = None) -> dict[str, Any]:
                 outgoing.drop()
-                source = {**where, "bounds": bounds} if where else outgoing.send_rows(rows, bounds)
+                source = {**where, "bounds": bounds} if where else outgoing.send_rows(rows, bounds, checked)
                 return {"source": source, "handle": array.id, "about": array.about()}
 
             answer = self.call("scatter", payload(), again=payload)
