@@ -21,9 +21,10 @@ __all__ = ["BLOCK", "SPAN", "Rows", "column_sums", "find_nonfinite", "shift_for"
 #: Rows of a block: row i, feature f is at [i // BLOCK, f, i % BLOCK], so that neighbouring work-items read
 #: neighbouring numbers, and a work-group one stretch of memory.
 BLOCK = 64
-#: Rows of a partial sum. A work-item adds SPAN / BLOCK numbers, and then the host or one item BLOCK of those: short
-#: chains, whose rounding does not depend on the number of rows.
+#: Rows of a partial sum. A work-item adds no more numbers than these, then the host or one item what the items have:
+#: short chains, whose rounding does not depend on the number of rows.
 SPAN = 1024
+_LANES = 16  # work-items that add up columns, of which each group passes over a span
 _STAGE_BYTES = 8 << 20
 _FEW = 64  # rows that the host copies, where it can, in less time than a kernel is launched
 _LEAST_OVERLAID = 1 << 20  # bytes: fewer are copied in less time than they are mapped
@@ -276,20 +277,25 @@ def _column_kernel(dtype: np.dtype[Any], squared: bool) -> Any:
     zero = dtype.type(0)
 
     def column(item, data, n_features, n, first, shift, partial):  # type: ignore[no-untyped-def]
-        span = first + item.get_group().get_group_id(0) // n_features
-        f = item.get_group().get_group_id(0) % n_features
+        # A work-group passes over a span as it lies in memory. partial: for each span and feature a sum for each lane.
+        group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
-        middle = shift[index(f)]
-        total = zero
-        for b in range(blocks_of_span):
-            block = span * blocks_of_span + b
-            if block * BLOCK + lane < n:
-                x = data[index((block * n_features + f) * BLOCK + lane)] - middle
-                if squared:
-                    total += x * x
-                else:
-                    total += x
-        partial[index(item.get_global_id(0))] = total
+        mine = group * n_features * _LANES + lane
+        for f in range(n_features):
+            partial[index(mine + f * _LANES)] = zero
+        begin = (first + group) * blocks_of_span
+        for block in range(begin, min(begin + blocks_of_span, (n + (BLOCK - 1)) // BLOCK)):
+            for f in range(n_features):
+                middle = shift[index(f)]
+                total = zero
+                for part in range(BLOCK // _LANES):
+                    x = data[index((block * n_features + f) * BLOCK + part * _LANES + lane)] - middle
+                    x = x if block * BLOCK + part * _LANES + lane < n else zero
+                    if squared:
+                        total += x * x
+                    else:
+                        total += x
+                partial[index(mine + f * _LANES)] += total
 
     return column
 
@@ -310,18 +316,18 @@ def column_sums(rows: Rows, shift: npt.NDArray[Any] | None = None, squared: bool
     d = rows.n_features
     if rows.n_samples == 0:
         return np.zeros(d)
-    step = min(rows.n_spans, max(1, _STAGE_BYTES // (d * BLOCK * rows.dtype.itemsize)))
-    partial = rows.device.empty(step * d * BLOCK, rows.dtype)
+    step = min(rows.n_spans, max(1, _STAGE_BYTES // (d * _LANES * rows.dtype.itemsize)))
+    partial = rows.device.empty(step * d * _LANES, rows.dtype)
     middle = rows.device.array(rows.shift_or_zero(shift))
     sums = np.zeros(d)
     for first in range(0, rows.n_spans, step):
         n_spans = min(step, rows.n_spans - first)
         launch(
-            rows.device, _column_kernel(rows.dtype, squared), n_spans * d, BLOCK,
+            rows.device, _column_kernel(rows.dtype, squared), n_spans, _LANES,
             rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(first), middle, partial,
         )  # fmt: skip
-        found = rows.device.fetch(partial, stop=n_spans * d * BLOCK)
-        sums += found.reshape(n_spans, d, BLOCK).sum(axis=(0, 2), dtype=np.float64)
+        found = rows.device.fetch(partial, stop=n_spans * d * _LANES, copy=False)
+        sums += found.reshape(n_spans, d, _LANES).sum(axis=(0, 2), dtype=np.float64)
     return sums
 
 
