@@ -179,8 +179,9 @@ def launch(device: Device, function: Callable[..., None], groups: int, size: int
         (e.g. by caching its factory), since each new one is compiled anew.
     groups, size : int
     *arguments : dpctl.tensor.usm_ndarray, numpy scalar or Local
-        Flat contiguous arrays on the device's queue; float32, float64, int32 and int64. Other arrays need their
-        length as an argument: only whole work-groups are launched, and the kernel guards its tail.
+        Flat contiguous arrays on the device's queue; float32, float64, int32 and int64. Only the first one can be
+        given to `AtomicRef`. A kernel gets lengths as arguments: only whole work-groups are launched, and it guards
+        its tail.
 
     Raises
     ------
