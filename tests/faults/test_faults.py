@@ -24,7 +24,7 @@ from xpulab.deploy.silence import Silence
 from xpulab.exceptions import EngineLostError, HandleError
 
 cluster_test = pytest.mark.cluster
-X = np.random.default_rng(1).normal(size=(60_000, 8)).astype(np.float32)
+X = np.random.default_rng(1).normal(size=(200_000, 8)).astype(np.float32)
 PARAMETERS = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 200, "n_init": 2, "init": "random"}
 
 
@@ -91,13 +91,16 @@ def test_time_that_this_process_slept_does_not_count() -> None:
     assert silence.stuck(np.array([1.0, 0.0]), 3600.0) == []
 
 
-def during(cluster: xpulab.XPUCluster, iteration: int, act: Callable[[], object]) -> threading.Thread:
-    """Do something once a fit that is about to begin has come to an iteration."""
+def during(
+    cluster: xpulab.XPUCluster, iteration: int, act: Callable[[], object], seconds: float = 0
+) -> threading.Thread:
+    """Do something once a fit that is about to begin has come to an iteration, and has run for so many seconds."""
 
     def wait() -> None:
         assert cluster._board is not None
         rank = cluster._board.ranks[0]
-        while not rank["task"] or rank["iteration"] < iteration:  # an idle rank shows those of the fit before
+        # An idle rank shows those of the fit before.
+        while not rank["task"] or rank["iteration"] < iteration or rank["total"] < seconds:
             time.sleep(0.005)
         act()
 
@@ -136,7 +139,8 @@ def assert_same(ours: KMeans, right: KMeans) -> None:
 @cluster_test
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_fit_outlives_its_engines(running: xpulab.XPUCluster, right: KMeans, kind: signal.Signals) -> None:
-    thread = during(running, 120, lambda: os.kill(running.facts[1]["pid"], kind))  # a state was kept by then
+    # A state is kept every 50 ms, of which some go before the first iteration.
+    thread = during(running, 20, lambda: os.kill(running.facts[1]["pid"], kind), seconds=0.15)
     estimator = KMeans(**PARAMETERS).fit(X)
     thread.join()
     assert_same(estimator, right)
