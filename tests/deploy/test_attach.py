@@ -63,7 +63,13 @@ def wait_until(true: Callable[[], Any], seconds: float = 30.0) -> None:
 
 
 def alive(pids: list[int]) -> list[int]:
-    return [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
+    def lives(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    return [pid for pid in pids if lives(pid)]
 
 
 @pytest.fixture(scope="module")

@@ -420,6 +420,19 @@ def test_a_stop_from_another_thread_ends_the_task_that_runs() -> None:
         assert cluster.start().run(lambda task: task.comm.rank) == [0]
 
 
+def test_a_stop_ends_the_others_where_a_process_has_just_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = xpulab.XPUCluster(1, timeout=60).start()
+    assert cluster._processes is not None
+    folder, pids = cluster._processes.folder, pids_of(cluster)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    monkeypatch.setattr(cluster._processes, "pids", lambda: [ended.pid, *pids])
+    monkeypatch.setattr(psutil, "pid_exists", lambda pid: True)  # as it was a moment ago
+    cluster.stop()
+    wait_until_gone(pids, 2)
+    assert not folder.exists()
+
+
 def test_a_rank_that_raises_after_the_others_have_ended(pair: xpulab.XPUCluster) -> None:
     def late(task: Any) -> None:
         import time

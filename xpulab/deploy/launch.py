@@ -286,10 +286,12 @@ class Processes:
         if on_purpose:  # first, so that nobody attaches any more
             (self.folder / RECORD).unlink(missing_ok=True)
         # They hold nothing that must be saved: ending them at once takes 0.1 s, asking them to end 2 s.
-        processes = [psutil.Process(pid) for pid in self.pids() if psutil.pid_exists(pid)]
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
+        processes = []
+        for pid in self.pids():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, perhaps just now
+                process = psutil.Process(pid)
                 process.kill()
+                processes.append(process)
         _still_there(processes, _STOP_GRACE)
         self.leave()
         if on_purpose:
