@@ -1,21 +1,21 @@
 """Says which Pythons work; all the rest is in pyproject.toml.
 
-pip reads `requires-python` too, but what it says then ("a different Python: 3.12.1 not in '<3.12,>=3.10'") helps
+pip reads `requires-python` too, but what it says then ("a different Python: 3.9.18 not in '<3.15,>=3.10'") helps
 nobody. It runs this file first, with whichever Python was asked for: no newer syntax here than 3.6 has.
 """
 
 import sys
 
-FIRST, LAST = (3, 10), (3, 11)
+FIRST, LAST = (3, 10), (3, 14)
 
 MESSAGE = """
-xpulab needs CPython 3.10 or 3.11, and this is {found}.
+xpulab needs CPython 3.10 to 3.14, and this is {found}.
 
-numba-dpex, which compiles its kernels, was built for no later Python, and scikit-learn for no earlier one. What to do:
+scikit-learn has no release for an earlier one that xpulab works with, and dpctl none for a later one. What to do:
 
-  Debian 12         its own python3 is 3.11:   /usr/bin/python3 -m venv --clear .venv
-  anywhere, uv      uv venv --seed --clear --python 3.11 .venv
-  anywhere, pyenv   pyenv install 3.11 && PYENV_VERSION=3.11 python -m venv --clear .venv
+  anywhere, uv      uv venv --seed --clear --python 3.13 .venv
+  anywhere, pyenv   pyenv install 3.13 && PYENV_VERSION=3.13 python -m venv --clear .venv
+  Debian 12 or 13   its own python3 is 3.11 or 3.13:   /usr/bin/python3 -m venv --clear .venv
 
 and then, in this folder:   .venv/bin/pip install .
 """

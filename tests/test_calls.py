@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 import pytest
 
 import xpulab
-from xpulab import progress
+from xpulab import calls, progress
 from xpulab.board import Board
 from xpulab.calls import Call
 from xpulab.cluster import KMeans
@@ -121,9 +122,21 @@ def test_the_report_ends_with_what_the_engines_answered() -> None:
     assert [iteration.seconds for iteration in report.iterations] == pytest.approx([0.25] * 10)
     assert [(e.rows, e.total, e.seconds["kernel"]) for e in report.engines] == [(50, 3.0, 0.5)] * 2
     assert (report.status, report.n_init, report.notes) == ("finished", 2, ["2 engines share the core 0"])
-    for package in ("python", "xpulab", "scikit-learn", "numpy", "numba-dpex", "dpctl", "dpnp", "mpi4py"):
+    for package in ("python", "xpulab", "scikit-learn", "numpy", "dpctl", "dpnp", "intel-opencl-rt", "mpi4py"):
         assert report.versions[package][0].isdigit()
     assert report.versions["driver of Arc"] == "1.3"
+
+
+def test_package_that_is_not_there_is_left_out_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(name: str) -> str:
+        if name == "intel-opencl-rt":
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(metadata, "version", installed)
+    versions = calls._packages.__wrapped__()
+    assert "intel-opencl-rt" not in versions
+    assert versions["mpi4py"] == "1.0"
 
 
 @pytest.fixture

@@ -99,7 +99,9 @@ def test_this_machine_is_ready_and_the_last_line_says_so() -> None:
     assert all(checks[name]["status"] == "ok" for name in ("python", "packages", "oneAPI", "MPI", "loopback"))
     assert {"shared memory", "cores"} <= checks.keys()
     assert any(name.startswith("device opencl:") for name in checks)
-    assert f"numba-dpex {oneapi.PINS['numba-dpex']}" in checks["packages"]["found"]
+    assert checks["packages"]["found"].startswith(f"{oneapi.STACK.name}: ")
+    assert f"intel-opencl-rt {version('intel-opencl-rt')}" in checks["packages"]["found"]
+    assert checks["kernels of your own"]["status"] == "ok"
     assert str(oneapi.mpiexec()) in checks["MPI"]["found"]
 
 
@@ -148,7 +150,7 @@ def test_no_device_at_all_says_which_package_holds_the_cpu_device(root: Path, mo
     monkeypatch.setattr(module, "probe", lambda timeout: machine("no_device"))
     check = found(doctor(root), "devices")
     assert check.status == "fail"
-    assert f"intel-opencl-rt=={oneapi.PINS['intel-opencl-rt']}" in check.cure
+    assert f' "intel-opencl-rt{oneapi.STACK.pins["intel-opencl-rt"]}"' in check.cure
 
 
 def test_one_lost_device_beside_others_is_a_warning(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +275,7 @@ def test_python_that_has_no_wheels_is_not_ready(
         monkeypatch.setattr(module, "_PYTHONS", ((3, 8),))
     report = doctor(root)
     assert found(report, "python").status == "fail"
-    assert "python3.11" in found(report, "python").cure
+    assert "xpulab runs on CPython 3.10 to 3.14: python3.13 -m venv" in found(report, "python").cure
     assert report.verdict == "not ready: python"
 
 
@@ -288,13 +290,53 @@ def test_package_of_another_version_or_missing_is_named_with_the_command(
     def installed(name: str) -> str:
         if name == "ipyparallel":
             raise PackageNotFoundError(name)
-        return "0.60.0" if name == "numba" else version(name)
+        return "99.1" if name == "dpnp" else version(name)
 
     monkeypatch.setattr(module, "version", installed)
     check = found(doctor(root), "packages")
     assert check.status == "fail"
-    assert check.found == f"numba is 0.60.0, not {oneapi.PINS['numba']}; ipyparallel is missing"
-    assert check.cure == f"{sys.executable} -m pip install numba=={oneapi.PINS['numba']} ipyparallel"
+    pin = oneapi.STACK.pins["dpnp"]
+    assert check.found == f"dpnp is 99.1, not {pin}; ipyparallel is missing"
+    assert check.cure == f'{sys.executable} -m pip install "dpnp{pin}" ipyparallel'
+
+
+@pytest.mark.parametrize(
+    ("stack", "have", "wrong"),
+    [
+        (oneapi.WITH_COMPILER, {"numba": "0.60.0"}, "numba is 0.60.0, not ==0.59.1"),
+        (oneapi.WITH_COMPILER, {}, ""),
+        (oneapi.CURRENT, {"dpctl": "0.23.0"}, "dpctl is 0.23.0, not >=0.22,<0.23"),
+        (oneapi.CURRENT, {"dpctl": "0.22.7", "numpy": "2.9.0rc1"}, ""),
+    ],
+)
+def test_versions_are_held_against_those_of_either_stack(
+    stack: oneapi.Stack, have: dict[str, str], wrong: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_least = {name: pin.lstrip("=>").partition(",")[0] for name, pin in stack.pins.items()}
+    monkeypatch.setattr(oneapi, "STACK", stack)
+    monkeypatch.setattr(module, "version", lambda name: {**at_least, **have}.get(name, "1.0"))
+    check = found(doctor(root), "packages")
+    if wrong:
+        assert (check.status, check.found) == ("fail", wrong)
+    else:
+        assert check.status == "ok"
+        assert check.found.startswith(f"{stack.name}: {next(iter(stack.pins))} ")
+
+
+@pytest.mark.parametrize(
+    ("stack", "words"),
+    [
+        (oneapi.WITH_COMPILER, ("numba-dpex, or in OpenCL C",)),
+        (oneapi.CURRENT, ("OpenCL C for OpenCL devices", "create_program_from_source", "3.10 and 3.11 alone")),
+    ],
+)
+def test_what_kernels_of_ones_own_are_written_in_is_said_for_either_stack(
+    stack: oneapi.Stack, words: tuple[str, ...], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oneapi, "STACK", stack)
+    check = found(doctor(root), "kernels of your own")
+    assert (check.status, check.cure) == ("ok", "")
+    assert all(word in check.found for word in words)
 
 
 @pytest.mark.parametrize("name", sorted(oneapi.INTERFERING))

@@ -6,15 +6,19 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from xpulab import oneapi
 from xpulab.exceptions import OneAPIError
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 CPUINFO = Path("/proc/cpuinfo").read_text()
+TARGET = None if oneapi.STACK.knows_processors else oneapi.cpu_target(CPUINFO)
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -23,9 +27,27 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
 
 
-def test_pins_are_those_of_the_package() -> None:
-    dependencies, _, _ = PYPROJECT.read_text().partition("[project.optional-dependencies]")
-    assert dict(oneapi.PINS) == dict(re.findall(r'"([\w-]+)==([\w.]+)"', dependencies))
+@pytest.mark.parametrize(
+    ("python", "stack"),
+    [
+        ("3.10", oneapi.WITH_COMPILER),
+        ("3.11", oneapi.WITH_COMPILER),
+        ("3.12", oneapi.CURRENT),
+        ("3.13", oneapi.CURRENT),
+        ("3.14", oneapi.CURRENT),
+    ],
+)
+def test_pins_are_those_of_the_package(python: str, stack: oneapi.Stack) -> None:
+    dependencies = PYPROJECT.read_text().partition("\ndependencies = [")[2].partition("\n]")[0]
+    required = [Requirement(text) for text in re.findall(r'^ +"(.*?)",', dependencies, re.MULTILINE)]
+    marked = {r.name: r.specifier for r in required if r.marker and r.marker.evaluate({"python_version": python})}
+    assert marked == {name: SpecifierSet(pin) for name, pin in stack.pins.items()}
+
+
+def test_the_stack_is_that_of_this_python() -> None:
+    assert oneapi.STACK is (oneapi.WITH_COMPILER if sys.version_info < (3, 12) else oneapi.CURRENT)
+    for name, pin in oneapi.STACK.pins.items():
+        assert version(name) in SpecifierSet(pin)
 
 
 def test_load_makes_dpctl_importable_again_and_again_and_leaves_scipy_alone() -> None:
@@ -78,7 +100,7 @@ def test_processor_of_another_kind_is_left_to_the_compiler() -> None:
     assert oneapi.cpu_target("processor\t: 0\nFeatures\t: fp asimd\n") is None
 
 
-@pytest.mark.parametrize(("given", "expected"), [("core-avx2", "core-avx2"), ("", oneapi.cpu_target(CPUINFO) or "")])
+@pytest.mark.parametrize(("given", "expected"), [("core-avx2", "core-avx2"), ("", TARGET or "")])
 def test_load_keeps_the_processor_that_a_user_gave(given: str, expected: str) -> None:
     code = "import os; from xpulab import oneapi; oneapi.load(); print(os.environ.get(oneapi.CPU_TARGET, ''))"
     assert run(code, **{oneapi.CPU_TARGET: given}).stdout.strip() == expected
@@ -87,17 +109,14 @@ def test_load_keeps_the_processor_that_a_user_gave(given: str, expected: str) ->
 MULTIPLY_ADD = """
 from xpulab import oneapi
 oneapi.load()
-import numpy as np
-from xpulab.kernels.device import Device
-from xpulab.kernels.launch import fma, index, launch
+import dpctl, dpctl.memory
+from dpctl.program import create_program_from_source
 
-def kernel(item, a):
-    i = item.get_global_id(0)
-    a[index(i)] = fma(a[index(i)], a[index(i)], np.float32(1))
-
-device = Device()
-launch(device, kernel, 1, 256, device.array(np.ones(256, np.float32)))
-device.wait()
+queue = dpctl.SyclQueue()
+source = "kernel void f(global float* a) { size_t i = get_global_id(0); a[i] = fma(a[i], a[i], 1.0f); }"
+program = create_program_from_source(queue, source)
+memory = dpctl.memory.MemoryUSMDevice(256 * 4, queue=queue)
+queue.submit(program.get_sycl_kernel("f"), [memory], [256]).wait()
 """
 
 
@@ -118,12 +137,15 @@ def test_library_that_is_broken_is_named_with_the_loaders_words(
 ) -> None:
     monkeypatch.setenv(oneapi.OPENCL_VENDORS, "untouched")
     monkeypatch.setattr(oneapi, "library_folder", lambda: tmp_path)
-    (tmp_path / oneapi.LIBRARIES[0]).write_bytes(b"not a library")
-    with pytest.raises(OneAPIError, match=rf"{re.escape(oneapi.LIBRARIES[0])} did not load: .*; type: .*pip install"):
+    library = oneapi.STACK.libraries[0]
+    (tmp_path / library).write_bytes(b"not a library")
+    with pytest.raises(OneAPIError, match=rf"{re.escape(library)} did not load: .*; type: .*pip install") as caught:
         oneapi.load()
+    for name, pin in oneapi.STACK.pins.items():
+        assert f' "{name}{pin}"' in str(caught.value)  # in quotes: a shell takes "<" for a redirection
 
 
-@pytest.mark.parametrize(("find", "missing"), [("library_folder", "libsycl.so.7"), ("mpiexec", "mpiexec")])
+@pytest.mark.parametrize(("find", "missing"), [("library_folder", oneapi.STACK.sycl), ("mpiexec", "mpiexec")])
 def test_environment_without_oneapi_is_an_error_that_says_what_to_type(
     find: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

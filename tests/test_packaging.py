@@ -34,7 +34,7 @@ def subcommands(parser: Any) -> set[str]:
     return set(next(action for action in parser._actions if action.dest == "command").choices)
 
 
-@pytest.mark.parametrize("version", [(3, 10, 0), (3, 10, 13), (3, 11, 7)])
+@pytest.mark.parametrize("version", [(3, 10, 0), (3, 11, 7), (3, 12, 1), (3, 14, 5)])
 def test_a_python_that_does_gets_no_complaint(version: tuple[int, ...]) -> None:
     assert SETUP["complaint"]("cpython", version) == ""
 
@@ -42,7 +42,7 @@ def test_a_python_that_does_gets_no_complaint(version: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("implementation", "version", "named"),
     [
-        ("cpython", (3, 12, 1), "CPython 3.12.1"),
+        ("cpython", (3, 15, 0), "CPython 3.15.0"),
         ("cpython", (3, 9, 18), "CPython 3.9.18"),
         ("cpython", (4, 0, 0), "CPython 4.0.0"),
         ("pypy", (3, 10, 14), "pypy 3.10.14"),
@@ -50,7 +50,7 @@ def test_a_python_that_does_gets_no_complaint(version: tuple[int, ...]) -> None:
 )
 def test_another_python_is_told_what_to_do(implementation: str, version: tuple[int, ...], named: str) -> None:
     message = SETUP["complaint"](implementation, version)
-    assert f"xpulab needs CPython 3.10 or 3.11, and this is {named}." in message
+    assert f"xpulab needs CPython 3.10 to 3.14, and this is {named}." in message
     assert "-m venv --clear .venv" in message
     assert ".venv/bin/pip install ." in message
 

@@ -277,5 +277,9 @@ def _versions(cluster: XPUCluster) -> dict[str, str]:
 @functools.cache
 def _packages() -> dict[str, str]:
     # Kept: reading them takes 25 ms, a fit of small data less.
-    names = ("xpulab", "scikit-learn", "numpy", "numba-dpex", "dpctl", "dpnp", "mpi4py", "ipyparallel")
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
+    names = ("xpulab", "scikit-learn", "numpy", "dpctl", "dpnp", "intel-opencl-rt", "mpi4py", "ipyparallel")
+    versions = {"python": platform.python_version()}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):  # no reason for a fit to fail
+            versions[name] = metadata.version(name)
+    return versions

@@ -18,6 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
+from packaging.specifiers import SpecifierSet
+
 from xpulab import oneapi
 from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
 from xpulab.rendering import Displayed, block, escape, format_size, plain, table_html
@@ -26,7 +28,7 @@ __all__ = ["Check", "DoctorReport", "doctor"]
 
 Status = Literal["ok", "warn", "fail"]
 
-_PYTHONS = ((3, 10), (3, 11))
+_PYTHONS = tuple((3, minor) for minor in range(10, 15))
 _PACKAGES = ("impi-rt", "mpi4py", "ipyparallel", "ipywidgets", "scikit-learn", "matplotlib", "psutil")
 _SHARED_MEMORY = 2**30  # bytes below which an ordinary data set will not fit
 _GPU_VENDORS = {"0x8086": "Intel", "0x10de": "NVIDIA", "0x1002": "AMD"}
@@ -107,6 +109,7 @@ def doctor(root: Path = Path("/"), timeout: float = 20) -> DoctorReport:
     checks: dict[str, Callable[[], Iterable[Check]]] = {
         "python": _python,
         "packages": _packages,
+        "kernels of your own": _own_kernels,
         "variables": _variables,
         "devices": lambda: _devices(asked),
         "GPUs": lambda: _gpus(root, asked.devices if isinstance(asked, Probe) else ()),
@@ -139,7 +142,7 @@ def _python() -> Iterator[Check]:
         f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
     )
     if sys.version_info[:2] not in _PYTHONS or platform.python_implementation() != "CPython":
-        cure = "numba-dpex has wheels for CPython up to 3.11: python3.11 -m venv env && env/bin/pip install xpulab"
+        cure = "xpulab runs on CPython 3.10 to 3.14: python3.13 -m venv env && env/bin/pip install xpulab"
         yield Check("python", "fail", found, cure)
     elif (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         yield Check("python", "fail", found, "the device stack has wheels for Linux on x86_64 only")
@@ -149,20 +152,32 @@ def _python() -> Iterator[Check]:
 
 def _packages() -> Iterator[Check]:
     found, wrong, cures = [], [], []
-    for name in (*oneapi.PINS, *_PACKAGES):
-        pin = oneapi.PINS.get(name)
+    for name in (*oneapi.STACK.pins, *_PACKAGES):
+        pin = oneapi.STACK.pins.get(name, "")
         try:
             have = version(name)
         except PackageNotFoundError:
             have = ""
         found.append(f"{name} {have}")
-        if not have or (pin and have != pin):
-            wrong.append(f"{name} is {have or 'missing'}" + (f", not {pin}" if pin and have else ""))
-            cures.append(f"{name}=={pin}" if pin else name)
+        if not have or not SpecifierSet(pin).contains(have, prereleases=True):
+            wrong.append(f"{name} is {have}, not {pin}" if have else f"{name} is missing")
+            cures.append(f'"{name}{pin}"' if pin else name)
     if wrong:
         yield Check("packages", "fail", "; ".join(wrong), f"{sys.executable} -m pip install {' '.join(cures)}")
     else:
-        yield Check("packages", "ok", ", ".join(found))
+        yield Check("packages", "ok", f"{oneapi.STACK.name}: {', '.join(found)}")
+
+
+def _own_kernels() -> Iterator[Check]:
+    """xpulab's kernels are compiled before it is installed; what a user needs to write others."""
+    if "numba-dpex" in oneapi.STACK.pins:
+        found = "in %%xpu cells you can write them with numba-dpex, or in OpenCL C for OpenCL devices"
+    else:
+        found = (
+            "in %%xpu cells you can write them in OpenCL C for OpenCL devices, with "
+            "dpctl.program.create_program_from_source; numba-dpex is there on Python 3.10 and 3.11 alone"
+        )
+    yield Check("kernels of your own", "ok", found)
 
 
 def _variables() -> Iterator[Check]:
@@ -197,7 +212,7 @@ def _described(device: DeviceInfo) -> str:
 
 
 def _reinstall(package: str) -> str:
-    return f"{sys.executable} -m pip install --force-reinstall {package}=={oneapi.PINS[package]}"
+    return f'{sys.executable} -m pip install --force-reinstall "{package}{oneapi.STACK.pins[package]}"'
 
 
 def _gpus(root: Path, devices: Iterable[DeviceInfo]) -> Iterator[Check]:

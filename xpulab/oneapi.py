@@ -15,6 +15,8 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 from xpulab.exceptions import OneAPIError
@@ -22,58 +24,112 @@ from xpulab.exceptions import OneAPIError
 __all__ = [
     "CPU_TARGET",
     "CPU_TARGETS",
+    "CURRENT",
     "GPU_DRIVER_FILES",
     "GPU_DRIVER_FOLDERS",
     "INTERFERING",
-    "LIBRARIES",
     "MPIEXEC_ARGUMENTS",
     "MPIEXEC_ENVIRONMENT",
+    "OPENCL",
     "OPENCL_VENDORS",
-    "PINS",
     "SELECTOR",
+    "STACK",
+    "WITH_COMPILER",
+    "Stack",
     "confine",
     "cpu_target",
     "engine_environment",
     "library_folder",
     "load",
     "mpiexec",
+    "processor",
 ]
 
-#: Distribution name -> the version that works with the others (the same as in pyproject.toml; a test compares them).
-PINS: Mapping[str, str] = {
-    "numba-dpex": "0.23.0",
-    "dpctl": "0.17.0",
-    "dpnp": "0.15.0",
-    "numba": "0.59.1",
-    "numpy": "1.26.4",
-    "dpcpp-cpp-rt": "2024.2.1",
-    "intel-cmplr-lib-rt": "2024.2.1",
-    "mkl-dpcpp": "2024.2.1",
-    "dpcpp-llvm-spirv": "2024.2.0",
-    "intel-opencl-rt": "2024.2.1",
-}
 
-#: In the order of their needs. MKL's libraries need each other in a circle: hence RTLD_LAZY in `load`.
-LIBRARIES: tuple[str, ...] = (
-    "libintlc.so.5",
-    "libirng.so",
-    "libsvml.so",
-    "libimf.so",
-    "libsycl.so.7",
-    "libOpenCL.so.1",
-    "libtbb.so.12",
-    "libmkl_core.so.2",
-    "libmkl_tbb_thread.so.2",
-    "libmkl_intel_ilp64.so.2",
-    *(f"libmkl_sycl_{part}.so.4" for part in ("blas", "lapack", "rng", "stats", "dft", "vm")),
+@dataclass(frozen=True)
+class Stack:
+    """A set of releases that work together.
+
+    Attributes
+    ----------
+    name : str
+    pins : mapping of str to str
+        Distribution -> the versions that work with the others, as pip reads them; the same as in pyproject.toml, which
+        a test compares.
+    libraries : tuple of str
+        What `load` loads, in the order of their needs.
+    for_dpnp : tuple of str
+        What dpnp needs besides; loaded when it is imported.
+    sycl : str
+        The file of SYCL's library.
+    knows_processors : bool
+        Whether the CPU device's compiler knows the processors of all makers, see `CPU_TARGET`.
+    """
+
+    name: str
+    pins: Mapping[str, str]
+    libraries: tuple[str, ...]
+    for_dpnp: tuple[str, ...]
+    sycl: str
+    knows_processors: bool
+
+
+_INTEL = ("libintlc.so.5", "libirng.so", "libsvml.so", "libimf.so")
+
+#: For Python 3.10 and 3.11: numba-dpex, which compiles kernels, was released for no later one, and fixes all others.
+WITH_COMPILER = Stack(
+    name="oneAPI 2024.2 with numba-dpex",
+    pins={
+        "numba-dpex": "==0.23.0",
+        "dpctl": "==0.17.0",
+        "dpnp": "==0.15.0",
+        "numba": "==0.59.1",
+        "numpy": "==1.26.4",
+        "dpcpp-cpp-rt": "==2024.2.1",
+        "intel-cmplr-lib-rt": "==2024.2.1",
+        "mkl-dpcpp": "==2024.2.1",
+        "dpcpp-llvm-spirv": "==2024.2.0",
+        "intel-opencl-rt": "==2024.2.1",
+    },
+    libraries=(*_INTEL, "libsycl.so.7", "libOpenCL.so.1", "libtbb.so.12"),
+    for_dpnp=(  # MKL's libraries need each other in a circle: hence RTLD_LAZY in `load`
+        "libmkl_core.so.2",
+        "libmkl_tbb_thread.so.2",
+        "libmkl_intel_ilp64.so.2",
+        *(f"libmkl_sycl_{part}.so.4" for part in ("blas", "lapack", "rng", "stats", "dft", "vm")),
+    ),
+    sycl="libsycl.so.7",
+    knows_processors=False,
 )
+
+#: For later ones.
+CURRENT = Stack(
+    name="oneAPI 2026.1",
+    pins={
+        "dpctl": ">=0.22,<0.23",
+        "dpnp": ">=0.20,<0.21",
+        "numpy": ">=2.1,<3",
+        "dpcpp-cpp-rt": ">=2026.1,<2026.2",
+        "intel-cmplr-lib-rt": ">=2026.1,<2026.2",
+        "intel-opencl-rt": ">=2026.1,<2026.2",
+        "mkl": ">=2026.1,<2026.2",
+    },
+    libraries=(*_INTEL, "libtbb.so.12", "libOpenCL.so.1", "libsycl.so.9"),
+    for_dpnp=(),  # its libraries find each other
+    sycl="libsycl.so.9",
+    knows_processors=True,
+)
+
+#: That of this interpreter.
+STACK = WITH_COMPILER if sys.version_info < (3, 12) else CURRENT
+OPENCL = "libOpenCL.so.1"
 
 #: Which devices the runtime shows. A rank gets its own; the probe drops it, so that it numbers all devices.
 SELECTOR = "ONEAPI_DEVICE_SELECTOR"
 OPENCL_VENDORS = "OCL_ICD_FILENAMES"
 
-#: Which processor the CPU device's compiler writes for. It knows Intel's by themselves; for any other, AMD's of today
-#: for one, it takes a processor without vectors and without fused multiply-adds: kernels are 150 times slower then.
+#: Which processor the CPU device's compiler writes for. That of 2024 knows Intel's by itself; any other, AMD's
+#: of today for one, it takes for one without vectors and fused multiply-adds: kernels are 150 times slower then.
 CPU_TARGET = "CL_CONFIG_CPU_TARGET_ARCH"
 
 #: Its names -> what Linux calls the instructions that such a processor has. The best one first.
@@ -111,17 +167,19 @@ def library_folder() -> Path:
     schemes = [sysconfig.get_path("data"), sys.prefix, sysconfig.get_path("data", "posix_user"), sys.base_prefix]
     folders = list(dict.fromkeys(Path(scheme) / "lib" for scheme in schemes if scheme))
     for folder in folders:
-        if (folder / "libsycl.so.7").exists():
+        if (folder / STACK.sycl).exists():
             return folder
     raise OneAPIError(
-        "the oneAPI runtime (libsycl.so.7) was not found in "
+        f"the oneAPI runtime ({STACK.sycl}) was not found in "
         + ", ".join(map(str, folders))
-        + f"; type: {sys.executable} -m pip install --force-reinstall dpcpp-cpp-rt=={PINS['dpcpp-cpp-rt']}"
+        + f"; type: {_reinstall('dpcpp-cpp-rt')}"
     )
 
 
 def load() -> Path:
-    """Load the oneAPI runtime into this process, so that `import dpctl` and its friends work. Harmless when repeated.
+    """Load the oneAPI runtime into this process, so that `import dpctl` works, and `import dpnp` loads what it needs.
+
+    Harmless when repeated.
 
     Returns
     -------
@@ -138,21 +196,41 @@ def load() -> Path:
         os.environ[OPENCL_VENDORS] = str(folder / "libintelocl.so")
     if not os.environ.get(CPU_TARGET):
         os.environ.pop(CPU_TARGET, None)  # set but empty would hide it too
-        if target := cpu_target(Path("/proc/cpuinfo").read_text()):
+        if not STACK.knows_processors and (target := cpu_target(Path("/proc/cpuinfo").read_text())):
             os.environ[CPU_TARGET] = target
+    _load(folder, STACK.libraries)
+    if STACK.for_dpnp and not any(isinstance(finder, _LoadsForDpnp) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _LoadsForDpnp(folder))
+    return folder
+
+
+class _LoadsForDpnp(MetaPathFinder):
+    """Finds no module; it loads dpnp's libraries before others find dpnp. Most engines never import it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "dpnp":
+            sys.meta_path.remove(self)
+            _load(self._folder, STACK.for_dpnp)
+
+
+def _load(folder: Path, names: Iterable[str]) -> None:
     libc = ctypes.CDLL(None)
     libc.dlopen.restype = ctypes.c_void_p
     libc.dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]
     libc.dlerror.restype = ctypes.c_char_p
-    for name in LIBRARIES:
+    for name in names:
         # ctypes.CDLL would add RTLD_NOW, which MKL's circle of libraries does not survive.
         if not libc.dlopen(str(folder / name).encode(), os.RTLD_LAZY | os.RTLD_GLOBAL):
             reason = (libc.dlerror() or b"no reason given").decode(errors="replace")
-            raise OneAPIError(
-                f"{name} did not load: {reason}; type: {sys.executable} -m pip install --force-reinstall "
-                + " ".join(f"{package}=={version}" for package, version in PINS.items())
-            )
-    return folder
+            raise OneAPIError(f"{name} did not load: {reason}; type: {_reinstall(*STACK.pins)}")
+
+
+def _reinstall(*packages: str) -> str:
+    wanted = " ".join(f'"{package}{STACK.pins[package]}"' for package in packages)
+    return f"{sys.executable} -m pip install --force-reinstall {wanted}"
 
 
 def cpu_target(cpuinfo: str) -> str | None:
@@ -175,6 +253,14 @@ def cpu_target(cpuinfo: str) -> str | None:
     return next((name for name, needs in CPU_TARGETS.items() if needs <= has), None)
 
 
+def processor() -> list[str]:
+    """What machine code for this CPU depends on: its maker, its model, its instructions, and what `CPU_TARGET` says."""
+    facts = dict(
+        re.findall(r"^(vendor_id|model name|flags)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    )
+    return [*facts.values(), os.environ.get(CPU_TARGET, "")]
+
+
 def mpiexec() -> Path:
     """Full path of the mpiexec that belongs to this environment (it need not be on PATH).
 
@@ -190,7 +276,7 @@ def mpiexec() -> Path:
     raise OneAPIError(
         "mpiexec was not found in "
         + ", ".join(map(str, folders))
-        + f'; type: {sys.executable} -m pip install --force-reinstall "impi-rt>=2021.13,<2022"'
+        + f'; type: {sys.executable} -m pip install --force-reinstall "impi-rt>=2021.13,<2021.17"'
     )
 
 

@@ -126,13 +126,13 @@ def test_engines_beyond_the_gpus_share_them_in_turns_with_a_warning() -> None:
     assert answer.warnings == ("2 engines share level_zero:1 (Intel(R) Arc(TM) A770 Graphics, GPU)",)
 
 
-def test_device_of_a_backend_that_numba_dpex_cannot_drive_is_idle() -> None:
+def test_device_of_a_backend_that_engines_do_not_use_is_idle() -> None:
     workstation = machine("cpu_only")
     cuda = replace(workstation.devices[0], backend="cuda", kind="gpu", name="NVIDIA H200")
     answer = plan(replace(workstation, devices=(cuda, *workstation.devices)))
     assert selectors(answer) == ["opencl:0"]
     assert [(i.device.name, i.reason) for i in answer.idle] == [
-        ("NVIDIA H200", "it needs cuda; numba-dpex drives Level Zero and OpenCL devices")
+        ("NVIDIA H200", "it needs cuda; xpulab's engines use Level Zero and OpenCL devices")
     ]
 
 

@@ -295,7 +295,7 @@ def _unfit(device: DeviceInfo) -> str:
     if device.kind not in ("gpu", "cpu"):
         return f"it is a device of the kind {device.kind}; engines run on GPUs and CPUs"
     if device.backend not in ("level_zero", "opencl"):
-        return f"it needs {device.backend}; numba-dpex drives Level Zero and OpenCL devices"
+        return f"it needs {device.backend}; xpulab's engines use Level Zero and OpenCL devices"
     return "" if device.usm else "it has no unified shared memory"
 
 
