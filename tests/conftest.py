@@ -37,10 +37,26 @@ def nothing_left_behind() -> Iterator[None]:
     assert not left
 
 
-@pytest.fixture(scope="session", params=[1, 2, 3, 4], ids="{}-engines".format)
+#: Engines of a cluster -> whether the host shares their devices' memory, and whether they choose as for a CPU.
+CLUSTERS = {1: (True, True), 2: (False, True), 3: (True, True), 4: (False, False)}
+NAMES = {1: "1-engine", 2: "2-engines-with-memory-of-their-own", 3: "3-engines", 4: "4-engines-as-GPUs"}
+
+
+@pytest.fixture(scope="session", params=CLUSTERS, ids=NAMES.get)
 def cluster(request: pytest.FixtureRequest) -> Iterator[xpulab.XPUCluster]:
-    """A running cluster of 1, 2, 3 and 4 engines; more engines than cores share them."""
-    yield from _started(request.param)
+    """A running cluster of 1, 2, 3 and 4 engines; more engines than cores share them.
+
+    All are on the CPU's device. Those of 2 and 4 engines go through this package as on a device with memory of its own,
+    and those of 4 also with what is chosen for GPUs.
+    """
+    for cluster in _started(request.param):
+        cluster.run(_imitate, *CLUSTERS[request.param])
+        yield cluster
+
+
+def _imitate(task: Any, shares_memory: bool, is_cpu: bool) -> None:
+    """On an engine: take the ways of another device."""
+    task.device.shares_memory, task.device.is_cpu = shares_memory, is_cpu
 
 
 @pytest.fixture(scope="session")

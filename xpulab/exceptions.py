@@ -59,11 +59,11 @@ class DeviceNotFoundError(DeviceError, PlanError):
 
 
 class KernelLaunchError(DeviceError):
-    """A kernel was not launched; numba-dpex alone would have said nothing."""
+    """The device did not take a kernel; the runtime alone says nothing."""
 
 
 class KernelBuildError(DeviceError):
-    """The device's compiler refused a kernel."""
+    """The catalogue of kernels has not what was asked for, or the device's compiler refused it."""
 
 
 class NotEnoughMemoryError(XpulabError, MemoryError):

@@ -105,8 +105,8 @@ def test_a_float32_fit_uses_no_float64_on_the_device(pair: xpulab.XPUCluster) ->
     registry._clusters.append(pair)
     X = np.random.RandomState(0).normal(size=(3000, 7)).astype(np.float32)
 
-    def specialisations(task: Any) -> list[tuple[str, bytes]]:
-        return [(kernel.name, kernel.spirv) for kernel in task.device.specialisations.values()]
+    def programs(task: Any) -> list[tuple[str, bytes]]:
+        return [(program.name, program.spirv) for program in task.device.programs.values()]
 
     pair.restart()
     fitted = KMeans(11, random_state=0, n_init=2).fit(X, sample_weight=np.linspace(0, 1, 3000))
@@ -114,7 +114,7 @@ def test_a_float32_fit_uses_no_float64_on_the_device(pair: xpulab.XPUCluster) ->
     fitted.predict(X)
     fitted.transform(X)
     fitted.score(X)
-    for kernels in pair.run(specialisations):
+    for kernels in pair.run(programs):
         assert len({name for name, _ in kernels}) >= 6
         for name, spirv in kernels:
             assert FLOAT64 not in capabilities(spirv), name

@@ -101,7 +101,7 @@ def test_an_interrupt_while_kernels_compile_or_tiles_are_tried(
 
 def _has_kernels(task: Any) -> bool:
     """Whether all that a fit needs was compiled."""
-    return len(task.device.specialisations) > 8
+    return len(task.device.programs) > 8
 
 
 @pytest.mark.parametrize("ranks", [[1], [0, 1]])
@@ -156,28 +156,28 @@ def test_a_cluster_works_where_no_cache_can_be_written(
 def test_damaged_caches_count_as_none(engines: xpulab.XPUCluster, tmp_path: Path) -> None:
     right = KMeans(**FIT).fit(X)
     (tmp_path / "tiles.json").write_bytes(b'{"speeds": {"float32')
-    kernels = Path(engines.run(_kernels)[0])
-    (tmp_path / "kernels").mkdir()
-    for kernel in kernels.glob("?" * 64):  # not what other processes are about to write there
-        (tmp_path / "kernels" / kernel.name).write_bytes(kernel.read_bytes()[:-100])
+    programs = Path(engines.run(_programs)[0])
+    (tmp_path / "programs").mkdir()
+    for program in programs.glob("?" * 64):  # not what other processes are about to write there
+        (tmp_path / "kernels" / program.name).write_bytes(program.read_bytes()[:-100])
     engines.run(forget, str(tmp_path), "1")
     engines.run(lambda task: task.engine.tuner._take_over())
     fitted = KMeans(**FIT).fit(X)
     np.testing.assert_array_equal(fitted.labels_, right.labels_)
     np.testing.assert_array_equal(fitted.cluster_centers_, right.cluster_centers_)
-    mended = [file for file in (tmp_path / "kernels").iterdir() if _whole(file.read_bytes())]
+    mended = [file for file in (tmp_path / "programs").iterdir() if _whole(file.read_bytes())]
     assert len(mended) >= 3
     engines.run(remember)
 
 
-def _whole(kernel: bytes) -> bool:
-    """Whether a file of the cache is what was written: sizes differ, as names in it have numbers."""
-    digest, content = kernel.split(b"\n", 1)
+def _whole(program: bytes) -> bool:
+    """Whether a file of the cache is what was written."""
+    digest, content = program.split(b"\n", 1)
     return hashlib.sha256(content).hexdigest().encode() == digest
 
 
-def _kernels(task: Any) -> str:
-    """Where this rank keeps its kernels."""
+def _programs(task: Any) -> str:
+    """Where this rank keeps what its device's compiler has made."""
     from xpulab.kernels.cache import folder
 
-    return str(folder())
+    return str(folder("programs"))

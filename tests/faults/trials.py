@@ -313,8 +313,8 @@ def forget(task: Any, folder: str, tune: str) -> None:
     from pathlib import Path
 
     engine, device, tuner = task.engine, task.device, task.engine.tuner
-    engine.remembered = device.specialisations.copy(), os.environ.get("XPULAB_CACHE", ""), tuner.mode, tuner.path
-    device.specialisations.clear()
+    engine.remembered = device.programs.copy(), os.environ.get("XPULAB_CACHE", ""), tuner.mode, tuner.path
+    device.programs.clear()
     os.environ["XPULAB_CACHE"] = folder
     tuner.mode, tuner.path = tune, Path(folder) / "tiles.json"
 
@@ -326,7 +326,7 @@ def remember(task: Any) -> None:
     device, tuner = task.device, task.engine.tuner
     if hasattr(task.engine, "remembered"):
         kernels, os.environ["XPULAB_CACHE"], tuner.mode, tuner.path = task.engine.remembered
-        device.specialisations.update(kernels)
+        device.programs.update(kernels)
         tuner.speeds.clear()
         device.tiles.clear()
 

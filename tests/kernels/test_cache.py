@@ -1,8 +1,11 @@
+"""What a device's compiler made is kept for other processes, and taken up by them."""
+
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import resource
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,55 +13,82 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples import times
 
-from xpulab.kernels import cache, launch
+from xpulab import oneapi
+from xpulab.kernels import cache, program
 from xpulab.kernels.device import Device
+from xpulab.kernels.launch import launch
+from xpulab.kernels.opencl import Compiler, CompilerError
 
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XPULAB_CACHE", str(tmp_path))
-    return tmp_path / "kernels"
+    return tmp_path / "programs"
 
 
-def times(factor: int) -> Any:
-    def scale(item, a):
-        i = item.get_global_id(0)
-        a[i] = a[i] * np.float32(factor)
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the device's compiler is given."""
+    seen: list[bytes] = []
+    compile_ = Compiler.from_spirv
 
-    return scale
+    def noted(self: Compiler, spirv: bytes) -> int:
+        seen.append(spirv)
+        return compile_(self, spirv)
+
+    monkeypatch.setattr(Compiler, "from_spirv", noted)
+    return seen
 
 
 def run(factor: int) -> float:
-    """Compile and run a kernel in a process that has none yet, as far as launch.py knows."""
+    """Build and run a kernel as a process does that has none yet."""
     device = Device()
     array = device.array(np.ones(4, np.float32))
-    launch.launch(device, times(factor), 1, 4, array)
+    launch(device, times(factor), 1, 4, array)
     return float(device.fetch(array)[3])
 
 
-def test_a_kernel_is_compiled_once(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_is_compiled_once(own_folder: Path, compilations: list[bytes]) -> None:
     assert run(3) == 3
-    assert len(list(own_folder.iterdir())) == 1
+    assert len(list(own_folder.iterdir())) == len(compilations) == 1
     assert own_folder.stat().st_mode & 0o077 == 0
-    monkeypatch.setattr(launch, "_compile", None)
     assert run(3) == 3
-    with pytest.raises(TypeError):
-        run(4)  # another closure is other code
+    assert len(compilations) == 1
+    assert run(4) == 4
+    assert len(list(own_folder.iterdir())) == len(compilations) == 2
 
 
-def test_what_another_process_compiles_is_waited_for(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = cache.key_of(times(7), ("array of float32",))
+@pytest.mark.parametrize("part", ["driver", "name"])
+def test_another_device_or_driver_has_programs_of_its_own(
+    compilations: list[bytes], monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    run(3)
+    about = Device().describe()
+    monkeypatch.setattr(Device, "describe", lambda self: {**about, part: "another"})
+    assert run(3) == 3
+    assert len(compilations) == 2
+
+
+def test_another_processor_has_programs_of_its_own(compilations: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    run(3)
+    monkeypatch.setattr(oneapi, "processor", lambda: ["a processor of the same name, with other instructions"])
+    assert run(3) == 3
+    assert len(compilations) == 2
+
+
+def test_what_another_process_compiles_is_waited_for(own_folder: Path) -> None:
     asked: list[float] = []
-    with held(own_folder.parent / "locks" / key) as other:
+    with held(own_folder.parent / "locks" / "key") as other:
 
         def waiting() -> None:
             asked.append(run(8))  # another kernel is not held up
-            cache.store(key, "there", b"by now")
+            cache.store("key", b"by now")
             other.close()
 
-        with cache.claimed(key, waiting):
-            assert cache.load(key) == ("there", b"by now")
+        with cache.claimed("key", waiting):
+            assert cache.load("key") == b"by now"
     assert asked == [8]
     assert list((own_folder.parent / "locks").iterdir()) == []
 
@@ -88,39 +118,59 @@ def held(path: Path) -> Iterator[Any]:
         yield file
 
 
-def test_other_types_and_sources_are_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = cache.key_of(times(3), (np.float32,))
-    assert key == cache.key_of(times(3), (np.float32,))
-    assert key != cache.key_of(times(3), (np.float64,))
-    assert key != cache.key_of(times(4), (np.float32,))
-    monkeypatch.setattr(cache, "_sources", lambda: "edited")
-    assert key != cache.key_of(times(3), (np.float32,))
-
-
 @pytest.mark.parametrize("damage", [b"", b"nonsense", b"a\nb\nc", None])
-def test_a_damaged_file_is_compiled_anew(own_folder: Path, damage: bytes | None) -> None:
+def test_a_damaged_file_is_compiled_anew(own_folder: Path, damage: bytes | None, compilations: list[bytes]) -> None:
     run(5)
     (file,) = own_folder.iterdir()
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if damage is None else damage)
     assert run(5) == 5
+    assert len(compilations) == 2
     assert cache.load(file.name) is not None
 
 
-def test_a_folder_that_cannot_be_written_is_let_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_binary_that_the_driver_does_not_take_is_compiled_anew(own_folder: Path, compilations: list[bytes]) -> None:
+    run(5)
+    (file,) = own_folder.iterdir()
+    cache.store(file.name, b"whole, and no program")
+    assert run(5) == 5
+    assert len(compilations) == 2
+    assert cache.load(file.name) != b"whole, and no program"
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XPULAB_CACHE", str(tmp_path / "file"))
     assert run(6) == 6
 
 
 def test_a_full_disk_leaves_nothing_half_written(own_folder: Path) -> None:
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most[1]))  # bytes of a file; Python ignores the signal
-    try:
-        cache.store("key", "name", bytes(1000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    """In a process of its own, since the limit holds for all files that a process writes."""
+    code = (
+        "import resource\n"
+        "from xpulab.kernels import cache\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))\n"  # bytes; Python ignores the signal
+        "cache.store('key', bytes(1000))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
     assert not list(own_folder.iterdir())
     assert cache.load("key") is None
-    cache.store("key", "name", bytes(1000))
-    assert cache.load("key") == ("name", bytes(1000))
+    cache.store("key", bytes(1000))
+    assert cache.load("key") == bytes(1000)
+
+
+def test_without_the_functions_that_hand_programs_to_sycl_nothing_is_kept(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Level Zero, or with a library of SYCL that has other names."""
+    monkeypatch.setattr(Compiler, "serves", lambda queue: False)
+    assert run(7) == 7
+    assert not own_folder.exists()
+
+
+def test_nonsense_is_refused_in_the_words_of_the_compiler(device: Device) -> None:
+    compiler = program._compiler(device)
+    with pytest.raises(CompilerError, match="OpenCL error"):
+        compiler.from_spirv(b"no SPIR-V")
+    with pytest.raises(CompilerError, match="OpenCL error"):
+        compiler.from_binary(b"no program")

@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+from samples import add
 
 from xpulab.exceptions import DeviceError
+from xpulab.kernels.device import Device
 from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import Rows, column_sums
 
@@ -14,23 +16,20 @@ def test_describe_names_the_device(device):
     assert set(described) == {"name", "backend", "device_type", "driver", "memory", "compute_units", "float64"}
 
 
-def scaled(item, x, factor):
-    x[item.get_global_id(0)] *= factor
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.int64, np.complex64])
 def test_rows_of_another_dtype_are_refused(device, dtype):
     with pytest.raises(DeviceError, match="cast to float32"):
         Rows.upload(device, np.zeros((3, 2), dtype))
 
 
-def test_float64_is_refused_where_there_is_none(device, monkeypatch):
-    monkeypatch.setattr(device, "has_float64", False)
+def test_float64_is_refused_where_there_is_none():
+    device = Device()
+    device.has_float64 = False
     with pytest.raises(DeviceError, match="has no float64; cast to float32"):
         Rows.upload(device, np.zeros((3, 2)))
-    ones = device.array(np.ones(1, np.float32))
+    ones = device.array(np.ones(1))
     with pytest.raises(DeviceError, match="has no float64; cast to float32"):
-        launch(device, scaled, 1, 1, ones, np.float64(2))
+        launch(device, add(ones.dtype), 1, 1, ones, np.float64(2))
 
 
 def test_more_memory_than_there_is_raises(device):

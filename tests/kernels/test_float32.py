@@ -2,8 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 from spirv import FLOAT64, capabilities
 
+from xpulab.kernels import sparse
+from xpulab.kernels.build import kernels_of
+from xpulab.kernels.catalogue import find
 from xpulab.kernels.device import Device
 from xpulab.kernels.distances import transform
 from xpulab.kernels.lloyd import assign, inertia, lloyd_step, new_labels, own_distances
@@ -35,12 +39,46 @@ def run_everything(device, d, dtype, weighted):
 def test_float32_kernels_hold_no_float64(d, weighted):
     device = Device()
     run_everything(device, d, np.float32, weighted)
-    assert len(device.specialisations) >= 9
-    holders = [s.name for s in device.specialisations.values() if FLOAT64 in capabilities(s.spirv)]
+    assert len(device.programs) >= 9
+    holders = [s.name for s in device.programs.values() if FLOAT64 in capabilities(s.spirv)]
     assert holders == []
 
 
 def test_the_check_sees_float64():
     device = Device()
     run_everything(device, 3, np.float64, False)
-    assert any(FLOAT64 in capabilities(s.spirv) for s in device.specialisations.values())
+    assert any(FLOAT64 in capabilities(s.spirv) for s in device.programs.values())
+
+
+def run_everything_sparse(device, dtype, weighted):
+    dense = np.random.default_rng(0).normal(size=(300, 9)).astype(dtype)
+    X = csr_matrix(dense * (dense > 0.5))
+    rows = sparse.SparseRows.upload(device, X.data, X.indices, X.indptr, 9, np.ones(300) if weighted else None)
+    shift, centers, labels = sparse.shift_for(rows, dense.mean(axis=0)), dense[:7], sparse.new_labels(device, 300)
+    sparse.column_sums(rows, shift)
+    sparse.take(rows, [3], shift)
+    sparse.lloyd_step(rows, shift, centers, labels)
+    sparse.assign(rows, shift, centers, labels)
+    sparse.inertia(rows, shift, centers, labels)
+    list(sparse.transform(rows, centers))
+    state, potential = sparse.start(rows, shift, centers[0])
+    sparse.candidate_potentials(state, centers)
+    sparse.accept(state, 1)
+    sparse.search(state, potential / 2)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_float32_csr_kernels_hold_no_float64(weighted):
+    device = Device()
+    run_everything_sparse(device, np.float32, weighted)
+    assert len(device.programs) == 7
+    assert [s.name for s in device.programs.values() if FLOAT64 in capabilities(s.spirv)] == []
+
+
+def test_the_whole_catalogue_uses_float64_for_float64_alone():
+    """What any engine may ever start, the kernels of all tiles included."""
+    kernels = list(kernels_of("xpulab.kernels"))
+    for kernel in kernels:
+        with_float64 = FLOAT64 in capabilities(find(kernel).spirv)
+        assert with_float64 == any(word.startswith("f8") for word in kernel.signature), kernel.key
+    assert len(kernels) > 1000

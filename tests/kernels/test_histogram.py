@@ -103,5 +103,5 @@ def test_float32_rows_need_no_float64(shared):
     rows, labels = labelled(device, np.ones((100, 2), np.float32), 2)
     ranges(rows)
     count_pixels(rows, labels, 2, (0, 1), LOW, HIGH, SHAPE, shared)
-    assert {"count", "column_range"} <= {s.name for s in device.specialisations.values()}
-    assert [s.name for s in device.specialisations.values() if FLOAT64 in capabilities(s.spirv)] == []
+    assert {"count", "column_range"} <= {s.name for s in device.programs.values()}
+    assert [s.name for s in device.programs.values() if FLOAT64 in capabilities(s.spirv)] == []

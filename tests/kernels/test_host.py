@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from xpulab.kernels import host, lloyd, nearest
-from xpulab.kernels.rows import Rows
+from xpulab.exceptions import KernelBuildError
+from xpulab.kernels import host
+from xpulab.kernels.host_functions import FUNCTIONS
 
 
 @pytest.fixture(params=["float32", "float64"])
@@ -101,46 +102,63 @@ def test_an_iteration_that_ends_moves_the_centres_if_no_cluster_is_empty(centers
     assert not moved.any()
 
 
-def test_without_a_folder_for_machine_code_it_is_compiled_for_this_process(monkeypatch):
-    def refuse(function, cache=False, **options):
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return "compiled"
-
-    monkeypatch.setattr(host, "_kept", True)
-    monkeypatch.setattr(host.numba, "njit", refuse)
-    assert host._compiled(len) == "compiled"
-    assert not host._kept
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_what_is_prepared_is_what_an_iteration_calls(device, dtype, monkeypatch):
-    monkeypatch.setattr(nearest, "_MOST_LISTED", 2)
-    asked = []
-    host.prepare(np.dtype(dtype), lambda: asked.append(1))
-    functions = [host.pack_centers, host.widen_moved, host.add_partial_sums, host.finish, host.move_centers]
-    known = [len(function.signatures) for function in functions]
-    X = np.random.default_rng(0).normal(size=(500, 14)).astype(dtype)
-    rows, labels, centers = Rows.upload(device, X), lloyd.new_labels(device, 500), X[:60]
-    labels._pause = 0
-    for _ in range(3):
-        sums, weights, _ = lloyd.lloyd_step(rows, X[0], centers, labels)
-        totals, moved = np.column_stack([sums, weights]), np.empty_like(centers)
-        host.finish(1.0, totals, centers, moved)
-        host.move_centers(totals, centers, moved)
-        centers = moved
-    assert labels.span
-    assert [len(function.signatures) for function in functions] == known
-    asked.clear()
-    host.prepare(np.dtype(dtype), lambda: asked.append(1))
-    assert not asked
+def test_the_machine_code_does_what_the_python_says(centers):
+    """Each function's Python on the same flat memory gives the same bits, but for what vectors add in another order."""
+    k, d = centers.shape
+    rng = np.random.default_rng(5)
+    totals, moved = np.abs(rng.normal(size=(k, d + 1))), np.empty_like(centers)
+    expected, ended = np.empty_like(centers), np.empty(2)
+    FUNCTIONS["move_centers"](totals.ravel(), centers.ravel(), k, d, expected.reshape(-1))
+    host.move_centers(totals, centers, moved)
+    np.testing.assert_array_equal(moved, expected)
+    FUNCTIONS["finish"](50.0, totals.ravel(), centers.ravel(), k, d, expected.reshape(-1), ended)
+    assert host.finish(50.0, totals, centers, moved) == pytest.approx(tuple(ended), rel=1e-12)
 
 
-def test_a_wish_to_leave_is_heard_between_two_compilations(monkeypatch):
-    def leave():
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("level", host.LEVELS)
+def test_every_level_s_library_has_all_functions(level, monkeypatch):
+    host._library.cache_clear()
+    host._functions.cache_clear()
+    monkeypatch.setattr(host, "LEVELS", {level: frozenset()})
+    try:
+        assert host._library()._name == str(host.library_file(level))
+        for dtype in (np.float32, np.float64):
+            centers, moved = np.eye(3, dtype=dtype), np.empty((3, 3), dtype)
+            totals = np.array([[2.0, 0, 0, 2], [0, 4, 0, 2], [0, 0, 2, 1]])
+            assert host.finish(9.0, totals, centers, moved)[1] == 2  # from 1 to 2, twice
+            np.testing.assert_array_equal(moved, np.diag([1, 2, 2]))
+    finally:
+        host._library.cache_clear()
+        host._functions.cache_clear()
 
-    monkeypatch.setattr(host, "_ready", set())
-    with pytest.raises(KeyboardInterrupt):
-        host.prepare(np.dtype("float32"), leave)
-    assert not host._ready
+
+def test_a_library_that_cannot_be_loaded_is_an_error_in_words(monkeypatch, tmp_path):
+    (tmp_path / "host.so").write_bytes(b"no library")
+    host._library.cache_clear()
+    monkeypatch.setattr(host, "library_file", lambda level: tmp_path / "host.so")
+    try:
+        with pytest.raises(KernelBuildError, match=r"host.so cannot be loaded: .*; install xpulab again"):
+            host._library()
+    finally:
+        host._library.cache_clear()
+
+
+def test_arrays_that_machine_code_would_misread_are_refused(centers):
+    totals = np.ones((7, 4))
+    with pytest.raises(TypeError, match="an array of int64 was given, float64 expected"):
+        host.move_centers(totals.astype(np.int64), centers, centers.copy())
+    with pytest.raises(TypeError, match=r"an array of shape \(7, 3\) has gaps, or is not in C order"):
+        host.move_centers(totals, np.asfortranarray(centers), centers.copy())
+    with pytest.raises(TypeError, match="has gaps"):
+        host.move_centers(totals, np.repeat(centers, 2, axis=1)[:, ::2], centers.copy())
+
+
+def test_read_only_and_empty_arrays_are_read(centers):
+    expected, moved = np.empty_like(centers), np.empty_like(centers)
+    totals = np.ones((7, 4))
+    host.move_centers(totals, centers, expected)
+    for array in (totals, centers):
+        array.flags.writeable = False
+    host.move_centers(totals, centers, moved)
+    np.testing.assert_array_equal(moved, expected)
+    assert host.count_positive(np.empty(0, np.int32), np.empty(0, np.float32), 2).tolist() == [0, 0]

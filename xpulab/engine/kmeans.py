@@ -24,7 +24,7 @@ from xpulab.board import RUNS
 from xpulab.engine.engine import Interrupted, Task
 from xpulab.engine.tuning import tune
 from xpulab.kernels.choice import AnyRows, kernels_for
-from xpulab.kernels.host import count_positive, finish, move_centers, prepare
+from xpulab.kernels.host import count_positive, finish, move_centers
 
 __all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "start"]
 
@@ -91,10 +91,7 @@ class Problem:
         self.first = bounds[self.comm.rank]
         self.n_samples = bounds[-1]
         self.kernels = kernels_for(rows)
-        started = time.perf_counter()
-        prepare(rows.dtype, task.device.while_compiling)
-        task.device.compile_seconds += time.perf_counter() - started
-        # The request to stop comes along, as everywhere: kernels were perhaps compiled until now, and more will be.
+        # The request to stop comes along, as everywhere: drivers may have finished kernels until now.
         sums = self.comm.allreduce(np.append(self.kernels.column_sums(rows), task.cancelled()))
         if sums[-1]:
             raise Interrupted

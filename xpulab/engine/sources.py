@@ -6,19 +6,20 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from xpulab.engine.engine import Task
 from xpulab.exceptions import HandleError
-from xpulab.kernels import dense
+from xpulab.kernels import dense, sparse
 from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.sparse import SparseRows
 from xpulab.memory import SharedBlock
 
-__all__ = ["held_open", "pieces", "rows_of", "weights_of", "write_block"]
+__all__ = ["held_open", "kind_of", "pieces", "rows_of", "weights_of", "write_block"]
 
 _PIECE = 4 << 20  # bytes
 
@@ -30,6 +31,23 @@ def weights_of(task: Task, weights: dict[str, Any] | None, bounds: list[int]) ->
     with SharedBlock.open(weights["path"]) as block:
         whole = block.array(tuple(weights["shape"]), weights["dtype"], weights["offset"])
     return whole[bounds[task.comm.rank] : bounds[task.comm.rank + 1]]
+
+
+def kind_of(task: Task, source: dict[str, Any]) -> tuple[ModuleType, np.dtype[Any], int]:
+    """Kernels for the rows of a source, their dtype and their number of features, before they are here."""
+    if "handle" in source:
+        held = _held(task, source)
+        return kernels_for(held), held.dtype, held.n_features
+    if "csr" in source:
+        return sparse, np.dtype(source["csr"][0]["dtype"]), source["shape"][1]
+    return dense, np.dtype(source["dtype"]), source["shape"][1]
+
+
+def _held(task: Task, source: dict[str, Any]) -> AnyRows:
+    held = task.engine.handles.get(source["handle"])
+    if held is None:
+        raise HandleError("the rows of this handle are gone from the engines; send them again: cluster.scatter(X)")
+    return held
 
 
 def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None = None) -> AnyRows:
@@ -50,11 +68,7 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
     device, rank, bounds = task.device, task.comm.rank, source["bounds"]
     with _transfer(task):
         if "handle" in source:
-            held = task.engine.handles.get(source["handle"])
-            if held is None:
-                raise HandleError(
-                    "the rows of this handle are gone from the engines; send them again: cluster.scatter(X)"
-                )
+            held = _held(task, source)
             rows: AnyRows = held if sample_weight is None else kernels_for(held).weighted(held, sample_weight)
         elif "csr" in source:
             rows = _sparse(task, source, sample_weight)

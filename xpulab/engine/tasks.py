@@ -11,19 +11,17 @@ import numpy as np
 from xpulab.checkpoint import Checkpoint
 from xpulab.engine import cell, explore, kmeans
 from xpulab.engine.engine import Engine, Task, task, users_code
-from xpulab.engine.sources import held_open, pieces, rows_of, weights_of, write_block
+from xpulab.engine.sources import held_open, kind_of, pieces, rows_of, weights_of, write_block
 from xpulab.kernels import dense
 from xpulab.kernels.choice import AnyRows, kernels_for
-from xpulab.kernels.host import prepare
+from xpulab.kernels.launch import build_together
 from xpulab.kernels.rows import Rows
 
 __all__ = ["cell"]
 
 
 def _warm_up(engine: Engine) -> None:
-    """Compile what a first fit needs, of float64, as arrays are by default, or of float32."""
-    for dtype in (np.float64, np.float32):
-        prepare(np.dtype(dtype), engine.device.while_compiling)
+    """Have the device's driver finish kernels that a first fit needs."""
     block = np.zeros((2, 2), np.float32)
     rows = Rows.upload(engine.device, block)
     labels = dense.new_labels(engine.device, 2)
@@ -87,6 +85,11 @@ def _kmeans_fit(
     checkpoint: str,
     **parameters: Any,
 ) -> dict[str, Any]:
+    kernels, dtype, n_features = kind_of(task, source)
+    first = kernels.first_kernels(
+        task.device, dtype, n_features, parameters["n_clusters"], parameters["init"] == "k-means++", weights is not None
+    )
+    build_together(task.device, first, task.comm.rank)
     bounds = source["bounds"]
     sample_weight = weights_of(task, weights, bounds)
     rows = rows_of(task, source, sample_weight)

@@ -1,8 +1,7 @@
-"""Compiled kernels on disk: numba takes 0.1 to 0.3 s for each, on every rank of every cluster; reading takes none.
+"""What devices' compilers have made, in files of the user's cache folder: they take 0.1 to 0.4 s for each kernel.
 
-SPIR-V does not depend on the device, so that a file serves them all; the device's own compiler runs in any case. The
-key covers all that the code does: the sources of this package, the closure, the argument types and the versions. A
-file that cannot be read, or that is not what was written, counts as none; a folder that cannot be written is let be.
+A file that cannot be read, or that is not what was written, counts as none. Where the folder cannot be written, nothing
+is kept.
 """
 
 from __future__ import annotations
@@ -10,53 +9,37 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-import numba
-import numba_dpex
 import platformdirs
 
-__all__ = ["claimed", "folder", "key_of", "load", "store", "write"]
+__all__ = ["claimed", "folder", "load", "store", "write"]
 
 _LOOK = 0.02  # seconds between two looks at a lock
 _PATIENCE = 30.0  # seconds; the process that has it may have been stopped
 
 
-def folder(name: str = "kernels") -> Path:
-    """Where the files are: in the user's cache folder, under ``XPULAB_CACHE`` if that is set."""
+def folder(name: str) -> Path:
+    """Where files of a kind are: in the user's cache folder, under ``XPULAB_CACHE`` if that is set."""
     return Path(os.environ.get("XPULAB_CACHE") or platformdirs.user_cache_dir("xpulab")) / name
 
 
-def key_of(function: Callable[..., None], kinds: tuple[Any, ...]) -> str:
-    """A name for the code of a kernel for arguments of these kinds."""
-    closure = [str(cell.cell_contents) for cell in function.__closure__ or ()]
-    code = function.__code__  # its own, for a kernel that is not of this package
-    body = [code.co_code.hex(), repr(code.co_consts), code.co_names]
-    what = [_sources(), function.__qualname__, body, closure, [str(kind) for kind in kinds]]
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
-
-
-def load(key: str) -> tuple[str, bytes] | None:
-    """The kernel's name in its SPIR-V, and that; None if it is not there."""
+def load(key: str) -> bytes | None:
+    """What is kept under a key; None if it is not there."""
     try:
-        digest, name, spirv = (folder() / key).read_bytes().split(b"\n", 2)
-    except (OSError, ValueError):
+        digest, _, content = (folder("programs") / key).read_bytes().partition(b"\n")
+    except OSError:
         return None
-    if digest != _digest(name, spirv):
-        return None
-    return name.decode(), spirv
+    return content if digest == _digest(content) else None
 
 
-def store(key: str, name: str, spirv: bytes) -> None:
-    """Keep a kernel for the next process."""
-    write(folder() / key, b"\n".join([_digest(name.encode(), spirv), name.encode(), spirv]))
+def store(key: str, content: bytes) -> None:
+    """Keep something for the next process."""
+    write(folder("programs") / key, _digest(content) + b"\n" + content)
 
 
 def write(path: Path, content: bytes) -> None:
@@ -111,13 +94,5 @@ def claimed(name: str, waiting: Callable[[], None]) -> Iterator[None]:
         os.close(lock)
 
 
-def _digest(name: bytes, spirv: bytes) -> bytes:
-    return hashlib.sha256(name + b"\n" + spirv).hexdigest().encode()
-
-
-@cache
-def _sources() -> str:
-    """A digest of this package's sources and of the versions of the compiler."""
-    texts = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
-    versions = f"{numba.__version__} {numba_dpex.__version__}".encode()
-    return hashlib.sha256(b"\0".join([versions, *texts])).hexdigest()
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
-from numba_dpex.kernel_api import PrivateArray, group_barrier
 
-from xpulab.kernels.launch import fma, index, prefetch
+from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel, prefetch
 from xpulab.kernels.moves import BATCH, QUEUE, move
 from xpulab.kernels.rows import BLOCK
-from xpulab.kernels.tiles import Tile
+from xpulab.kernels.tiles import ROOMS, Tile, space
 
-__all__ = ["RING", "chunk_of", "nearest_kernel"]
+__all__ = ["RING", "chunk_of", "every_kernel", "nearest_kernel"]
 
 RING = 2 * BLOCK  # rows side by side: those of a block, and what the blocks before left over
 _BURST = 512  # numbers of wide rows that are asked for at a time, at least
@@ -26,7 +28,7 @@ def chunk_of(room_for: int, tile: Tile) -> int:
 
 
 @cache
-def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bool, summing: bool) -> Any:
+def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bool, summing: bool) -> Kernel:
     """The kernel for at most `room_for` features, or for any number where that is 0; the tile's span is not used."""
     number = dtype.type
     infinity, zero = number(np.inf), number(0)
@@ -49,6 +51,12 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
     copying = bounded and not tiled  # even whole blocks, because the distances read the copy
     unit = number(1)
 
+    shared_kind, queue_kind = "T@" if local else "T*", "i8*" if summing else "i4*"
+
+    @kernel(
+        f"T[] i8 i8 T* i8 i8 i8 i4 T i4* T* i4* i4* T* i4* {shared_kind} T* i4 {queue_kind} T* T*", dtype,
+        shelf=f"{dtype.str[1:]}.{tile.shelf}",
+    )  # fmt: skip
     def nearest(  # type: ignore[no-untyped-def]
         item,
         data,
@@ -278,3 +286,12 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
             counts[index(group)] = np.int32(taken)
 
     return nearest
+
+
+def every_kernel() -> Iterator[Kernel]:
+    """All kernels of this module, for the catalogue: each with any tile that the tuner may come to."""
+    for dtype, is_cpu in itertools.product(map(np.dtype, (np.float32, np.float64)), (True, False)):
+        tiles = dict.fromkeys(replace(tile, span=0) for tile in space(dtype, is_cpu).values())
+        for tile, room_for in itertools.product(tiles, (*ROOMS, 0)):
+            for bounded, summing in itertools.product((False, True), repeat=2):
+                yield nearest_kernel(room_for, dtype, tile, bounded, summing)

@@ -2,23 +2,63 @@
 
 from __future__ import annotations
 
-import weakref
+import ctypes
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import dpctl
 import dpctl.memory
-import dpctl.tensor as dpt
 import numpy as np
 import numpy.typing as npt
 
 from xpulab.exceptions import DeviceError, DeviceNotFoundError
-from xpulab.kernels.submit import Event
+from xpulab.kernels.submit import Event, copy
 
-__all__ = ["Device"]
+__all__ = ["Array", "Device"]
 
 _PIECE = 1 << 18
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+class Array:
+    """Flat memory of a device: numbers of one dtype, one after the other.
+
+    Parameters
+    ----------
+    memory : dpctl.memory.MemoryUSMShared or dpctl.memory.MemoryUSMDevice
+        Its owner, of at least as many bytes.
+    size : int
+        Number of elements.
+    dtype : numpy.dtype
+
+    Attributes
+    ----------
+    pointer : int
+        Address of the first element.
+    host : numpy.ndarray or None
+        The same memory as the host's, where it is both (a CPU); write to it after `Device.wait`.
+    """
+
+    __slots__ = ("__dict__", "dtype", "host", "memory", "pointer", "size")
+
+    def __init__(self, memory: Any, size: int, dtype: npt.DTypeLike) -> None:
+        self.memory = memory
+        self.size = size
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.pointer: int = memory._pointer
+        shared = isinstance(memory, dpctl.memory.MemoryUSMShared)
+        self.host: npt.NDArray[Any] | None = np.frombuffer(memory, self.dtype, size) if shared else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.size * self.dtype.itemsize
+
+    @cached_property
+    def facts(self) -> ctypes.Array[ctypes.c_int64]:
+        """Size and bytes of an element, as a kernel is told of an array that is more to it than a pointer."""
+        return (ctypes.c_int64 * 2)(self.size, self.dtype.itemsize)
 
 
 class Device:
@@ -61,17 +101,15 @@ class Device:
         self.compute_units: int = device.max_compute_units
         self.max_group: int = device.max_work_group_size
         self.is_cpu: bool = device.is_cpu
-        #: On the CPU the device's memory is the host's, and a copy needs no command of the queue.
-        self._usm_type = "shared" if self.is_cpu else "device"
+        #: Whether the host reaches the device's memory, as on a CPU: a copy then needs no command of the queue.
+        self.shares_memory: bool = self.is_cpu
         self.kernel_seconds = 0.0
         self.compile_seconds = 0.0
-        self.specialisations: dict[Any, Any] = {}  # filled and read by launch.py
+        self.programs: dict[Any, Any] = {}  # by kernel; filled and read by launch.py
         self.tiles: dict[str, Any] = {}  # by class of sizes, where not the default; filled by tune.py
         #: Called between the steps of each compilation, which takes seconds; what it raises ends the call.
         self.while_compiling: Callable[[], None] = lambda: None
         self._running: list[tuple[Event, Any]] = []
-        #: By id, as arrays have no hash: asking dpctl takes longer than adding up what a kernel has found.
-        self._mapped: dict[int, tuple[npt.NDArray[Any], Any]] = {}
 
     def describe(self) -> dict[str, Any]:
         """What the device is: name, backend, device_type, driver, memory (bytes), compute_units, float64."""
@@ -101,7 +139,7 @@ class Device:
             raise DeviceError(f"rows of float64 were given, and {self.name} has no float64; cast to float32 first")
         return dtype
 
-    def empty(self, size: int, dtype: npt.DTypeLike) -> dpt.usm_ndarray:
+    def empty(self, size: int, dtype: npt.DTypeLike) -> Array:
         """A flat device array of at least one element, not initialised.
 
         Raises
@@ -109,74 +147,60 @@ class Device:
         DeviceError
             If the device has no room for it.
         """
-        size = max(size, 1)
+        size, dtype = max(size, 1), np.dtype(dtype)
+        kind = dpctl.memory.MemoryUSMShared if self.shares_memory else dpctl.memory.MemoryUSMDevice
         try:
-            # What `dpt.empty` comes to after looking at its arguments for longer than at the memory.
-            return dpt.usm_ndarray(size, dtype=dtype, buffer=self._usm_type, buffer_ctor_kwargs={"queue": self.queue})
+            return Array(kind(size * dtype.itemsize, queue=self.queue), size, dtype)
         except (dpctl.memory.USMAllocationError, MemoryError) as error:
             memory = self.queue.sycl_device.global_mem_size
             raise DeviceError(
-                f"{size * np.dtype(dtype).itemsize:,} bytes were asked for, and {self.name} (with {memory:,} in all) "
+                f"{size * dtype.itemsize:,} bytes were asked for, and {self.name} (with {memory:,} in all) "
                 "has no room for them; use more engines, or float32, or fewer rows"
             ) from error
 
-    def mapped(self, array: dpt.usm_ndarray) -> npt.NDArray[Any] | None:
-        """The memory of a flat device array as the host's, where it is both (a CPU); to be written to after `wait`."""
-        if self._usm_type != "shared":
-            return None
-        key = id(array)
-        found = self._mapped.get(key)
-        if found is None:
-            gone = weakref.ref(array, lambda _: self._mapped.pop(key, None))
-            found = self._mapped[key] = np.frombuffer(array.usm_data, array.dtype), gone
-        return found[0]
-
-    def store(self, host: npt.NDArray[Any], array: dpt.usm_ndarray, start: int = 0) -> None:
+    def store(self, host: npt.NDArray[Any], array: Array, start: int = 0) -> None:
         """Copy a contiguous host array into a flat device array of the same dtype, from element `start` on."""
         if not host.size:
             return
-        if self._usm_type == "shared":
+        if array.host is not None:
             self.wait()
-            self.mapped(array)[start : start + host.size] = host.reshape(-1)  # type: ignore[index]
+            array.host[start : start + host.size] = host.reshape(-1)
         else:
-            part = dpctl.memory.as_usm_memory(array[start : start + host.size])
-            self.queue.memcpy(part, host.reshape(-1).view(np.uint8), host.nbytes)
+            host = np.ascontiguousarray(host)
+            copy(self.queue, array.pointer + start * host.itemsize, host.ctypes.data, host.nbytes).wait()
 
-    def array(self, host: npt.NDArray[Any]) -> dpt.usm_ndarray:
+    def array(self, host: npt.NDArray[Any]) -> Array:
         """A flat device copy of a host array."""
         array = self.empty(host.size, host.dtype)
         self.store(np.ascontiguousarray(host), array)
         return array
 
-    def full(self, size: int, value: float, dtype: npt.DTypeLike) -> dpt.usm_ndarray:
+    def full(self, size: int, value: float, dtype: npt.DTypeLike) -> Array:
         """A flat device array of one number."""
         array = self.empty(size, dtype)
         self.fill(array, value)
         return array
 
-    def fill(self, array: dpt.usm_ndarray, value: float) -> None:
+    def fill(self, array: Array, value: float) -> None:
         """Write one number all over a flat device array; the host holds a piece of it at a time."""
         piece = np.full(min(array.size, _PIECE), value, array.dtype)
         for start in range(0, array.size, _PIECE):
             self.store(piece[: array.size - start], array, start)
 
-    def fetch(
-        self, array: dpt.usm_ndarray, start: int = 0, stop: int | None = None, copy: bool = True
-    ) -> npt.NDArray[Any]:
+    def fetch(self, array: Array, start: int = 0, stop: int | None = None, copied: bool = True) -> npt.NDArray[Any]:
         """``array[start:stop]`` of a flat device array on the host, after all that was launched before.
 
-        Without `copy` it may be the device's own memory, and so be another after the next launch.
+        Unless `copied` it may be the device's own memory, and so be another after the next launch.
         """
-        mapped = self.mapped(array)
-        if mapped is not None:
+        if array.host is not None:
             self.wait()
-            return mapped[start:stop].copy() if copy else mapped[start:stop]
-        part = array[start:stop]
-        host = np.empty(part.size, dtype=part.dtype)
-        if host.size:
-            self.queue.memcpy(host.view(np.uint8), dpctl.memory.as_usm_memory(part), host.nbytes)
+            return array.host[start:stop].copy() if copied else array.host[start:stop]
+        first, last, _ = slice(start, stop).indices(array.size)
+        found = np.empty(max(last - first, 0), array.dtype)
+        if found.size:
+            copy(self.queue, found.ctypes.data, array.pointer + first * found.itemsize, found.nbytes).wait()
         self.wait()
-        return host
+        return found
 
     def track(self, event: Event, arguments: Any) -> None:
         """Remember a running kernel: its event for the clock, its arguments so that their memory outlives it."""

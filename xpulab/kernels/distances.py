@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.launch import fma, index, launch
+from xpulab.kernels.language import Kernel, fma, index, kernel
+from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import BLOCK, Rows
 
-__all__ = ["transform"]
+__all__ = ["every_kernel", "transform"]
 
 _STAGE_BYTES = 32 << 20
 
 
 @cache
-def _distance_kernel(dtype: np.dtype[Any]) -> Any:
+def _distance_kernel(dtype: np.dtype[Any]) -> Kernel:
     zero = dtype.type(0)
 
+    @kernel("T[] i8 i8 T* i8 T*", dtype)
     def distance(item, data, d, first_block, centers, k, out):  # type: ignore[no-untyped-def]
         block = first_block + item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
@@ -62,3 +64,8 @@ def transform(rows: Rows, centers: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any
             rows.data, np.int64(rows.n_features), np.int64(first), parameters, np.int64(k), stage,
         )  # fmt: skip
         yield device.fetch(stage, stop=(stop - start) * k).reshape(-1, k)
+
+
+def every_kernel() -> Iterator[Kernel]:
+    """All kernels of this module, for the catalogue."""
+    yield from (_distance_kernel(np.dtype(dtype)) for dtype in (np.float32, np.float64))

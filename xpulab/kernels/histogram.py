@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba_dpex.kernel_api import AtomicRef, group_barrier
 
-from xpulab.kernels.launch import index, launch
+from xpulab.kernels.language import AtomicRef, Kernel, group_barrier, index, kernel
+from xpulab.kernels.launch import launch
 from xpulab.kernels.nearest import Labels
 from xpulab.kernels.rows import BLOCK, SPAN, Rows
 
-__all__ = ["count_pixels", "ranges"]
+__all__ = ["count_pixels", "every_kernel", "ranges"]
 
 _LANES = 16  # counters side by side, a line of memory
 _MAX_COPIES_BYTES = 256 << 20
 
 
 @cache
-def _count_kernel(dtype: np.dtype[Any], shared: bool) -> Any:
+def _count_kernel(dtype: np.dtype[Any], shared: bool) -> Kernel:
     """Add to the counters of one copy for each work-group, or all to one copy.
 
     In a copy of its own a work-group takes row after row, and each lane has the counters at its own place in a line of
@@ -32,6 +33,7 @@ def _count_kernel(dtype: np.dtype[Any], shared: bool) -> Any:
     one, none = np.int32(1), np.int32(0)
     mask = np.int32(_LANES - 1)
 
+    @kernel("i4[] T* i8 i8 i8 i4* i8* T* i4 i4 i8 i4*", dtype)
     def count(  # type: ignore[no-untyped-def]
         item, counts, data, d, n, n_blocks, labels, features, view, width, height, size, stage
     ):
@@ -72,7 +74,8 @@ def _count_kernel(dtype: np.dtype[Any], shared: bool) -> Any:
 
 
 @cache
-def _add_kernel() -> Any:
+def _add_kernel() -> Kernel:
+    @kernel("i8 i8 i4[]")
     def add(item, copies, size, counts):  # type: ignore[no-untyped-def]
         place = item.get_global_id(0)
         total = np.int32(0)
@@ -142,9 +145,10 @@ def count_pixels(
 
 
 @cache
-def _range_kernel() -> Any:
+def _range_kernel(dtype: np.dtype[Any]) -> Kernel:
     blocks_of_span = SPAN // BLOCK
 
+    @kernel("T[] i8 i8 T* T*", dtype)
     def column_range(item, data, d, n, least, most):  # type: ignore[no-untyped-def]
         span = item.get_group().get_group_id(0) // d
         f = item.get_group().get_group_id(0) % d
@@ -176,10 +180,18 @@ def ranges(rows: Rows) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]
     size = rows.n_spans * d * BLOCK
     least, most = rows.device.empty(size, rows.dtype), rows.device.empty(size, rows.dtype)
     launch(
-        rows.device, _range_kernel(), rows.n_spans * d, BLOCK,
+        rows.device, _range_kernel(rows.dtype), rows.n_spans * d, BLOCK,
         rows.data, np.int64(d), np.int64(rows.n_samples), least, most,
     )  # fmt: skip
     by_column = (rows.n_spans, d, BLOCK)
     low = rows.device.fetch(least).reshape(by_column).min(axis=(0, 2))
     high = rows.device.fetch(most).reshape(by_column).max(axis=(0, 2))
     return low.astype(np.float64), high.astype(np.float64)
+
+
+def every_kernel() -> Iterator[Kernel]:
+    """All kernels of this module, for the catalogue."""
+    for dtype in map(np.dtype, (np.float32, np.float64)):
+        yield from (_count_kernel(dtype, shared) for shared in (False, True))
+        yield _range_kernel(dtype)
+    yield _add_kernel()

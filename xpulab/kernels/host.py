@@ -1,68 +1,46 @@
-"""What the host computes between two launches, compiled: with few rows fifty calls of NumPy outlast a kernel."""
+"""What the host computes between two launches, as machine code: with few rows fifty calls of NumPy outlast a kernel.
+
+The code is in a library of the catalogue, made ahead of use from `xpulab.kernels.host_functions`. It reads and writes
+arrays by their addresses, so that each is looked at here: of which dtype it is, and that it has no gaps.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+import ctypes
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.cache import claimed
+from xpulab import oneapi
+from xpulab.exceptions import KernelBuildError
+from xpulab.kernels.catalogue import COMMAND
+from xpulab.kernels.host_functions import FUNCTIONS
 
 __all__ = [
+    "LEVELS",
     "add_columns",
     "add_partial_sums",
     "count_positive",
     "finish",
     "inertia_of_sums",
+    "library_file",
     "move_centers",
     "pack_centers",
-    "prepare",
     "widen_moved",
 ]
 
-_kept = True  # whether other processes find the machine code
-_ready: set[np.dtype[Any]] = set()  # for which everything is compiled
+#: Levels of x86-64 for which there is a library -> what Linux calls the instructions that it uses. The best one first.
+LEVELS: dict[str, frozenset[str]] = {
+    "x86-64-v3": frozenset(["avx2", "bmi1", "bmi2", "fma", "f16c", "movbe"]),
+    "x86-64": frozenset(),
+}
+_FLOAT64, _INT32, _INT64 = np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64)
+_ARGUMENTS = {"f8": ctypes.c_double, "i8": ctypes.c_int64}
 
 
-def prepare(dtype: np.dtype[Any], waiting: Callable[[], None]) -> None:
-    """Compile what iterations on rows of this dtype need, or read it where another process has.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype
-    waiting : callable
-        Called between two functions, which take half a second each; what it raises ends the call.
-    """
-    if dtype in _ready:
-        return
-    centers, sums, totals, ones = np.ones((1, 1), dtype), np.ones((1, 1)), np.ones((1, 2)), np.ones(1)
-    with claimed(f"host-{dtype}", waiting) if _kept else contextlib.nullcontext():
-        for call in (
-            lambda: pack_centers(centers[0], centers, ones, 1, False, np.empty(7, dtype)),
-            lambda: widen_moved(sums, centers, ones),
-            lambda: add_partial_sums(np.ones(3, dtype), 1, 1, sums),
-            lambda: move_centers(totals, centers, centers.copy()),
-            lambda: finish(1.0, totals, centers, centers.copy()),
-        ):
-            waiting()
-            call()
-    _ready.add(dtype)
-
-
-def _compiled(function: Callable[..., Any]) -> Any:
-    global _kept
-    try:
-        return numba.njit(function, cache=True, nogil=True, error_model="numpy")
-    except RuntimeError:  # there is no folder to keep the machine code in
-        _kept = False
-        return numba.njit(function, nogil=True, error_model="numpy")
-
-
-@_compiled
 def pack_centers(
     shift: npt.NDArray[Any],
     centers: npt.NDArray[Any],
@@ -87,63 +65,22 @@ def pack_centers(
         the largest squared norm; what rounding `moved` is off by; `anew`. What fills up the last tile is infinitely
         far.
     """
-    k, d = centers.shape
-    n_tiles = -(-k // tile)
-    grouped = d + n_tiles * tile
-    largest = np.float64(0)
-    for f in range(d):
-        packed[f] = shift[f]
-    for j in range(n_tiles * tile):
-        first = grouped + (j // tile) * d * tile + j % tile
-        if j < k:
-            norm = np.float64(0)
-            for f in range(d):
-                c = np.float64(centers[j, f])
-                norm += c * c
-                packed[first + f * tile] = -2 * centers[j, f]
-            packed[d + j] = norm
-            largest = norm if norm > largest or np.isnan(norm) else largest
-        else:
-            packed[d + j] = np.inf
-            for f in range(d):
-                packed[first + f * tile] = 0
-    last = grouped + n_tiles * tile * d
-    farthest = np.float64(0)
-    for j in range(k):
-        packed[last + j] = moved[j]
-        farthest = moved[j] if moved[j] > farthest or np.isnan(moved[j]) else farthest
-    packed[last + k] = 2 * largest
-    packed[last + k + 1] = 4 * np.finfo(packed.dtype).eps * farthest
-    packed[last + k + 2] = anew
+    dtype = packed.dtype
+    _functions(dtype).pack_centers(
+        _at(shift, dtype), _at(centers, dtype), _at(moved, _FLOAT64), *centers.shape, tile, anew, 4 * _epsilon(dtype),
+        _at(packed, dtype),
+    )  # fmt: skip
 
 
-@_compiled
-def widen_moved(before: npt.NDArray[Any], centers: npt.NDArray[Any], moved: npt.NDArray[np.float64]) -> None:
+def widen_moved(before: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[np.float64]) -> None:
     """Add to `moved`, of each centre, its own step and the longest of the others; `before` becomes `centers`."""
-    k, d = centers.shape
-    steps = np.empty(k)
-    longest: Any = 0.0
-    next_longest: Any = 0.0
-    for j in range(k):
-        square = np.float64(0)
-        for f in range(d):
-            step = np.float64(centers[j, f]) - np.float64(before[j, f])
-            square += step * step
-            before[j, f] = centers[j, f]
-        steps[j] = np.sqrt(square)
-        if not steps[j] <= longest:
-            longest, next_longest = steps[j], longest
-        elif not steps[j] <= next_longest:
-            next_longest = steps[j]
-    seen = False
-    for j in range(k):
-        alone = steps[j] == longest and not seen
-        seen = seen or alone
-        moved[j] += (steps[j] + (next_longest if alone else longest)) * (1 + 1e-9)
+    steps = np.empty(len(centers))
+    _functions(centers.dtype).widen_moved(
+        _at(before, _FLOAT64), _at(centers, centers.dtype), *centers.shape, _at(steps, _FLOAT64), _at(moved, _FLOAT64)
+    )
 
 
-@_compiled
-def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: npt.NDArray[np.float64]) -> np.float64:
+def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: npt.NDArray[np.float64]) -> float:
     """Add what the workers of lloyd.py's kernel have: for each its sums and roundings (k, 2, width), then all changes.
 
     Parameters
@@ -157,21 +94,11 @@ def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: 
     float
         Number of changes.
     """
-    k, columns = sums.shape
-    for worker in range(workers):
-        for j in range(k):
-            first = (worker * k + j) * 2 * width
-            for f in range(columns):
-                # Unsigned, an index cannot count from the end, and the loop has no branch.
-                here, rest = np.uint64(first + f), np.uint64(first + width + f)
-                sums[j, f] += np.float64(partial[here]) + np.float64(partial[rest])
-    changes = np.float64(0)
-    for worker in range(workers):
-        changes += partial[workers * k * 2 * width + worker]
-    return changes
+    return _functions(partial.dtype).add_partial_sums(
+        _at(partial, partial.dtype), workers, width, *sums.shape, _at(sums, _FLOAT64)
+    )
 
 
-@_compiled
 def add_columns(
     columns: npt.NDArray[np.int32],
     values: npt.NDArray[Any],
@@ -180,24 +107,22 @@ def add_columns(
     totals: npt.NDArray[np.float64],
 ) -> None:
     """Add each value to the total of its column, or if `squared` what it adds to the sum of ``(x - middle)**2``."""
-    for i in range(len(columns)):
-        column = columns[i]
-        value = np.float64(values[i])
-        totals[column] += (value - 2 * middle[column]) * value if squared else value
+    _functions(values.dtype).add_columns(
+        _at(columns, _INT32), _at(values, values.dtype), len(values), _at(middle, _FLOAT64), squared,
+        _at(totals, _FLOAT64),
+    )  # fmt: skip
 
 
-@_compiled
 def count_positive(labels: npt.NDArray[np.int32], weights: npt.NDArray[Any], n_clusters: int) -> npt.NDArray[np.int64]:
     """How many rows of positive weight each cluster has."""
     counts = np.zeros(n_clusters, np.int64)
-    for i in range(len(labels)):
-        if weights[i] > 0:
-            counts[labels[i]] += 1
+    _functions(weights.dtype).count_positive(
+        _at(labels, _INT32), _at(weights, weights.dtype), len(labels), _at(counts, _INT64)
+    )
     return counts
 
 
-@_compiled
-def inertia_of_sums(squares: float, totals: npt.NDArray[np.float64], centers: npt.NDArray[Any]) -> np.float64:
+def inertia_of_sums(squares: float, totals: npt.NDArray[np.float64], centers: npt.NDArray[Any]) -> float:
     """Inertia from what an iteration has anyway: ``|x - c|**2 = |x|**2 - 2 x.c + |c|**2``, summed by cluster.
 
     Parameters
@@ -208,20 +133,12 @@ def inertia_of_sums(squares: float, totals: npt.NDArray[np.float64], centers: np
         Of the rows of each cluster the sums, and the weight.
     centers : numpy.ndarray of shape (n_clusters, n_features)
     """
-    k, d = centers.shape
-    inertia = np.float64(squares)
-    for j in range(k):
-        cross = norm = np.float64(0)
-        for f in range(d):
-            c = np.float64(centers[j, f])
-            cross += totals[j, f] * c
-            norm += c * c
-        inertia += totals[j, d] * norm - 2 * cross
-    return max(np.float64(0), inertia)
+    return _functions(centers.dtype).inertia_of_sums(
+        squares, _at(totals, _FLOAT64), _at(centers, centers.dtype), *centers.shape
+    )
 
 
-@_compiled
-def move_centers(totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[Any]) -> np.float64:
+def move_centers(totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[Any]) -> float:
     """The means of the clusters, into `moved`; the sum of their squared distances to `centers` is returned.
 
     `totals` are those of `inertia_of_sums`.
@@ -229,27 +146,70 @@ def move_centers(totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], mov
     As scikit-learn, quirk included: a cluster that is empty takes what stands at the heaviest one when its turn comes,
     which is still a sum where that one comes later. It matters for data with too few distinct rows.
     """
-    k, d = centers.shape
-    heaviest = np.argmax(totals[:, d])
-    shift = np.float64(0)
-    for j in range(k):
-        source = j if totals[j, d] > 0 else heaviest
-        ready = source <= j and totals[source, d] > 0
-        divisor = totals[source, d] if ready else 1.0
-        for f in range(d):
-            moved[j, f] = totals[source, f] / divisor
-            step = np.float64(moved[j, f]) - np.float64(centers[j, f])
-            shift += step * step
-    return shift
+    dtype = centers.dtype
+    return _functions(dtype).move_centers(_at(totals, _FLOAT64), _at(centers, dtype), *centers.shape, _at(moved, dtype))
 
 
-@_compiled
 def finish(
     squares: float, totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[Any]
-) -> tuple[np.float64, np.float64]:
+) -> tuple[float, float]:
     """How an iteration ends: `inertia_of_sums`, and `move_centers` if no cluster is empty, else -1."""
-    inertia = inertia_of_sums(squares, totals, centers)
-    for j in range(len(centers)):
-        if totals[j, -1] == 0:
-            return inertia, np.float64(-1)
-    return inertia, move_centers(totals, centers, moved)
+    dtype = centers.dtype
+    ended = (ctypes.c_double * 2)()
+    _functions(dtype).finish(
+        squares, _at(totals, _FLOAT64), _at(centers, dtype), *centers.shape, _at(moved, dtype), ctypes.addressof(ended)
+    )
+    return ended[0], ended[1]
+
+
+def library_file(level: str) -> Path:
+    """The library for a level of x86-64."""
+    return Path(__file__).parent / "catalogue" / f"host-{level}.so"
+
+
+def _at(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int:
+    """The address of an array of that dtype."""
+    if array.dtype != dtype:
+        raise TypeError(f"an array of {array.dtype} was given, {dtype} expected")
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]  # a third of ctypes.data
+    except (TypeError, ValueError):  # it is read-only, has gaps, or is empty
+        if not array.flags.c_contiguous:
+            raise TypeError(f"an array of shape {array.shape} has gaps, or is not in C order") from None
+        return array.ctypes.data
+
+
+@cache
+def _epsilon(dtype: np.dtype[Any]) -> float:
+    return float(np.finfo(dtype).eps)
+
+
+class _Functions:
+    """Of one library, for rows of one dtype."""
+
+    def __init__(self, library: ctypes.CDLL, suffix: str) -> None:
+        for name, declared in FUNCTIONS.items():
+            function = getattr(library, f"{name}_{suffix}")
+            function.argtypes = [_ARGUMENTS.get(word, ctypes.c_void_p) for word in declared.signature]
+            function.restype = _ARGUMENTS.get(declared.returns)
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+@cache
+def _functions(dtype: np.dtype[Any]) -> Any:
+    return _Functions(_library(), dtype.str[1:])
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    has = set(" ".join(oneapi.processor()).split())
+    path = library_file(next(level for level, needs in LEVELS.items() if needs <= has))
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise KernelBuildError(
+            f"{path} cannot be loaded: {error}; install xpulab again, or in a clone of its repository type: {COMMAND}"
+        ) from error

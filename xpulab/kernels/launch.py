@@ -1,133 +1,44 @@
-"""Compile and launch numba-dpex kernels, so that what numba-dpex would pass over in silence is an error.
+"""Start kernels, so that what the runtime would pass over in silence is an error.
 
-numba-dpex compiles the function to SPIR-V; dpctl builds that for the device, and submits it. numba-dpex's own
-`call_kernel` is not used: it says nothing of a failed submission, crashes the process when the device's compiler
-refuses a kernel, compiles a host function for each launch site as well, and takes three times as long per launch.
+The catalogue has a kernel's SPIR-V; the device's own compiler makes a program of it once, which is kept.
 """
 
 from __future__ import annotations
 
 import ctypes
-import dis
 import functools
+import os
 import time
-import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import dpctl.tensor as dpt
-import numba_dpex
 import numpy as np
-from dpctl.program import SyclProgramCompilationError, create_program_from_spirv
-from llvmlite import ir
-from numba import from_dtype, types
-from numba.core import cgutils
-from numba.core.errors import NumbaError
-from numba.core.event import Listener, install_listener
-from numba.core.registry import cpu_target
-from numba.core.target_extension import target_override
-from numba.extending import intrinsic
-from numba_dpex.core.types import DpctlSyclQueue, USMNdArray
-from numba_dpex.core.types.kernel_api.index_space_ids import NdItemType
-from numba_dpex.core.types.kernel_api.local_accessor import LocalAccessorType
-from numba_dpex.kernel_api.memory_enums import AddressSpace
 
-from xpulab.exceptions import DeviceError, KernelBuildError, KernelLaunchError
-from xpulab.kernels import cache
-from xpulab.kernels.device import Device
+from xpulab.exceptions import DeviceError, KernelLaunchError
+from xpulab.kernels.catalogue import Compiled, find
+from xpulab.kernels.device import Array, Device
+from xpulab.kernels.language import Kernel, Local
+from xpulab.kernels.program import Program, build
 from xpulab.kernels.submit import KINDS, LOCAL, POINTER, LocalMemory, submission
 
-__all__ = ["Local", "Prepared", "Specialisation", "fma", "index", "launch", "prefetch", "prepare", "specialise"]
-
-#: Wraps each array index in a kernel: ``data[index(i)]``. Numba lets a signed index count from the end; the test for
-#: that hides from the device's compiler that neighbours read neighbouring numbers, and costs up to a factor of ten.
-index = np.uint64
+__all__ = ["Prepared", "build_together", "launch", "prepare", "program_of"]
 
 _MAX_ITEMS = 2**31 - 1  # more are not launched
-_CTYPES: dict[type, Any] = {
-    np.float32: ctypes.c_float,
-    np.float64: ctypes.c_double,
-    np.int32: ctypes.c_int32,
-    np.int64: ctypes.c_int64,
+_CTYPES: dict[str, Any] = {
+    "f4": ctypes.c_float,
+    "f8": ctypes.c_double,
+    "i4": ctypes.c_int32,
+    "i8": ctypes.c_int64,
 }
-#: How an array is passed, for as long as it lives: a launch of fifteen arguments would else spend 50 us on that.
-#: By id, because arrays have no hash, and whether it is the first; the weak reference takes the entry out again.
-_passed: dict[tuple[int, bool], _Passed] = {}
+_DTYPES = {code: np.dtype(code) for code in _CTYPES}
 _INTEGER = KINDS[ctypes.c_int64]
-
-
-@intrinsic(target="spirv")
-def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c`` with one rounding, in a kernel.
-
-    numba-dpex marks its kernels ContractionOff, so ``a * b + c`` is two instructions: half the speed.
-    """
-    return a(a, a, a), lambda context, builder, signature, arguments: builder.fma(*arguments)
-
-
-@intrinsic(target="spirv")
-def prefetch(typing_context: Any, array: Any, first: Any, size: Any) -> Any:
-    """Have the device load ``array[first:first + size]`` into a cache, in a kernel, without waiting for it.
-
-    OpenCL's function of that name [1]_. A CPU loads the lines; a device without such a thing does nothing.
-
-    References
-    ----------
-    .. [1] OpenCL Extended Instruction Set Specification, "prefetch".
-    """
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        element = {types.float32: "f", types.float64: "d"}[signature.args[0].dtype]
-        data = arguments[0]
-        if not isinstance(signature.args[0], types.CPointer):
-            data = context.make_array(signature.args[0])(context, builder, value=data).data
-        address = builder.gep(data, [arguments[1]])
-        type_ = ir.FunctionType(ir.VoidType(), [address.type, arguments[2].type])
-        name = f"_Z20__spirv_ocl_prefetchPU3AS1K{element}m"
-        function = cgutils.get_or_insert_function(builder.module, type_, name)
-        function.calling_convention = "spir_func"
-        builder.call(function, [address, arguments[2]]).calling_convention = "spir_func"
-        return context.get_dummy_value()
-
-    return types.void(array, types.uint64, types.uint64), build
-
-
-@dataclass(frozen=True)
-class Local:
-    """Memory that the items of a work-group share while they run: as a kernel's argument, an array for each group.
-
-    Attributes
-    ----------
-    size : int
-        Number of elements, which hold anything at first.
-    dtype : numpy.dtype
-    """
-
-    size: int
-    dtype: np.dtype[Any]
-
-
-@dataclass(frozen=True)
-class Specialisation:
-    """A kernel compiled for one set of argument types.
-
-    Attributes
-    ----------
-    name : str
-    spirv : bytes
-    kernel : dpctl.program.SyclKernel
-    most : int
-        Work-items that a work-group may have.
-    kinds : ctypes array of int
-        How each value is passed, as `submit` takes them.
-    """
-
-    name: str
-    spirv: bytes
-    kernel: Any
-    most: int
-    kinds: Any
+#: The words of a signature -> how many values the launch passes for one, and of which kind each is.
+_PASSED: dict[str, tuple[int, ...]] = {
+    **{code: (KINDS[kind],) for code, kind in _CTYPES.items()},
+    **{f"{code}*": (POINTER,) for code in _CTYPES},
+    **{f"{code}[]": (_INTEGER, _INTEGER, POINTER, _INTEGER, _INTEGER) for code in _CTYPES},  # as numba-dpex does
+    **{f"{code}@": (_INTEGER, _INTEGER, LOCAL, _INTEGER, _INTEGER) for code in _CTYPES},
+}
 
 
 class Prepared:
@@ -138,25 +49,24 @@ class Prepared:
     Attributes
     ----------
     name : str
-        The kernel's, as the compiler made it.
+        The kernel's.
     """
 
     def __init__(
-        self, device: Device, specialisation: Specialisation, groups: int, size: int, passed: list[_Passed], keep: Any
+        self, device: Device, kernel: Kernel, program: Program, groups: int, size: int, arguments: Sequence[Any]
     ) -> None:
-        if not (groups > 0 and 0 < size <= specialisation.most and groups * size <= _MAX_ITEMS):
+        if not (groups > 0 and 0 < size <= program.most and groups * size <= _MAX_ITEMS):
             raise KernelLaunchError(
-                f"{specialisation.name}: {groups:,} work-groups of {size:,} work-items were asked for; {device.name} "
-                f"takes 1 to {specialisation.most:,} in a work-group and {_MAX_ITEMS:,} in all; use more engines, or "
+                f"{kernel.name}: {groups:,} work-groups of {size:,} work-items were asked for; {device.name} "
+                f"takes 1 to {program.most:,} in a work-group and {_MAX_ITEMS:,} in all; use more engines, or "
                 "fewer rows"
             )
         self._device = device
-        self.name = specialisation.name
-        self._keep = specialisation, passed, keep
-        values = [value for each in passed for value in each.values]
-        self._submit = submission(
-            device.queue, specialisation.kernel.addressof_ref(), values, specialisation.kinds, groups * size, size
-        )
+        self.name = kernel.name
+        values, held = _addresses(kernel, arguments)
+        self._keep = program, held, arguments
+        kinds = _kinds(kernel.signature)
+        self._submit = submission(device.queue, program.reference, values, kinds, groups * size, size)
         self._asked = f"{groups:,} work-groups of {size:,}"
 
     def __call__(self) -> None:
@@ -168,217 +78,124 @@ class Prepared:
         self._device.track(event, self)
 
 
-def launch(device: Device, function: Callable[..., None], groups: int, size: int, *arguments: Any) -> None:
+def launch(device: Device, kernel: Kernel, groups: int, size: int, *arguments: Any) -> None:
     """Start a kernel on `groups` work-groups of `size` work-items each; it runs after those started before it.
 
     Parameters
     ----------
     device : Device
-    function : callable
-        A plain function of ``(nd_item, *arguments)``. Closures over numbers are folded; keep the function object
-        (e.g. by caching its factory), since each new one is compiled anew.
+    kernel : Kernel
+        Keep the object (e.g. by caching its factory): its program is kept with it.
     groups, size : int
-    *arguments : dpctl.tensor.usm_ndarray, numpy scalar or Local
-        Flat contiguous arrays on the device's queue; float32, float64, int32 and int64. Only the first one can be
-        given to `AtomicRef`. A kernel gets lengths as arguments: only whole work-groups are launched, and it guards
-        its tail.
+    *arguments : Array, numpy scalar or Local
+        What the kernel's signature says. A kernel gets lengths as arguments: only whole work-groups are launched, and
+        it guards its tail.
 
     Raises
     ------
     KernelBuildError
-        If the kernel does not compile.
+        If the catalogue has no such kernel, or the device's compiler refuses it.
     KernelLaunchError
         If the sizes are beyond the device, or the device did not take the kernel.
     DeviceError
-        If an argument is float64 on a device without it, or of another type than those above.
+        If an argument is not what the signature says, or is float64 on a device without it.
     """
-    prepare(device, function, groups, size, *arguments)()
+    prepare(device, kernel, groups, size, *arguments)()
 
 
-def prepare(device: Device, function: Callable[..., None], groups: int, size: int, *arguments: Any) -> Prepared:
+def prepare(device: Device, kernel: Kernel, groups: int, size: int, *arguments: Any) -> Prepared:
     """What `launch` does before it starts the kernel; the parameters and errors are the same."""
-    passed = _pass_all(arguments)
-    return Prepared(device, _specialise(device, function, passed, arguments), groups, size, passed, arguments)
+    _check(kernel, arguments)
+    return Prepared(device, kernel, program_of(device, kernel), groups, size, arguments)
 
 
-def specialise(device: Device, function: Callable[..., None], *arguments: Any) -> Specialisation:
-    """The kernel for these arguments' types: compiled and built the first time, and kept with the device.
+def program_of(device: Device, kernel: Kernel, compile_: Callable[[Kernel], Compiled] = find) -> Program:
+    """The kernel as the device runs it: built the first time, and kept with the device.
+
+    Parameters
+    ----------
+    device : Device
+    kernel : Kernel
+    compile_ : callable
+        Where its SPIR-V comes from; the catalogue by default.
 
     Raises
     ------
     KernelBuildError, DeviceError
         See `launch`.
     """
-    return _specialise(device, function, _pass_all(arguments), arguments)
-
-
-def _specialise(
-    device: Device, function: Callable[..., None], passed: list[_Passed], arguments: tuple[Any, ...]
-) -> Specialisation:
-    key = function, tuple([each.kind for each in passed])
-    found = device.specialisations.get(key)
-    if found is None:
+    program = device.programs.get(kernel)
+    if program is None:
+        if any(word.startswith("f8") for word in kernel.signature):
+            device.check_dtype(np.float64)
         start = time.perf_counter()
-        found = device.specialisations[key] = _build(device, function, passed, arguments)
+        n_values = len(_kinds(kernel.signature))
+        program = device.programs[kernel] = build(device, kernel.name, compile_(kernel), n_values)
         device.compile_seconds += time.perf_counter() - start
-    return found
+    return program
 
 
-class _Passed(NamedTuple):
-    """How a kernel is given an argument.
+def build_together(device: Device, kernels: Sequence[Kernel], rank: int) -> None:
+    """Have programs built before they are asked for, by all ranks of a host at the same time.
 
-    Attributes
-    ----------
-    kind : Any
-        What the compiled code depends on: the type of a scalar, or an array's.
-    values : tuple of int
-        Addresses, as `submit` takes them.
-    kinds : tuple of int
-        Of each value, also as `submit` takes them.
-    keep : Any
-        What has to live as long as the addresses are used.
+    As many ranks as there are cores begin with another kernel each, and take from the cache what others have built
+    meanwhile. In one order all of them would wait, for each kernel, for the rank that builds it. With more ranks that
+    build, more of them load the compiler, which takes 0.15 s.
     """
-
-    kind: Any
-    values: tuple[int, ...]
-    kinds: tuple[int, ...]
-    keep: Any
+    first = rank % min(len(kernels), os.cpu_count() or 1)
+    for kernel in (*kernels[first:], *kernels[:first]):
+        program_of(device, kernel)
 
 
-def _pass_all(arguments: tuple[Any, ...]) -> list[_Passed]:
-    passed, first = [], True
-    for argument in arguments:
-        if isinstance(argument, dpt.usm_ndarray):
-            passed.append(_pass_array(argument, first))
-            first = False
-        else:
-            passed.append(_pass_local(argument) if isinstance(argument, Local) else _pass_number(argument))
-    return passed
+def _check(kernel: Kernel, arguments: Sequence[Any]) -> None:
+    if len(arguments) != len(kernel.signature):
+        raise DeviceError(f"{kernel.name}: {len(arguments)} arguments were given, {len(kernel.signature)} expected")
+    for place, (word, argument) in enumerate(zip(kernel.signature, arguments, strict=True), 1):
+        if not _fits(word, argument):
+            is_array = isinstance(argument, (Array, Local))
+            given = f"{type(argument).__name__}{f' of {argument.dtype}' if is_array else ''}"
+            raise DeviceError(
+                f"{kernel.name}: argument {place} is of type {given}, {_DTYPES[word[:2]]}{word[2:]} expected; wrap a "
+                "Python number as np.float32(...) or np.int64(...)"
+            )
 
 
-def _pass_array(array: dpt.usm_ndarray, first: bool) -> _Passed:
-    """The first one as numba-dpex does, which wants one such array; the others as pointers.
-
-    That is size, itemsize, data, shape and stride, and a launch takes 0.4 us for each value.
-    """
-    key = id(array), first
-    found = _passed.get(key)
-    if found is None:
-        if array.ndim != 1 or not array.flags.c_contiguous:
-            raise KernelLaunchError(f"an array of shape {array.shape} was given, a flat contiguous one expected")
-        data = array.usm_data._pointer
-        gone = weakref.ref(array, lambda _: _passed.pop(key, None))
-        if first:
-            facts = (ctypes.c_int64 * 2)(array.size, array.itemsize)
-            size, itemsize = ctypes.addressof(facts), ctypes.addressof(facts) + 8
-            kinds = _INTEGER, _INTEGER, POINTER, _INTEGER, _INTEGER
-            found = _Passed(f"array of {array.dtype}", (size, itemsize, data, size, itemsize), kinds, (facts, gone))
-        else:
-            found = _Passed(f"pointer to {array.dtype}", (data,), (POINTER,), gone)
-        _passed[key] = found
-    return found
-
-
-def _pass_number(argument: Any) -> _Passed:
-    kind = type(argument)
-    if kind not in _CTYPES:
-        return _Passed(kind, (), (), None)  # refused where it would be compiled
-    number = _CTYPES[kind](argument.item())
-    return _Passed(kind, (ctypes.addressof(number),), (KINDS[_CTYPES[kind]],), number)
+def _fits(word: str, argument: Any) -> bool:
+    dtype, kind = _DTYPES[word[:2]], word[2:]
+    if kind == "":
+        return type(argument) is dtype.type
+    return isinstance(argument, Local if kind == "@" else Array) and argument.dtype == dtype
 
 
 @functools.cache
-def _pass_local(memory: Local) -> _Passed:
+def _kinds(signature: tuple[str, ...]) -> ctypes.Array[ctypes.c_int]:
+    kinds = [kind for word in signature for kind in _PASSED[word]]
+    return (ctypes.c_int * len(kinds))(*kinds)
+
+
+def _addresses(kernel: Kernel, arguments: Sequence[Any]) -> tuple[list[int], list[Any]]:
+    """Where each value is that a launch passes, and what has to live as long as that is so."""
+    values: list[int] = []
+    held: list[Any] = []
+    for word, argument in zip(kernel.signature, arguments, strict=True):
+        if isinstance(argument, Local):
+            values += _local(argument)[0]
+        elif not isinstance(argument, Array):
+            number = _CTYPES[word](argument.item())
+            held.append(number)
+            values.append(ctypes.addressof(number))
+        elif word.endswith("*"):
+            values.append(argument.pointer)
+        else:
+            size = ctypes.addressof(argument.facts)
+            values += size, size + 8, argument.pointer, size, size + 8  # size, itemsize, data, shape, stride
+    return values, held
+
+
+@functools.cache
+def _local(memory: Local) -> tuple[tuple[int, ...], Any]:
     facts = (ctypes.c_int64 * 2)(memory.size, memory.dtype.itemsize)
-    size, itemsize = ctypes.addressof(facts), ctypes.addressof(facts) + 8
-    wanted = LocalMemory(1, KINDS[_CTYPES[memory.dtype.type]], (ctypes.c_size_t * 3)(memory.size, 1, 1))
-    kinds = _INTEGER, _INTEGER, LOCAL, _INTEGER, _INTEGER
-    values = size, itemsize, ctypes.addressof(wanted), size, itemsize
-    return _Passed(f"local {memory.dtype}", values, kinds, (facts, wanted))
-
-
-def _build(
-    device: Device, function: Callable[..., None], passed: list[_Passed], arguments: tuple[Any, ...]
-) -> Specialisation:
-    name = function.__name__
-    types_ = tuple(_numba_type(device, name, *each) for each in zip(arguments, passed, strict=True))
-    key = cache.key_of(function, tuple(each.kind for each in passed))
-    found = cache.load(key)
-    if found is None:
-        with cache.claimed(key, device.while_compiling):
-            found = cache.load(key)  # another engine may have compiled it meanwhile
-            if found is None:
-                with install_listener("numba:run_pass", _Asks(device)):
-                    found = _compile(function, types_)
-                cache.store(key, *found)
-    entry, spirv = found
-    device.while_compiling()
-    try:
-        program = create_program_from_spirv(device.queue, spirv)
-    except SyclProgramCompilationError as error:
-        raise KernelBuildError(f"{name}: the compiler of {device.name} refused the kernel: {error}") from error
-    kernel = program.get_sycl_kernel(entry)
-    kinds = [kind for each in passed for kind in each.kinds]
-    if len(kinds) != kernel.num_args:
-        raise KernelBuildError(f"{name}: {len(kinds)} values for the kernel's {kernel.num_args} arguments")
-    most = min(device.max_group, kernel.work_group_size)
-    return Specialisation(name, spirv, kernel, most, (ctypes.c_int * len(kinds))(*kinds))
-
-
-class _Asks(Listener):
-    """Between two of numba's passes, which take most of a second for the largest kernels; all of them take three."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-
-    def on_start(self, event: Any) -> None:
-        self._device.while_compiling()
-
-    def on_end(self, event: Any) -> None:
-        pass
-
-
-def _compile(function: Callable[..., None], kinds: tuple[Any, ...]) -> tuple[str, bytes]:
-    """The kernel's name in its SPIR-V, and that."""
-    name = function.__name__
-    if any(step.opname == "RAISE_VARARGS" for step in dis.get_instructions(function)):
-        raise KernelBuildError(f"{name}: raise and assert only end a work-item, unseen; write an error code instead")
-    signature = types.void(NdItemType(1), *kinds)
-    # Without the first line numba-dpex finds no range(), without the second no index functions, unless its own
-    # call_kernel ran before.
-    cpu_target.target_context.refresh()
-    try:
-        with target_override("spirv"):
-            # The "python" error model would end a work-item, unseen, where it divides by zero.
-            dispatcher = numba_dpex.kernel([signature], error_model="numpy")(function)
-        module = dispatcher.overloads[signature.args].kernel_device_ir_module
-    except NumbaError as error:
-        raise KernelBuildError(f"{name} does not compile: {error}") from error
-    return module.kernel_name, module.kernel_bitcode
-
-
-def _numba_type(device: Device, name: str, argument: Any, passed: _Passed) -> Any:
-    """The numba type of a kernel argument.
-
-    Raises
-    ------
-    DeviceError
-        If it is of a type that kernels do not take, or float64 where there is none.
-    """
-    dtype = getattr(argument, "dtype", None)
-    if dtype is None or dtype.type not in _CTYPES:
-        raise DeviceError(
-            f"{name}: an argument of type {dtype or type(argument).__name__} was given, float32, float64, int32 or "
-            "int64 expected; cast floats to float32, and wrap a Python number as np.float32(...) or np.int64(...)"
-        )
-    if dtype == np.float64:
-        device.check_dtype(dtype)
-    if isinstance(argument, Local):
-        local = LocalAccessorType(1, from_dtype(dtype))
-        local.queue = DpctlSyclQueue(device.queue)  # numba-dpex would only take kernels for the default queue
-        return local
-    if not isinstance(argument, dpt.usm_ndarray):
-        return from_dtype(dtype)
-    if len(passed.values) == 1:
-        return types.CPointer(from_dtype(dtype), addrspace=AddressSpace.GLOBAL.value)
-    return USMNdArray(1, layout="C", dtype=from_dtype(dtype), queue=DpctlSyclQueue(device.queue))
+    size = ctypes.addressof(facts)
+    kind = KINDS[_CTYPES[memory.dtype.str[1:]]]
+    wanted = LocalMemory(1, kind, (ctypes.c_size_t * 3)(memory.size, 1, 1))
+    return (size, size + 8, ctypes.addressof(wanted), size, size + 8), (facts, wanted)

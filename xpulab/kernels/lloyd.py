@@ -7,19 +7,34 @@ host adds in float64.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import dpctl.tensor as dpt
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.launch import fma, index, launch
+from xpulab.kernels.compare import nearest_kernel
+from xpulab.kernels.device import Array, Device
+from xpulab.kernels.language import Kernel, fma, index, kernel
+from xpulab.kernels.launch import launch
 from xpulab.kernels.moves import BATCH, MAX_BYTES, MAX_COUNT, QUEUE, PartialSums, move
-from xpulab.kernels.nearest import Labels, find_nearest, new_labels
-from xpulab.kernels.rows import BLOCK, SPAN, Rows
+from xpulab.kernels.nearest import Labels, find_nearest, new_labels, room_for, tile_for
+from xpulab.kernels.plusplus import pass_kernel
+from xpulab.kernels.rows import BLOCK, SPAN, Rows, column_kernels, lay_out_kernel
 
-__all__ = ["Labels", "assign", "inertia", "labels_to_host", "lloyd_step", "new_labels", "own_distances"]
+__all__ = [
+    "Labels",
+    "assign",
+    "every_kernel",
+    "first_kernels",
+    "inertia",
+    "labels_to_host",
+    "lloyd_step",
+    "new_labels",
+    "own_distances",
+]
 
 _ITEMS = 16  # of a work-group that moves rows between the sums
 _NEAR_BYTES = 128 << 10  # of rows, that stay in a core's second cache
@@ -97,15 +112,32 @@ def own_distances(
     return rows.device.fetch(distances, stop=rows.n_samples)
 
 
+def first_kernels(
+    device: Device, dtype: np.dtype[Any], n_features: int, k: int, seeding: bool, weighted: bool
+) -> list[Kernel]:
+    """Kernels that nearly any fit with k clusters starts; those come first whose programs take longest to build."""
+    tile, room = replace(tile_for(device, dtype, n_features, k), span=0), room_for(n_features)
+    searches = [nearest_kernel(room, dtype, tile, bounded=False, summing=summing) for summing in (True, False)]
+    passes = [pass_kernel(dtype, k, weighted)] if seeding else []
+    return [
+        *searches,
+        *passes,
+        lay_out_kernel(device, dtype),
+        _own_kernel(dtype, weighted, True),
+        *column_kernels(dtype),
+    ]
+
+
 # --- the sums of the rows of each centre
 
 
 @cache
-def _moves_kernel(dtype: np.dtype[Any], listed_only: bool) -> Any:
+def _moves_kernel(dtype: np.dtype[Any], listed_only: bool) -> Kernel:
     number = dtype.type
     zero = number(0)
     one = number(1)
 
+    @kernel("T[] i8 T* i4 i8 i8 i8 i4 T* i4* i4* i4* i8 i8 i8* T* T*", dtype)
     def moves(  # type: ignore[no-untyped-def]
         item,
         data,
@@ -212,9 +244,10 @@ def _starts_anew(rows: Rows, shift: npt.NDArray[Any] | None, k: int, labels: Lab
 
 
 @cache
-def _own_kernel(dtype: np.dtype[Any], weighted: bool, total: bool) -> Any:
+def _own_kernel(dtype: np.dtype[Any], weighted: bool, total: bool) -> Kernel:
     zero = dtype.type(0)
 
+    @kernel("T[] i8 T* i8 i8 T* i4* T*", dtype)
     def own(item, data, d, weights, n, per_group, parameters, labels, out):  # type: ignore[no-untyped-def]
         first = item.get_group().get_group_id(0) * per_group
         lane = item.get_local_id(0)
@@ -244,7 +277,7 @@ def _launch_own(
     shift: npt.NDArray[Any] | None,
     centers: npt.NDArray[Any],
     labels: Labels,
-    out: dpt.usm_ndarray,
+    out: Array,
     per_group: int = 0,
 ) -> None:
     """The distance of each row, or if `per_group` is given the weighted sums over so many blocks, by lane."""
@@ -264,3 +297,10 @@ def _launch_own(
         rows.data, np.int64(rows.n_features), rows.sample_weight if weighted else parameters, np.int64(rows.n_samples),
         blocks, parameters, labels.current, out,
     )  # fmt: skip
+
+
+def every_kernel() -> Iterator[Kernel]:
+    """All kernels of this module, for the catalogue."""
+    for dtype in map(np.dtype, (np.float32, np.float64)):
+        yield from (_moves_kernel(dtype, listed_only) for listed_only in (False, True))
+        yield from (_own_kernel(dtype, *flags) for flags in ((False, False), (False, True), (True, True)))

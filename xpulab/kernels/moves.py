@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import dpctl.tensor as dpt
-import numba_dpex
 import numpy as np
 import numpy.typing as npt
-from numba_dpex.kernel_api import group_barrier
 
+from xpulab.kernels.device import Array
 from xpulab.kernels.host import add_partial_sums
-from xpulab.kernels.launch import index
+from xpulab.kernels.language import device_function, group_barrier, index
 from xpulab.kernels.rows import BLOCK, Rows
 
 __all__ = ["BATCH", "MAX_BYTES", "MAX_COUNT", "QUEUE", "PartialSums", "move"]
@@ -44,7 +42,7 @@ class PartialSums:
     workers : int
     items : int
         Of a work-group.
-    queue, stage, sums : dpctl.tensor.usm_ndarray
+    queue, stage, sums : Array
         See `move`. After the sums of all workers stands for each how many labels it has changed.
     """
 
@@ -52,13 +50,13 @@ class PartialSums:
     k: int
     workers: int
     items: int
-    queue: dpt.usm_ndarray
-    stage: dpt.usm_ndarray
-    sums: dpt.usm_ndarray
+    queue: Array
+    stage: Array
+    sums: Array
 
     @classmethod
     def of(
-        cls, rows: Rows, k: int, workers: int, items: int, room: Callable[[str, int, npt.DTypeLike], dpt.usm_ndarray]
+        cls, rows: Rows, k: int, workers: int, items: int, room: Callable[[str, int, npt.DTypeLike], Array]
     ) -> PartialSums:
         """For `workers`; `room(name, size, dtype)` gives the arrays."""
         width = _width(rows.n_features, items)
@@ -76,12 +74,12 @@ class PartialSums:
         """Bring the sums of all rows (k, n_features + 1) up to date; how many labels have changed."""
         width = _width(self.rows.n_features, self.items)
         size = self.workers * (2 * self.k * width + 1)
-        partial = self.rows.device.fetch(self.sums, stop=size, copy=False)
+        partial = self.rows.device.fetch(self.sums, stop=size, copied=False)
         return int(add_partial_sums(partial, self.workers, width, totals))
 
 
 # numba-dpex takes each argument by itself; item, lane, items, stride and mine are those of the kernel.
-@numba_dpex.device_func
+@device_function
 def move(  # type: ignore[no-untyped-def]
     item,
     lane,

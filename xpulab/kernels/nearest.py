@@ -15,19 +15,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import dpctl.tensor as dpt
 import numpy as np
 import numpy.typing as npt
 
 from xpulab.kernels.compare import RING, chunk_of, nearest_kernel
-from xpulab.kernels.device import Device
+from xpulab.kernels.device import Array, Device
 from xpulab.kernels.host import pack_centers, widen_moved
-from xpulab.kernels.launch import Local, prepare
+from xpulab.kernels.language import Local
+from xpulab.kernels.launch import prepare
 from xpulab.kernels.moves import MAX_BYTES, MAX_COUNT, PartialSums
 from xpulab.kernels.rows import BLOCK, Rows
 from xpulab.kernels.tiles import ROOMS, Tile, default_tile, size_class
 
-__all__ = ["Labels", "Tile", "find_nearest", "new_labels", "tile_for"]
+__all__ = ["Labels", "Tile", "find_nearest", "new_labels", "room_for", "tile_for"]
 
 _LEAST_CENTERS = 48  # with fewer, copying a row costs about as much as comparing it with all of them
 _LEAST_WORK = 512  # centres times features
@@ -43,39 +43,39 @@ class Labels:
     Attributes
     ----------
     device : Device
-    current : dpctl.tensor.usm_ndarray of int32
+    current : Array of int32
         One label per row, -1 at first; padded to whole blocks.
     n_clusters : int
         Number of the centres that the labels were chosen from, 0 at first.
-    listed : dpctl.tensor.usm_ndarray of int32
+    listed : Array of int32
         What the last `find_nearest` looked at. With `span` 0: the label that each row had before, unless it made sums.
         Else for each span of so many rows its `counts` first entries,
         ``row in the span | (label before + 1) << bits of span``.
-    counts : dpctl.tensor.usm_ndarray of int32 or None
+    counts : Array of int32 or None
     span : int
-    parameters : dpctl.tensor.usm_ndarray or None
+    parameters : Array or None
         Of the last `find_nearest`; they begin with the shift.
     """
 
     device: Device
-    current: dpt.usm_ndarray
-    listed: dpt.usm_ndarray
+    current: Array
+    listed: Array
     n_clusters: int = 0
     span: int = 0
-    counts: dpt.usm_ndarray | None = None
-    parameters: dpt.usm_ndarray | None = None
+    counts: Array | None = None
+    parameters: Array | None = None
     sums: npt.NDArray[np.float64] | None = None  # of lloyd.py
     sums_of: Any = None
-    _slack: dpt.usm_ndarray | None = None
+    _slack: Array | None = None
     _slack_of: Any = None  # (rows, shift)
     _centers: npt.NDArray[np.float64] | None = None  # for which _slack holds
     _moved: npt.NDArray[np.float64] | None = None  # by how much, since, each row's slack has shrunk
     _pause: int = 2  # passes over all rows, until the slacks are tried again: at first the centres move far
     _next_pause: int = 2
-    _scratch: dict[Any, tuple[int, dpt.usm_ndarray]] = field(default_factory=dict)
+    _scratch: dict[Any, tuple[int, Array]] = field(default_factory=dict)
     _searches: dict[Any, _Search] = field(default_factory=dict)
 
-    def scratch(self, name: str, size: int, dtype: npt.DTypeLike) -> dpt.usm_ndarray:
+    def scratch(self, name: str, size: int, dtype: npt.DTypeLike) -> Array:
         """A flat device array of at least `size` elements, kept for the next call."""
         held = self._scratch.get((name, dtype))
         if held is None or held[0] < size:
@@ -139,7 +139,7 @@ def find_nearest(
     bounded = again and k >= _LEAST_CENTERS and k * d >= _LEAST_WORK and _bounds_pay(rows, labels)
     moved = _bounds(rows, shift, centers, labels) if bounded else np.zeros(k)
     key = bounded, sums is not None, id(labels.current)
-    of = rows, k, tile or tile_for(rows, k)
+    of = rows, k, tile or tile_for(rows.device, rows.dtype, d, k)
     search = labels._searches.get(key)
     if search is None or search.of != of:
         search = labels._searches[key] = _Search(of, labels, bounded, summing=sums is not None)
@@ -158,12 +158,12 @@ class _Search:
     ----------
     of : tuple of (Rows, int, Tile)
         The rows, the number of centres, and the tile.
-    labels : dpctl.tensor.usm_ndarray of int32
+    labels : Array of int32
         Where it writes them: over those before if it needs them no more, or else to the other array.
     span : int
         Rows of a work-group.
-    counts : dpctl.tensor.usm_ndarray of int32 or None
-    parameters : dpctl.tensor.usm_ndarray
+    counts : Array of int32 or None
+    parameters : Array
         As the kernel reads them; they begin with the shift.
     partial : PartialSums or None
     """
@@ -174,9 +174,8 @@ class _Search:
         n_groups = -(-k // tile.centers)
         size = d + n_groups * tile.centers * (1 + d) + k + 3
         self.parameters = numbers = labels.scratch("parameters", size, dtype)
-        mapped = device.mapped(numbers)
-        self._host = np.empty(size, dtype) if mapped is None else mapped[:size]
-        self._store = mapped is None
+        self._host = np.empty(size, dtype) if numbers.host is None else numbers.host[:size]
+        self._store = numbers.host is None
         self.span, self.partial = _cut(rows, tile, k, labels, summing)
         n_spans = -(-rows.n_samples // self.span)
         self.labels, self.counts = labels.current, None
@@ -184,7 +183,7 @@ class _Search:
             labels.listed = device.empty(labels.current.size, np.int32)
         integers = labels.current
         found = labels.scratch("found", n_spans * BLOCK, np.int32) if bounded or self.partial else integers
-        outputs = numbers, integers, integers, numbers, found
+        outputs: tuple[Array | None, ...] = numbers, integers, integers, numbers, found
         if bounded:
             self.counts = labels.scratch("counts", n_spans, np.int32)
             stage = labels.scratch("stage", n_spans * (d * RING + BLOCK), dtype)
@@ -197,11 +196,11 @@ class _Search:
             summed = self.partial.queue, self.partial.stage, self.partial.sums
         # Scores are off by less than this times (|x|^2 + 2 |c|^2), and so is their difference by twice that.
         rounding = 2 * (d + 8) * np.finfo(dtype).eps
-        room_for = next((room for room in ROOMS if d <= room), 0)
-        chunk = chunk_of(room_for, tile)
-        shared = Local(chunk * room_for * tile.centers, dtype) if chunk else numbers
+        room = room_for(d)
+        chunk = chunk_of(room, tile)
+        shared = Local(chunk * room * tile.centers, dtype) if chunk else numbers
         self._launch = prepare(
-            device, nearest_kernel(room_for, dtype, replace(tile, span=0), bounded, self.partial is not None), n_spans,
+            device, nearest_kernel(room, dtype, replace(tile, span=0), bounded, self.partial is not None), n_spans,
             tile.items,
             rows.data, np.int64(rows.n_samples), np.int64(d), numbers, np.int64(n_groups), np.int64(k),
             np.int64(self.span), np.int32(self.span.bit_length() - 1), dtype.type(rounding), self.labels, *outputs,
@@ -220,10 +219,14 @@ class _Search:
         self._launch()
 
 
-def tile_for(rows: Rows, k: int) -> Tile:
+def room_for(n_features: int) -> int:
+    """Features that the kernel has private memory for; 0 where there are too many."""
+    return next((room for room in ROOMS if n_features <= room), 0)
+
+
+def tile_for(device: Device, dtype: np.dtype[Any], n_features: int, k: int) -> Tile:
     """What was measured to be fastest for the device and such sizes, or else the default."""
-    tuned = rows.device.tiles.get(size_class(rows.dtype, rows.n_features, k))
-    return tuned or default_tile(rows.dtype, rows.device.is_cpu)
+    return device.tiles.get(size_class(dtype, n_features, k)) or default_tile(dtype, device.is_cpu)
 
 
 def _cut(rows: Rows, tile: Tile, k: int, labels: Labels, summing: bool) -> tuple[int, PartialSums | None]:
@@ -257,7 +260,7 @@ def _bounds_pay(rows: Rows, labels: Labels) -> bool:
         return False
     # The first pass of all lists every row; those after it tell.
     if labels.span and labels.counts is not None and labels._slack_of is not None and labels._moved is not None:
-        listed = int(labels.device.fetch(labels.counts, stop=-(-rows.n_samples // labels.span), copy=False).sum())
+        listed = int(labels.device.fetch(labels.counts, stop=-(-rows.n_samples // labels.span), copied=False).sum())
         if listed > _MOST_LISTED * rows.n_samples and labels._moved.any():
             labels._next_pause = min(2 * labels._next_pause, _LONGEST_PAUSE)
             labels._pause = labels._next_pause - 1

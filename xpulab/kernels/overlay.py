@@ -6,10 +6,9 @@ import mmap
 from typing import Any
 
 import dpctl.memory
-import dpctl.tensor as dpt
 import numpy as np
 
-from xpulab.kernels.device import Device
+from xpulab.kernels.device import Array, Device
 from xpulab.memory import SharedBlock, restore
 
 __all__ = ["is_overlaid", "overlaid"]
@@ -23,10 +22,10 @@ class _Overlaid(dpctl.memory.MemoryUSMShared):
     """
 
     def __del__(self) -> None:
-        restore(_address(self), self.nbytes)  # SYCL finds it as it was given out
+        restore(self._pointer, self.nbytes)  # SYCL finds it as it was given out
 
 
-def overlaid(device: Device, block: SharedBlock, nbytes: int, size: int, dtype: np.dtype[Any]) -> dpt.usm_ndarray:
+def overlaid(device: Device, block: SharedBlock, nbytes: int, size: int, dtype: np.dtype[Any]) -> Array:
     """A flat device array that begins with the first `nbytes` of a block; changes of either are changes of both.
 
     Parameters
@@ -42,14 +41,10 @@ def overlaid(device: Device, block: SharedBlock, nbytes: int, size: int, dtype: 
     """
     pages = -(-size * dtype.itemsize // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = _Overlaid(pages, alignment=mmap.PAGESIZE, queue=device.queue)
-    block.overlay(_address(memory), -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
-    return dpt.usm_ndarray((size,), dtype=dtype, buffer=memory)
+    block.overlay(memory._pointer, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+    return Array(memory, size, dtype)
 
 
-def is_overlaid(array: dpt.usm_ndarray) -> bool:
+def is_overlaid(array: Array) -> bool:
     """Whether the memory of an array is a shared block's."""
-    return isinstance(array.usm_data, _Overlaid)
-
-
-def _address(memory: dpctl.memory.MemoryUSMShared) -> int:
-    return int(memory.__sycl_usm_array_interface__["data"][0])
+    return isinstance(array.memory, _Overlaid)

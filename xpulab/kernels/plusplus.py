@@ -6,23 +6,27 @@ rows serves both.
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import dpctl.tensor as dpt
 import numpy as np
 import numpy.typing as npt
-from numba_dpex.kernel_api import PrivateArray, group_barrier
 
-from xpulab.kernels.launch import Prepared, fma, index, prepare
+from xpulab.kernels.device import Array
+from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel
+from xpulab.kernels.launch import Prepared, prepare
 from xpulab.kernels.rows import BLOCK, SPAN, Rows
 
-__all__ = ["Seeding", "accept", "candidate_potentials", "search", "start"]
+__all__ = ["Seeding", "accept", "candidate_potentials", "every_kernel", "pass_kernel", "search", "start"]
 
 #: Fewer candidates than these are filled up with repetitions, so that one compiled kernel serves them all: the pass is
 #: bound by memory up to about here. scikit-learn tries 6 for 55 to 148 clusters.
 _TRIALS = 6
+_MOST_TRIALS = 24  # scikit-learn tries 2 + log(k): so many for 3 billion clusters
 _ITEMS = 16  # of a work-group: with a block's 64, each quarter of a span would be a pass over it of its own
 
 
@@ -34,7 +38,7 @@ class Seeding:
     ----------
     rows : Rows
     shift : numpy.ndarray of shape (n_features,)
-    closest : dpctl.tensor.usm_ndarray of shape (n_blocks * BLOCK,)
+    closest : Array of shape (n_blocks * BLOCK,)
         Squared distance to the nearest centre, all but the last accepted one.
     last : numpy.ndarray of shape (n_features,)
         The last accepted centre.
@@ -44,7 +48,7 @@ class Seeding:
 
     rows: Rows
     shift: npt.NDArray[Any]
-    closest: dpt.usm_ndarray
+    closest: Array
     last: npt.NDArray[Any]
     span_sums: npt.NDArray[np.float64]
     _tried: npt.NDArray[Any]
@@ -57,8 +61,8 @@ class _Pass:
     """A pass over all rows with so many candidates, to be made again and again."""
 
     launch: Prepared
-    parameters: dpt.usm_ndarray
-    sums: dpt.usm_ndarray
+    parameters: Array
+    sums: Array
 
 
 def start(rows: Rows, shift: npt.NDArray[Any] | None, center: npt.NDArray[Any]) -> tuple[Seeding, float]:
@@ -103,7 +107,7 @@ def candidate_potentials(state: Seeding, candidates: npt.NDArray[Any]) -> npt.ND
         one = state._passes[compiled] = _prepare_pass(state, compiled)
     rows.device.store(np.concatenate([state.shift, state.last, filled.ravel()]), one.parameters)
     one.launch()
-    found = rows.device.fetch(one.sums, stop=rows.n_spans * compiled, copy=False)
+    found = rows.device.fetch(one.sums, stop=rows.n_spans * compiled, copied=False)
     state._tried_sums = found.reshape(rows.n_spans, compiled).T[:t].astype(np.float64)
     return state._tried_sums.sum(axis=1)
 
@@ -120,6 +124,11 @@ def _prepare_pass(state: Seeding, t: int) -> _Pass:
         parameters, state.closest, partial, sums,
     )  # fmt: skip
     return _Pass(launch, parameters, sums)
+
+
+def pass_kernel(dtype: np.dtype[Any], k: int, weighted: bool) -> Kernel:
+    """The kernel of a pass with as many candidates as scikit-learn tries for k clusters."""
+    return _potential_kernel(max(2 + int(math.log(k)), _TRIALS), weighted, dtype)
 
 
 def accept(state: Seeding, j: int) -> None:
@@ -167,12 +176,13 @@ def _span_contributions(state: Seeding, span: int) -> npt.NDArray[np.float64]:
 
 
 @cache
-def _potential_kernel(t: int, weighted: bool, dtype: np.dtype[Any]) -> Any:
+def _potential_kernel(t: int, weighted: bool, dtype: np.dtype[Any]) -> Kernel:
     number = dtype.type
     blocks_of_span = SPAN // BLOCK
     centers_tried = t + 1
     zero = number(0)
 
+    @kernel("T[] i8 T* i8 T* T* T* T*", dtype)
     def potential(item, data, d, weights, n_blocks, parameters, closest, partial, sums):  # type: ignore[no-untyped-def]
         # parameters: shift, the last accepted centre, then the t candidates
         span = item.get_group().get_group_id(0)
@@ -214,3 +224,9 @@ def _potential_kernel(t: int, weighted: bool, dtype: np.dtype[Any]) -> Any:
             sums[index(span * t + j)] = added
 
     return potential
+
+
+def every_kernel() -> Iterator[Kernel]:
+    """All kernels of this module, for the catalogue."""
+    every = itertools.product(range(_TRIALS, _MOST_TRIALS + 1), (False, True), (np.float32, np.float64))
+    yield from (_potential_kernel(t, weighted, np.dtype(dtype)) for t, weighted, dtype in every)

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-import dpctl.tensor as dpt
 import numpy as np
 import numpy.typing as npt
-from numba_dpex.kernel_api import group_barrier
 
-from xpulab.kernels.device import Device
-from xpulab.kernels.launch import index, launch
+from xpulab.kernels.device import Array, Device
+from xpulab.kernels.language import Kernel, group_barrier, index, kernel
+from xpulab.kernels.launch import launch
 from xpulab.kernels.overlay import is_overlaid, overlaid
 from xpulab.memory import SharedBlock
 
-__all__ = ["BLOCK", "SPAN", "Rows", "column_sums", "find_nonfinite", "shift_for", "take", "weighted"]
+__all__ = [
+    "BLOCK",
+    "SPAN",
+    "Rows",
+    "column_kernels",
+    "column_sums",
+    "every_kernel",
+    "find_nonfinite",
+    "lay_out_kernel",
+    "shift_for",
+    "take",
+    "weighted",
+]
 
 #: Rows of a block: row i, feature f is at [i // BLOCK, f, i % BLOCK], so that neighbouring work-items read
 #: neighbouring numbers, and a work-group one stretch of memory.
@@ -37,18 +49,18 @@ class Rows:
     Attributes
     ----------
     device : Device
-    data : dpctl.tensor.usm_ndarray of shape (n_blocks * n_features * BLOCK,)
+    data : Array of shape (n_blocks * n_features * BLOCK,)
         The rows in blocks; zeros fill the last block.
     n_samples, n_features : int
-    sample_weight : dpctl.tensor.usm_ndarray of shape (n_blocks * BLOCK,) or None
+    sample_weight : Array of shape (n_blocks * BLOCK,) or None
         None: all ones. In the dtype of the rows, zero beyond n_samples.
     """
 
     device: Device
-    data: dpt.usm_ndarray
+    data: Array
     n_samples: int
     n_features: int
-    sample_weight: dpt.usm_ndarray | None
+    sample_weight: Array | None
 
     @classmethod
     def upload(cls, device: Device, block: npt.NDArray[Any], sample_weight: npt.NDArray[Any] | None = None) -> Rows:
@@ -93,8 +105,8 @@ class Rows:
     ) -> Rows:
         """Take the rows at the start of a shared block.
 
-        On a CPU the block becomes the device's memory: the rows are laid out where they are, and the block holds them
-        no more in their own order. Other devices, and few rows, get a copy.
+        Where the host shares the device's memory, the block becomes a part of it: the rows are laid out where they are,
+        and the block holds them no more in their own order. Other devices, and few rows, get a copy.
 
         Parameters
         ----------
@@ -111,7 +123,7 @@ class Rows:
         """
         dtype, (n_samples, n_features) = device.check_dtype(dtype), shape
         nbytes = n_samples * n_features * dtype.itemsize
-        if not device.is_cpu or nbytes < _LEAST_OVERLAID:
+        if not device.shares_memory or nbytes < _LEAST_OVERLAID:
             return cls.upload(device, block.array(shape, dtype), sample_weight)
         n_blocks = -(-n_samples // BLOCK)
         data = overlaid(device, block, nbytes, n_blocks * n_features * BLOCK, dtype)
@@ -121,7 +133,7 @@ class Rows:
 
     @classmethod
     def _of(
-        cls, device: Device, data: dpt.usm_ndarray, n_samples: int, n_features: int, weights: npt.NDArray[Any] | None
+        cls, device: Device, data: Array, n_samples: int, n_features: int, weights: npt.NDArray[Any] | None
     ) -> Rows:
         if weights is not None and weights.shape != (n_samples,):
             raise ValueError(f"weights of shape {weights.shape} were given for {n_samples} rows")
@@ -159,7 +171,7 @@ class Rows:
             return np.zeros(self.n_features, self.dtype)
         return np.ascontiguousarray(shift, self.dtype)
 
-    def weights_or(self, other: dpt.usm_ndarray) -> tuple[dpt.usm_ndarray, np.int32]:
+    def weights_or(self, other: Array) -> tuple[Array, np.int32]:
         """The weights and 1, or another array and 0: what a kernel is given that reads weights if there are any."""
         return (other, np.int32(0)) if self.sample_weight is None else (self.sample_weight, np.int32(1))
 
@@ -177,7 +189,10 @@ def shift_for(rows: Rows, mean: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 @cache
-def _lay_out_kernel(lanes: int, rows_at_once: int) -> Any:
+def _lay_out_kernel(dtype: np.dtype[Any], lanes: int, rows_at_once: int) -> Kernel:
+    zero = dtype.type(0)
+
+    @kernel("T[] i8 i8 i8 i8 T*", dtype)
     def lay_out(item, data, first, n_blocks, n, n_features, stage):  # type: ignore[no-untyped-def]
         # Rows of a block fill the same memory before and after, so that it is done in place, a block at a time.
         worker = item.get_group().get_group_id(0)
@@ -187,10 +202,11 @@ def _lay_out_kernel(lanes: int, rows_at_once: int) -> Any:
         mine = worker * size
         for block in range(first + worker * n_blocks // workers, first + (worker + 1) * n_blocks // workers):
             there = min(n - block * BLOCK, BLOCK) * n_features
-            for i in range(lane, size, lanes):
+            for i in range(lane, there, lanes):
                 stage[index(mine + i)] = data[index(block * size + i)]
-            for i in range(there + lane, size, lanes):
-                stage[index(mine + i)] = 0
+            # Each item has the same places of the stage in both loops: there is no barrier between them.
+            for i in range((there + lanes - 1 - lane) // lanes * lanes + lane, size, lanes):
+                stage[index(mine + i)] = zero
             group_barrier(item.get_group())
             for row in range(lane * rows_at_once, BLOCK, lanes * rows_at_once):
                 for f in range(n_features):
@@ -203,22 +219,35 @@ def _lay_out_kernel(lanes: int, rows_at_once: int) -> Any:
     return lay_out
 
 
-def _lay_out(device: Device, data: dpt.usm_ndarray, first: int, n_blocks: int, n: int, n_features: int) -> None:
+def _lay_out_cut(device: Device) -> tuple[int, int]:
+    """Items of a work-group, and rows that each lays out at once.
+
+    On a CPU one item does all of a block, eight rows at a time: a third of the time of neighbouring items that read
+    numbers which are far apart, with gathers.
+    """
+    return (1, 8) if device.is_cpu else (BLOCK, 1)
+
+
+def lay_out_kernel(device: Device, dtype: np.dtype[Any]) -> Kernel:
+    """The kernel of an upload."""
+    return _lay_out_kernel(dtype, *_lay_out_cut(device))
+
+
+def _lay_out(device: Device, data: Array, first: int, n_blocks: int, n: int, n_features: int) -> None:
     """Rows that lie one after the other, into blocks, in place: `n_blocks` from `first` on, of `n` rows in all."""
-    # On a CPU one item does all of a block, eight rows at a time: a third of the time of neighbouring items that read
-    # numbers which are far apart, with gathers.
-    lanes, rows_at_once = (1, 8) if device.is_cpu else (BLOCK, 1)
+    lanes, _ = _lay_out_cut(device)
     block_bytes = n_features * BLOCK * data.dtype.itemsize
     workers = min(n_blocks, 8 * device.compute_units, max(1, _STAGE_BYTES // block_bytes))
     stage = device.empty(workers * n_features * BLOCK, data.dtype)
     launch(
-        device, _lay_out_kernel(lanes, rows_at_once), workers, lanes,
+        device, lay_out_kernel(device, data.dtype), workers, lanes,
         data, np.int64(first), np.int64(n_blocks), np.int64(n), np.int64(n_features), stage,
     )  # fmt: skip
 
 
 @cache
-def _take_kernel() -> Any:
+def _take_kernel(dtype: np.dtype[Any]) -> Kernel:
+    @kernel("T[] i8 i8* i8 T* T*", dtype)
     def take_rows(item, data, n_features, chosen, n, shift, out):  # type: ignore[no-untyped-def]
         i = item.get_global_id(0)
         if i < n:
@@ -257,14 +286,13 @@ def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None
     if positions.min() < 0 or positions.max() >= rows.n_samples:
         raise IndexError(f"rows {positions.min()} to {positions.max()} were asked for, of {rows.n_samples}")
     device = rows.device
-    mapped = device.mapped(rows.data)
-    if mapped is not None and m <= _FEW:
+    if rows.data.host is not None and m <= _FEW:
         device.wait()
-        blocks = mapped[: rows.n_blocks * rows.n_features * BLOCK].reshape(-1, rows.n_features, BLOCK)
+        blocks = rows.data.host[: rows.n_blocks * rows.n_features * BLOCK].reshape(-1, rows.n_features, BLOCK)
         return blocks[positions // BLOCK, :, positions % BLOCK] - rows.shift_or_zero(shift)
     out = device.empty(m * rows.n_features, rows.dtype)
     launch(
-        device, _take_kernel(), -(-m // BLOCK), BLOCK,
+        device, _take_kernel(rows.dtype), -(-m // BLOCK), BLOCK,
         rows.data, np.int64(rows.n_features), device.array(positions), np.int64(m),
         device.array(rows.shift_or_zero(shift)), out,
     )  # fmt: skip
@@ -272,10 +300,11 @@ def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None
 
 
 @cache
-def _column_kernel(dtype: np.dtype[Any], squared: bool) -> Any:
+def _column_kernel(dtype: np.dtype[Any], squared: bool) -> Kernel:
     blocks_of_span = SPAN // BLOCK
     zero = dtype.type(0)
 
+    @kernel("T[] i8 i8 i8 T* T*", dtype)
     def column(item, data, n_features, n, first, shift, partial):  # type: ignore[no-untyped-def]
         # A work-group passes over a span as it lies in memory. partial: for each span and feature a sum for each lane.
         group = item.get_group().get_group_id(0)
@@ -298,6 +327,11 @@ def _column_kernel(dtype: np.dtype[Any], squared: bool) -> Any:
                 partial[index(mine + f * _LANES)] += total
 
     return column
+
+
+def column_kernels(dtype: np.dtype[Any]) -> tuple[Kernel, Kernel]:
+    """The kernels of `column_sums`."""
+    return _column_kernel(dtype, False), _column_kernel(dtype, True)
 
 
 def column_sums(rows: Rows, shift: npt.NDArray[Any] | None = None, squared: bool = False) -> npt.NDArray[np.float64]:
@@ -326,13 +360,14 @@ def column_sums(rows: Rows, shift: npt.NDArray[Any] | None = None, squared: bool
             rows.device, _column_kernel(rows.dtype, squared), n_spans, _LANES,
             rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(first), middle, partial,
         )  # fmt: skip
-        found = rows.device.fetch(partial, stop=n_spans * d * _LANES, copy=False)
+        found = rows.device.fetch(partial, stop=n_spans * d * _LANES, copied=False)
         sums += found.reshape(n_spans, d, _LANES).sum(axis=(0, 2), dtype=np.float64)
     return sums
 
 
 @cache
-def _finite_kernel() -> Any:
+def _finite_kernel(dtype: np.dtype[Any]) -> Kernel:
+    @kernel("T[] i8 T i4*", dtype)
     def finite(item, data, n_features, zero, bad):  # type: ignore[no-untyped-def]
         block = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
@@ -350,9 +385,17 @@ def find_nonfinite(rows: Rows) -> int:
         return -1
     bad = rows.device.empty(rows.n_blocks * BLOCK, np.int32)
     launch(
-        rows.device, _finite_kernel(), rows.n_blocks, BLOCK,
+        rows.device, _finite_kernel(rows.dtype), rows.n_blocks, BLOCK,
         rows.data, np.int64(rows.n_features), rows.dtype.type(0), bad,
     )  # fmt: skip
     flags = rows.device.fetch(bad)
     first = int(flags.argmax())
     return first if flags[first] else -1
+
+
+def every_kernel() -> Iterator[Kernel]:
+    """All kernels of this module, for the catalogue."""
+    for dtype in map(np.dtype, (np.float32, np.float64)):
+        yield from (_lay_out_kernel(dtype, 1, 8), _lay_out_kernel(dtype, BLOCK, 1))
+        yield from (_column_kernel(dtype, squared) for squared in (False, True))
+        yield from (_take_kernel(dtype), _finite_kernel(dtype))

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
-import dpctl.tensor as dpt
 import numpy as np
 import numpy.typing as npt
-from numba_dpex.kernel_api import PrivateArray, group_barrier
 
-from xpulab.kernels.device import Device
+from xpulab.kernels.device import Array, Device
 from xpulab.kernels.host import add_columns
-from xpulab.kernels.launch import fma, index, launch
+from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel
+from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import SPAN
 
 __all__ = [
@@ -29,6 +28,7 @@ __all__ = [
     "assign",
     "candidate_potentials",
     "column_sums",
+    "first_kernels",
     "inertia",
     "labels_to_host",
     "lloyd_step",
@@ -56,27 +56,27 @@ class SparseRows:
     Attributes
     ----------
     device : Device
-    data : dpctl.tensor.usm_ndarray of float32 or float64 of shape (nnz,)
+    data : Array of float32 or float64 of shape (nnz,)
         Stored values, row by row.
-    indices : dpctl.tensor.usm_ndarray of int32 of shape (nnz,)
+    indices : Array of int32 of shape (nnz,)
         Their columns; none twice in a row.
-    indptr : dpctl.tensor.usm_ndarray of int64 of shape (n_samples + 1,)
+    indptr : Array of int64 of shape (n_samples + 1,)
         Row i has the stored values from indptr[i] to indptr[i + 1].
-    squares : dpctl.tensor.usm_ndarray of shape (n_samples,)
+    squares : Array of shape (n_samples,)
         Squared norms of the rows.
     n_samples, n_features : int
-    sample_weight : dpctl.tensor.usm_ndarray of shape (n_samples,) or None
+    sample_weight : Array of shape (n_samples,) or None
         None: all ones. In the dtype of the rows.
     """
 
     device: Device
-    data: dpt.usm_ndarray
-    indices: dpt.usm_ndarray
-    indptr: dpt.usm_ndarray
-    squares: dpt.usm_ndarray
+    data: Array
+    indices: Array
+    indptr: Array
+    squares: Array
     n_samples: int
     n_features: int
-    sample_weight: dpt.usm_ndarray | None
+    sample_weight: Array | None
 
     @classmethod
     def upload(
@@ -152,9 +152,10 @@ def shift_for(rows: SparseRows, mean: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 @cache
-def _squares_kernel(dtype: np.dtype[Any]) -> Any:
+def _squares_kernel(dtype: np.dtype[Any]) -> Kernel:
     zero = dtype.type(0)  # not data[0] - data[0]: rows without stored values have no data[0]
 
+    @kernel("T[] i8* i8 T*", dtype)
     def squares(item, data, indptr, n, out):  # type: ignore[no-untyped-def]
         row = item.get_global_id(0)
         if row < n:
@@ -203,14 +204,14 @@ class SparseLabels:
     """The centre of each row, on the device, and the sums of the rows of each centre that belong to them."""
 
     device: Device
-    current: dpt.usm_ndarray
-    previous: dpt.usm_ndarray
+    current: Array
+    previous: Array
     n_clusters: int = 0
     sums: npt.NDArray[np.float64] | None = None  # (k, n_features + 1), the last column is the weights
     sums_of: Any = None  # (rows, k)
-    scratch: dict[str, dpt.usm_ndarray] = field(default_factory=dict)
+    scratch: dict[str, Array] = field(default_factory=dict)
 
-    def room(self, name: str, size: int, dtype: npt.DTypeLike) -> dpt.usm_ndarray:
+    def room(self, name: str, size: int, dtype: npt.DTypeLike) -> Array:
         """A flat device array of at least `size` elements, kept for the next call."""
         array = self.scratch.get(name)
         if array is None or array.size < size:
@@ -244,10 +245,11 @@ def _by_feature(centers: npt.NDArray[Any], dtype: np.dtype[Any], multiple: int) 
 
 
 @cache
-def _nearest_kernel(dtype: np.dtype[Any], distances: bool) -> Any:
+def _nearest_kernel(dtype: np.dtype[Any], distances: bool) -> Kernel:
     infinity, zero = dtype.type(np.inf), dtype.type(0)
     width = _TILES * _ITEMS
 
+    @kernel("T[] i4* i8* T* i8 i8 T* i8 i8 i4* T* i4* T*", dtype)
     def nearest(  # type: ignore[no-untyped-def]
         item, data, indices, indptr, squares, first_row, n, centers, padded, k, labels, found, where, out
     ):
@@ -296,7 +298,7 @@ def _nearest_kernel(dtype: np.dtype[Any], distances: bool) -> Any:
 
 
 def _launch_nearest(
-    rows: SparseRows, centers: npt.NDArray[Any], labels: Any, first: int, last: int, out: dpt.usm_ndarray | None
+    rows: SparseRows, centers: npt.NDArray[Any], labels: Any, first: int, last: int, out: Array | None
 ) -> None:
     device, k = rows.device, len(centers)
     host = _by_feature(centers, rows.dtype, _TILES * _ITEMS)
@@ -336,10 +338,24 @@ def lloyd_step(
     return labels.sums[:, :d], labels.sums[:, d], changed
 
 
+def first_kernels(
+    device: Device, dtype: np.dtype[Any], n_features: int, k: int, seeding: bool, weighted: bool
+) -> list[Kernel]:
+    """Kernels that any fit starts, on any device and for any sizes."""
+    kernels = [
+        _nearest_kernel(dtype, False),
+        _moves_kernel(dtype, weighted),
+        _squares_kernel(dtype),
+        _own_kernel(dtype),
+    ]
+    return [*kernels, _potential_kernel(dtype, weighted), _closer_kernel(dtype)] if seeding else kernels
+
+
 @cache
-def _moves_kernel(dtype: np.dtype[Any], weighted_: bool) -> Any:
+def _moves_kernel(dtype: np.dtype[Any], weighted_: bool) -> Kernel:
     zero, one = dtype.type(0), dtype.type(1)
 
+    @kernel("T[] i4* i8* T* i8 i8 i8 i4* i4* i8 T* i4*", dtype)
     def moves(  # type: ignore[no-untyped-def]
         item, data, indices, indptr, weights, n, d, k, previous, labels, fresh, sums, changes
     ):
@@ -406,9 +422,10 @@ def _moves(rows: SparseRows, k: int, labels: SparseLabels, fresh: bool) -> tuple
 
 
 @cache
-def _own_kernel(dtype: np.dtype[Any]) -> Any:
+def _own_kernel(dtype: np.dtype[Any]) -> Kernel:
     zero = dtype.type(0)
 
+    @kernel("T[] i4* i8* i8 i8 T* T* i4* T*", dtype)
     def own(item, data, indices, indptr, n, d, centers, norms, labels, out):  # type: ignore[no-untyped-def]
         row = item.get_global_id(0)
         if row < n:
@@ -465,16 +482,17 @@ class SparseSeeding:
     """The state of one seeding: the squared distance of each row to the nearest of the centres so far."""
 
     rows: SparseRows
-    closest: dpt.usm_ndarray
+    closest: Array
     span_sums: npt.NDArray[np.float64]
     tried: npt.NDArray[Any]
     tried_sums: npt.NDArray[np.float64]
 
 
 @cache
-def _potential_kernel(dtype: np.dtype[Any], weighted_: bool) -> Any:
+def _potential_kernel(dtype: np.dtype[Any], weighted_: bool) -> Kernel:
     zero = dtype.type(0)
 
+    @kernel("T[] i4* i8* T* T* i8 T* i8 T* T*", dtype)
     def potential(  # type: ignore[no-untyped-def]
         item, data, indices, indptr, squares, weights, n, centers, padded, closest, sums
     ):
@@ -497,9 +515,10 @@ def _potential_kernel(dtype: np.dtype[Any], weighted_: bool) -> Any:
 
 
 @cache
-def _closer_kernel(dtype: np.dtype[Any]) -> Any:
+def _closer_kernel(dtype: np.dtype[Any]) -> Kernel:
     zero = dtype.type(0)
 
+    @kernel("T[] i4* i8* T* i8 T* T*", dtype)
     def closer(item, data, indices, indptr, squares, n, center, closest):  # type: ignore[no-untyped-def]
         # center: its squared norm, then -2 * its numbers
         row = item.get_global_id(0)
@@ -569,3 +588,11 @@ def search(state: SparseSeeding, value: float) -> int:
     # The device has summed the span in another order: what it found is spread as the host finds it.
     scale = within[-1] / state.span_sums[span] if state.span_sums[span] > 0 else 1.0
     return first + min(int(np.searchsorted(within, (value - before) * scale)), len(within) - 1)
+
+
+def every_kernel() -> Iterator[Kernel]:
+    """All kernels of this module, for the catalogue."""
+    for dtype in map(np.dtype, (np.float32, np.float64)):
+        yield from (_squares_kernel(dtype), _own_kernel(dtype), _closer_kernel(dtype))
+        for flag in (False, True):
+            yield from (_nearest_kernel(dtype, flag), _moves_kernel(dtype, flag), _potential_kernel(dtype, flag))

@@ -59,6 +59,11 @@ class Tile:
         local = f", local {self.local}" if self.local else ""
         return f"{self.rows}x{self.centers}x{self.items}, span {self.span}{local}"
 
+    @property
+    def shelf(self) -> str:
+        """Where the catalogue keeps the kernels of tiles of this shape."""
+        return f"{self.rows}x{self.centers}x{self.items}" + ".spread" * self.spread
+
 
 @cache
 def default_tile(dtype: np.dtype[Any], is_cpu: bool) -> Tile:

@@ -35,7 +35,7 @@ MODE = "XPULAB_TUNE"  # environment variable: "0", "1" or "all"
 
 _GAIN = 1.05  # what a tile must be faster by than the default to be used: less may be chance
 _WORTH = 10.0  # seconds of estimated work, without which a fit is not the one to tune for
-_BUDGET = 2.0  # seconds; a tile takes about as long where its kernel is compiled for the first time ever
+_BUDGET = 2.0  # seconds
 _PASS = 0.01  # seconds of a pass over the sample
 _LEAST_ROWS = 1024  # of a sample, for each compute unit
 _ROUNDS = 7  # passes with each of two tiles

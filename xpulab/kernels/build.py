@@ -1,0 +1,194 @@
+"""Compile all kernels ahead of use: ``python -m xpulab.kernels.build``.
+
+The catalogue lies beside the modules with kernels, and is part of the package. Only what has changed is compiled, on
+all cores. It needs numba-dpex, and so Python 3.11; for the host's functions also `ld`, of the package binutils.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import multiprocessing
+import os
+import pkgutil
+import random
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from xpulab import oneapi
+from xpulab.exceptions import KernelBuildError
+from xpulab.kernels import host
+from xpulab.kernels.catalogue import COMMAND, SUFFIX, Compiled, find, pack, shelf_file, unpack
+from xpulab.kernels.language import Kernel
+
+__all__ = ["build", "check", "compile_all", "kernels_of", "main"]
+
+_PACKAGE = "xpulab.kernels"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description="Compile all kernels ahead of use.")
+    parser.add_argument("packages", nargs="*", default=[_PACKAGE], help=f"whose modules have kernels ({_PACKAGE})")
+    parser.add_argument("--all", action="store_true", help="compile also what has not changed")
+    parser.add_argument("--check", type=int, metavar="N", help="change nothing; compile N kernels anew, and compare")
+    options = parser.parse_args(arguments)
+    for package in options.packages:
+        if options.check is None:
+            build(package, options.all)
+        elif wrong := check(package, options.check):
+            sys.exit(
+                f"{package}: the catalogue is not what its kernels compile to; type: {COMMAND}\n" + "\n".join(wrong)
+            )
+
+
+def build(package: str, everything: bool = False) -> None:
+    """Bring the catalogue of a package up to date.
+
+    Parameters
+    ----------
+    package : str
+        Its modules with kernels have a function `every_kernel` that gives them all.
+    everything : bool
+        Whether to compile what has not changed as well.
+    """
+    shelves: dict[Path, dict[str, Kernel]] = defaultdict(dict)
+    for kernel in kernels_of(package):
+        shelves[shelf_file(kernel)][kernel.key] = kernel
+    from xpulab.kernels.compiler import COMPILER  # it needs the runtime, which is loaded now
+
+    known = {path: {} if everything else _known(path, COMPILER) for path in shelves}
+    missing = {
+        path: [key for key in kernels if key not in known[path] or known[path][key].digest != kernels[key].digest]
+        for path, kernels in shelves.items()
+    }
+    made = compile_all([shelves[path][key] for path, keys in missing.items() for key in keys])
+    for path, kernels in shelves.items():
+        new = {key: next(made) for key in missing[path]}
+        shelf = {key: new.get(key) or known[path][key] for key in kernels}
+        if shelf != known[path]:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(pack(shelf, COMPILER))
+    for folder in {path.parent for path in shelves}:
+        for path in set(folder.glob(f"*{SUFFIX}")) - shelves.keys():
+            path.unlink()
+    size = sum(path.stat().st_size for path in shelves)
+    counts = (sum(map(len, kernels.values())) for kernels in (missing, shelves))
+    print("{}: {} of {} kernels compiled; {:.2f} MB in all".format(package, *counts, size / 1e6))
+    if package == _PACKAGE:
+        for path, content in _stale_libraries():
+            path.write_bytes(content)
+            print(f"{path.name}: compiled")
+
+
+def check(package: str, count: int) -> list[str]:
+    """Compile some kernels of a package anew, and compare them with the catalogue.
+
+    Parameters
+    ----------
+    package : str
+    count : int
+        How many; which ones is left to chance.
+
+    Returns
+    -------
+    list of str
+        What is wrong: kernels whose source is not that of the catalogue, and kernels that compile to something else.
+    """
+    kernels, wrong = list(kernels_of(package)), []
+    for kernel in kernels:
+        try:
+            if find(kernel).digest != kernel.digest:
+                wrong.append(f"{kernel.key} has changed")
+        except KernelBuildError as error:
+            wrong.append(str(error))
+    if wrong:
+        return wrong
+    chosen = random.sample(kernels, min(count, len(kernels)))
+    again = zip(chosen, compile_all(chosen), strict=True)
+    wrong = [f"{kernel.key} compiles to something else" for kernel, compiled in again if compiled != find(kernel)]
+    if package == _PACKAGE:
+        wrong += [f"{path} is not what host_functions.py compiles to" for path, _ in _stale_libraries()]
+    return wrong
+
+
+def kernels_of(package: str) -> Iterator[Kernel]:
+    """All kernels of a package's modules, in a fixed order, each once."""
+    oneapi.load()
+    folder = importlib.import_module(package).__path__
+    for name in sorted(module.name for module in pkgutil.iter_modules(folder)):
+        source = Path(folder[0], f"{name}.py")
+        if source.exists() and "\ndef every_kernel(" in source.read_text():
+            module = importlib.import_module(f"{package}.{name}")
+            yield from {kernel.key: kernel for kernel in module.every_kernel()}.values()
+
+
+def compile_all(kernels: Sequence[Kernel]) -> Iterator[Compiled]:
+    """Compile kernels, on all cores.
+
+    Each in a process of its own, all of which begin alike, so that a kernel's SPIR-V is the same whatever else is
+    compiled.
+    """
+    if not kernels:
+        return
+    from xpulab.kernels import compiler
+
+    compiler.warm_up()
+    context, cores = multiprocessing.get_context("fork"), len(os.sched_getaffinity(0))
+    with context.Pool(cores, _begin, (kernels,), maxtasksperchild=1) as pool:
+        done = pool.imap(_compile, range(len(kernels)), chunksize=1)
+        yield from tqdm(done, "kernels", len(kernels), mininterval=1)
+
+
+def _begin(kernels: Sequence[Kernel]) -> None:
+    """In a forked process, which has all of this without its being pickled."""
+    from xpulab.kernels import compiler
+
+    global _compiled
+    compiler.renumber()
+    _compiled = lambda place: compiler.compiled(kernels[place])  # noqa: E731
+
+
+def _compile(place: int) -> Compiled:
+    return _compiled(place)
+
+
+_compiled: Callable[[int], Compiled]
+
+
+def _known(path: Path, compiler: str) -> dict[str, Compiled]:
+    """What a file has that was made by this compiler."""
+    try:
+        shelf, made_by = unpack(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return shelf if made_by == compiler else {}
+
+
+# --- the host's functions
+
+
+def _stale_libraries() -> Iterator[tuple[Path, bytes]]:
+    """For each level of x86-64 whose library holds other machine code than its functions compile to, the right one."""
+    for level in host.LEVELS:
+        path = host.library_file(level)
+        with tempfile.TemporaryDirectory() as folder:
+            code, library = Path(folder, "host.o"), Path(folder, "host.so")
+            subprocess.run([sys.executable, "-m", "xpulab.kernels.host_compiler", level, str(code)], check=True)
+            # Linkers differ, so that the code before it was linked is compared: its digest is in the library's name.
+            name = f"xpulab-host-{hashlib.sha256(code.read_bytes()).hexdigest()}"
+            if path.exists() and name.encode() in path.read_bytes():
+                continue
+            subprocess.run(["ld", "-shared", "-s", "--build-id=none", "-soname", name, "-o", library, code], check=True)
+            yield path, library.read_bytes()
+
+
+if __name__ == "__main__":
+    main()

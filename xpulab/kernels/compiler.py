@@ -1,0 +1,162 @@
+"""From a kernel to SPIR-V, by numba-dpex: the one module that imports it. Engines do not import this module.
+
+numba-dpex's own `call_kernel` is not used: it says nothing of a failed submission, crashes the process when the
+device's compiler refuses a kernel, compiles a host function for each place that launches one as well, and takes three
+times as long per launch.
+"""
+
+from __future__ import annotations
+
+import dis
+import itertools
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from types import FunctionType
+from typing import Any
+
+import dpctl
+import numba_dpex
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.bytecode import FunctionIdentity
+from numba.core.errors import NumbaError
+from numba.core.registry import cpu_target
+from numba.core.target_extension import target_override
+from numba.extending import intrinsic
+from numba_dpex import kernel_api
+from numba_dpex.core.types import DpctlSyclQueue, USMNdArray
+from numba_dpex.core.types.kernel_api.index_space_ids import NdItemType
+from numba_dpex.core.types.kernel_api.local_accessor import LocalAccessorType
+from numba_dpex.kernel_api.memory_enums import AddressSpace
+
+from xpulab.exceptions import KernelBuildError
+from xpulab.kernels import language
+from xpulab.kernels.catalogue import Compiled
+from xpulab.kernels.language import DeviceFunction, Kernel
+
+__all__ = ["COMPILER", "compiled", "renumber", "warm_up"]
+
+#: What compiles, for the catalogue.
+COMPILER = ", ".join(f"{name} {version(name)}" for name in ("numba-dpex", "numba", "dpcpp-llvm-spirv"))
+
+
+@intrinsic(target="spirv")
+def _fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    return a(a, a, a), lambda context, builder, signature, arguments: builder.fma(*arguments)
+
+
+@intrinsic(target="spirv")
+def _prefetch(typing_context: Any, array: Any, first: Any, size: Any) -> Any:
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        element = {types.float32: "f", types.float64: "d"}[signature.args[0].dtype]
+        data = arguments[0]
+        if not isinstance(signature.args[0], types.CPointer):
+            data = context.make_array(signature.args[0])(context, builder, value=data).data
+        address = builder.gep(data, [arguments[1]])
+        type_ = ir.FunctionType(ir.VoidType(), [address.type, arguments[2].type])
+        name = f"_Z20__spirv_ocl_prefetchPU3AS1K{element}m"
+        function = cgutils.get_or_insert_function(builder.module, type_, name)
+        function.calling_convention = "spir_func"
+        builder.call(function, [address, arguments[2]]).calling_convention = "spir_func"
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64, types.uint64), build
+
+
+_MEANINGS: dict[Callable[..., Any], Any] = {
+    language.fma: _fma,
+    language.prefetch: _prefetch,
+    language.group_barrier: kernel_api.group_barrier,
+    language.PrivateArray: kernel_api.PrivateArray,
+    language.AtomicRef: kernel_api.AtomicRef,
+}
+_FIRST = 100_000  # of the numbers of functions, see `renumber`
+_TYPES = {"f4": types.float32, "f8": types.float64, "i4": types.int32, "i8": types.int64}
+
+
+def compiled(kernel: Kernel) -> Compiled:
+    """Compile a kernel.
+
+    Raises
+    ------
+    KernelBuildError
+        If it does not compile, or holds what numba-dpex would compile to something else than it says.
+    """
+    name, function = kernel.name, _with_meanings(kernel.function)
+    if any(step.opname == "RAISE_VARARGS" for step in dis.get_instructions(function)):
+        raise KernelBuildError(f"{name}: raise and assert only end a work-item, unseen; write an error code instead")
+    signature = types.void(NdItemType(1), *(_type(word) for word in kernel.signature))
+    # Without the first line numba-dpex finds no range(), without the second no index functions, unless its own
+    # call_kernel ran before.
+    cpu_target.target_context.refresh()
+    try:
+        with target_override("spirv"):
+            # The "python" error model would end a work-item, unseen, where it divides by zero.
+            dispatcher = numba_dpex.kernel([signature], error_model="numpy")(function)
+        module = dispatcher.overloads[signature.args].kernel_device_ir_module
+    except NumbaError as error:
+        raise KernelBuildError(f"{name} does not compile: {error}") from error
+    return Compiled(module.kernel_name, kernel.digest, module.kernel_bitcode)
+
+
+@cache
+def warm_up() -> None:
+    """Have numba do what it does but once, so that processes which are forked from this one need not."""
+
+    @language.kernel("f4[]")
+    def fill(item, x):  # type: ignore[no-untyped-def]
+        x[language.index(item.get_global_id(0))] = np.float32(0)
+
+    compiled(fill)
+
+
+def renumber() -> None:
+    """Make the next compilation give the same names in any process; call it once in a process, before the first.
+
+    Numba numbers functions, and the numbers are in the names. A number must not be given twice: two functions of one
+    name would be one.
+    """
+    FunctionIdentity._unique_ids = itertools.count(_FIRST)
+
+
+def _with_meanings(function: Callable[..., Any]) -> FunctionType:
+    """The same function, in which the names of `language` are those of numba-dpex."""
+    assert isinstance(function, FunctionType)
+    code = function.__code__
+    names = {name: _meaning(function.__globals__[name]) for name in code.co_names if name in function.__globals__}
+    return FunctionType(code, names, function.__name__, function.__defaults__, function.__closure__)
+
+
+def _meaning(value: Any) -> Any:
+    if isinstance(value, DeviceFunction):
+        return _device_function(value)
+    return _MEANINGS.get(value, value) if isinstance(value, FunctionType) else value
+
+
+@cache
+def _device_function(function: DeviceFunction) -> Any:
+    return numba_dpex.device_func(_with_meanings(function.function))
+
+
+def _type(word: str) -> Any:
+    """The numba type of an argument, by its word in a signature."""
+    element, kind = _TYPES[word[:2]], word[2:]
+    if kind == "":
+        return element
+    if kind == "*":
+        return types.CPointer(element, addrspace=AddressSpace.GLOBAL.value)
+    queue = DpctlSyclQueue(_queue())
+    if kind == "@":
+        local = LocalAccessorType(1, element)
+        local.queue = queue  # numba-dpex would only take kernels for the default queue
+        return local
+    return USMNdArray(1, layout="C", dtype=element, queue=queue)
+
+
+@cache
+def _queue() -> dpctl.SyclQueue:
+    """Any: the types of arrays name one, the code does not depend on it."""
+    return dpctl.SyclQueue()

@@ -1,0 +1,81 @@
+"""From `host_functions` to machine code, by numba: ``python -m xpulab.kernels.host_compiler x86-64-v3 FILE``.
+
+A process of its own for each level of x86-64, because numba reads once for which processor it writes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from xpulab.kernels.host_functions import FUNCTIONS, HostFunction
+
+__all__ = ["object_code"]
+
+_TRIPLE = "x86_64-unknown-linux-gnu"
+_DTYPES = {"f4": "float32", "f8": "float64", "i4": "int32", "i8": "int64"}
+
+
+def object_code(level: str) -> bytes:
+    """An object file with all functions, for rows of float32 and of float64: ``finish_f4`` and so on.
+
+    Parameters
+    ----------
+    level : str
+        Of x86-64, as LLVM names it.
+    """
+    os.environ.update(NUMBA_CPU_NAME=level, NUMBA_CPU_FEATURES="")
+    import llvmlite.binding as llvm
+    import numba
+
+    numba.config.reload_config()
+    assert level == numba.config.CPU_NAME
+    whole = llvm.parse_assembly("")
+    whole.triple = _TRIPLE
+    for dtype in ("f4", "f8"):
+        for name, declared in FUNCTIONS.items():
+            made = numba.cfunc(_signature(declared, dtype), error_model="numpy")(_compilable(declared, numba.njit))
+            module = llvm.parse_assembly(made.inspect_llvm())
+            for function in module.functions:
+                if function.name == made.native_name:
+                    function.name = f"{name}_{dtype}"
+                elif not function.is_declaration:
+                    function.linkage = "internal"
+            whole.link_in(module)
+    passes = llvm.create_module_pass_manager()
+    passes.add_global_dce_pass()  # what numba makes for callers from Python
+    passes.run(whole)
+    machine = llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=level, opt=3, reloc="pic")
+    return machine.emit_object(whole)
+
+
+def _signature(declared: HostFunction, dtype: str) -> str:
+    """As numba writes it."""
+    words = [_type(word.replace("T", dtype)) for word in declared.signature]
+    return f"{_type(declared.returns) if declared.returns else 'void'}({', '.join(words)})"
+
+
+def _type(word: str) -> str:
+    return f"CPointer({_DTYPES[word[:2]]})" if word.endswith("*") else _DTYPES[word]
+
+
+def _compilable(declared: HostFunction, njit: Callable[..., Any]) -> FunctionType:
+    """The function, in which the names of others are those compiled."""
+    function = declared.function
+    assert isinstance(function, FunctionType)
+    names = {
+        name: njit(error_model="numpy", inline="always")(_compilable(value, njit))
+        if isinstance(value, HostFunction)
+        else value
+        for name, value in function.__globals__.items()
+        if name in function.__code__.co_names
+    }
+    return FunctionType(function.__code__, names, function.__name__)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_bytes(object_code(sys.argv[1]))

@@ -1,0 +1,175 @@
+"""What the host computes between two launches: the source of the machine code that `xpulab.kernels.host` calls.
+
+Each takes pointers, as the words of a kernel's signature say (`T*` is a pointer to numbers of the rows' dtype), and
+indexes them as flat memory. Nothing here allocates or raises, so that the machine code needs neither Python nor numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["FUNCTIONS", "HostFunction"]
+
+
+@dataclass(frozen=True)
+class HostFunction:
+    """A function to be compiled.
+
+    Attributes
+    ----------
+    function : callable
+    signature : tuple of str
+        The words of its arguments, as those of a kernel.
+    returns : str
+        The word of what it returns, or nothing.
+    """
+
+    function: Callable[..., Any]
+    signature: tuple[str, ...]
+    returns: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the Python function itself."""
+        return self.function(*arguments)
+
+
+#: By name.
+FUNCTIONS: dict[str, HostFunction] = {}
+
+
+def _host_function(signature: str) -> Callable[[Callable[..., Any]], HostFunction]:
+    words, _, returns = signature.partition("->")
+
+    def make(function: Callable[..., Any]) -> HostFunction:
+        made = FUNCTIONS[function.__name__] = HostFunction(function, tuple(words.split()), returns.strip())
+        return made
+
+    return make
+
+
+@_host_function("T* T* f8* i8 i8 i8 i8 f8 T*")
+def pack_centers(shift, centers, moved, k, d, tile, anew, rounding, packed):  # type: ignore[no-untyped-def]
+    n_tiles = (k + tile - 1) // tile
+    grouped = d + n_tiles * tile
+    largest = np.float64(0)
+    for f in range(d):
+        packed[f] = shift[f]
+    for j in range(n_tiles * tile):
+        first = grouped + (j // tile) * d * tile + j % tile
+        if j < k:
+            norm = np.float64(0)
+            for f in range(d):
+                c = np.float64(centers[j * d + f])
+                norm += c * c
+                packed[first + f * tile] = -2 * centers[j * d + f]
+            packed[d + j] = norm
+            largest = norm if norm > largest or norm != norm else largest
+        else:
+            packed[d + j] = np.inf
+            for f in range(d):
+                packed[first + f * tile] = 0
+    last = grouped + n_tiles * tile * d
+    farthest = np.float64(0)
+    for j in range(k):
+        packed[last + j] = moved[j]
+        farthest = moved[j] if moved[j] > farthest or moved[j] != moved[j] else farthest
+    packed[last + k] = 2 * largest
+    packed[last + k + 1] = rounding * farthest
+    packed[last + k + 2] = anew
+
+
+@_host_function("f8* T* i8 i8 f8* f8*")
+def widen_moved(before, centers, k, d, steps, moved):  # type: ignore[no-untyped-def]
+    longest = np.float64(0)
+    next_longest = np.float64(0)
+    for j in range(k):
+        square = np.float64(0)
+        for f in range(d):
+            step = np.float64(centers[j * d + f]) - before[j * d + f]
+            square += step * step
+            before[j * d + f] = centers[j * d + f]
+        steps[j] = np.sqrt(square)
+        if not steps[j] <= longest:
+            next_longest = longest
+            longest = steps[j]
+        elif not steps[j] <= next_longest:
+            next_longest = steps[j]
+    seen = False
+    for j in range(k):
+        alone = steps[j] == longest and not seen
+        seen = seen or alone
+        moved[j] += (steps[j] + (next_longest if alone else longest)) * (1 + 1e-9)
+
+
+@_host_function("T* i8 i8 i8 i8 f8* -> f8")
+def add_partial_sums(partial, workers, width, k, columns, sums):  # type: ignore[no-untyped-def]
+    for worker in range(workers):
+        for j in range(k):
+            first = (worker * k + j) * 2 * width
+            for f in range(columns):
+                sums[j * columns + f] += np.float64(partial[first + f]) + np.float64(partial[first + width + f])
+    changes = np.float64(0)
+    for worker in range(workers):
+        changes += partial[workers * k * 2 * width + worker]
+    return changes
+
+
+@_host_function("i4* T* i8 f8* i8 f8*")
+def add_columns(columns, values, n, middle, squared, totals):  # type: ignore[no-untyped-def]
+    for i in range(n):
+        column = columns[i]
+        value = np.float64(values[i])
+        totals[column] += (value - 2 * middle[column]) * value if squared != 0 else value
+
+
+@_host_function("i4* T* i8 i8*")
+def count_positive(labels, weights, n, counts):  # type: ignore[no-untyped-def]
+    for i in range(n):
+        if weights[i] > 0:
+            counts[labels[i]] += 1
+
+
+@_host_function("f8 f8* T* i8 i8 -> f8")
+def inertia_of_sums(squares, totals, centers, k, d):  # type: ignore[no-untyped-def]
+    inertia = squares
+    for j in range(k):
+        cross = np.float64(0)
+        norm = np.float64(0)
+        for f in range(d):
+            c = np.float64(centers[j * d + f])
+            cross += totals[j * (d + 1) + f] * c
+            norm += c * c
+        inertia += totals[j * (d + 1) + d] * norm - 2 * cross
+    return max(np.float64(0), inertia)
+
+
+@_host_function("f8* T* i8 i8 T* -> f8")
+def move_centers(totals, centers, k, d, moved):  # type: ignore[no-untyped-def]
+    heaviest = 0
+    for j in range(1, k):
+        if totals[j * (d + 1) + d] > totals[heaviest * (d + 1) + d]:
+            heaviest = j
+    shift = np.float64(0)
+    for j in range(k):
+        source = j if totals[j * (d + 1) + d] > 0 else heaviest
+        weight = totals[source * (d + 1) + d]
+        divisor = weight if source <= j and weight > 0 else np.float64(1)
+        for f in range(d):
+            moved[j * d + f] = totals[source * (d + 1) + f] / divisor
+            step = np.float64(moved[j * d + f]) - np.float64(centers[j * d + f])
+            shift += step * step
+    return shift
+
+
+@_host_function("f8 f8* T* i8 i8 T* f8*")
+def finish(squares, totals, centers, k, d, moved, ended):  # type: ignore[no-untyped-def]
+    ended[0] = inertia_of_sums(squares, totals, centers, k, d)
+    ended[1] = -1
+    for j in range(k):
+        if totals[j * (d + 1) + d] == 0:
+            return
+    ended[1] = move_centers(totals, centers, k, d, moved)
