@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -16,7 +17,10 @@ from traitlets.config import Config
 import xpulab
 from xpulab.cells import CellInterrupted, CellOutput, run_cell
 from xpulab.deploy import cluster as registry
+from xpulab.engine.advice import EXAMPLE
 from xpulab.exceptions import EngineError, EngineStuckError, NoClusterError, UsageError
+
+WITH_NUMBA_DPEX = sys.version_info < (3, 12)  # and with dpctl.tensor, which dpnp has from then on
 
 
 def test_ranks_that_say_the_same_say_it_once() -> None:
@@ -79,6 +83,54 @@ class TestOnEngines:
         assert output.values[1]["a"][0].tolist() == [0, 1, 2]
         with pytest.raises(EngineError, match=r"--out nothing: .* there is no variable 'nothing'"):
             run_cell(self.pair, "1", out="nothing")
+
+    def test_arrays_of_the_tensor_module_come_back_as_numpy_too(self) -> None:
+        module = "dpctl.tensor" if WITH_NUMBA_DPEX else "dpnp.tensor"
+        output = run_cell(self.pair, f"import {module} as tensor\nrow = tensor.arange(3) + rank", out="row")
+        assert output.values is not None
+        assert [type(row) for row in output.values] == [np.ndarray] * 2
+        assert [row.tolist() for row in output.values] == [[0, 1, 2], [1, 2, 3]]
+
+    def test_the_example_of_a_kernel_in_opencl_c_runs_as_it_is(self) -> None:
+        assert self.said(EXAMPLE) == f"[0-1] the sum is {2.0 * sum(range(1000))}\n"
+        output = run_cell(self.pair, "x", out="x")
+        assert output.values is not None
+        for x in output.values:
+            np.testing.assert_array_equal(x, 2 * np.arange(1000, dtype=np.float32))
+
+    @pytest.mark.skipif(WITH_NUMBA_DPEX, reason="numba-dpex is installed on Python 3.10 and 3.11")
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "import numba_dpex as ndpx",
+            "from numba_dpex import kernel_api as kapi",
+            "import numba_dpex.kernel_api",
+            "def late():\n    import numba_dpex\nlate()",
+        ],
+    )
+    def test_an_import_of_numba_dpex_says_what_to_do_instead(self, source: str) -> None:
+        with pytest.raises(EngineError, match="of 2 engines raised ModuleNotFoundError") as caught:
+            run_cell(self.pair, source)
+        message = str(caught.value)
+        assert message.count("ModuleNotFoundError: No module named 'numba_dpex'") == 1
+        assert "Write the kernel in OpenCL C, which dpctl compiles" in message
+        assert "%xpu_cluster start --devices opencl:gpu" in message
+        assert message.rstrip("\n").endswith(f"This cell runs as it is:\n\n%%xpu\n{EXAMPLE}".rstrip("\n"))
+
+    @pytest.mark.skipif(WITH_NUMBA_DPEX, reason="dpctl has dpctl.tensor on Python 3.10 and 3.11")
+    @pytest.mark.parametrize("source", ["import dpctl.tensor as dpt", "from dpctl import tensor"])
+    def test_an_import_of_dpctl_tensor_says_who_has_it(self, source: str) -> None:
+        with pytest.raises(EngineError, match=r"from Python 3\.12 on dpnp has it: import dpnp\.tensor"):
+            run_cell(self.pair, source)
+
+    def test_other_failed_imports_get_no_advice(self) -> None:
+        with pytest.raises(EngineError, match=r"No module named 'numba_dpexy'\n*$"):
+            run_cell(self.pair, "import numba_dpexy")
+
+    def test_a_program_that_the_compiler_refuses_says_more_than_its_name(self) -> None:
+        source = "from dpctl.program import create_program_from_source as build\nbuild(queue, 'kernel void a(')"
+        with pytest.raises(EngineError, match=r"SyclProgramCompilationError\n.* there is a mistake in the source"):
+            run_cell(self.pair, source)
 
     def test_some_ranks_alone_and_their_collectives_wait_for_nobody(self) -> None:
         assert self.said("comm.allreduce(10), comm.rank, rank, size", ranks=[1]) == "[1] (10, 0, 1, 2)\n"
@@ -151,6 +203,15 @@ class TestOnEngines:
 
 
 @pytest.mark.cluster
+def test_engines_import_no_library_of_arrays_until_a_cell_does() -> None:
+    libraries = ("dpnp", "dpctl.tensor", "dpnp.tensor", "numba_dpex", "numba")
+    source = f"import sys\nloaded = [name for name in {libraries} if name in sys.modules]"
+    with xpulab.XPUCluster(1, timeout=60) as cluster:
+        assert run_cell(cluster, "mine = {'a': [1, None]}", out="mine").values == [{"a": [1, None]}]
+        assert run_cell(cluster, source, out="loaded").values == [[]]
+
+
+@pytest.mark.cluster
 def test_a_call_that_cannot_be_left_costs_a_restart_and_says_so() -> None:
     with xpulab.XPUCluster(1, timeout=60) as cluster:
         timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
@@ -179,7 +240,9 @@ def test_the_magic(
     shown = shell.run_line_magic("xpu_cluster", "last --output")
     assert shell.display_formatter.format(shown)[0]["text/plain"] == "[0] 0\n[1] 1"
     assert shell.run_cell_magic("xpu", "-h", "1") is None
-    assert "usage: %%xpu [-h] [--ranks R,R] [--out NAME]" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "usage: %%xpu [-h] [--ranks R,R] [--out NAME]" in shown
+    assert "A kernel of your own is OpenCL C" in " ".join(shown.split())
     for line, words in [
         ("--ranks x", "received 'x', expected whole numbers such as 0,2 or 0-3"),
         ("--out 1x", "received '1x', expected the name of a variable"),

@@ -57,7 +57,8 @@ class XPUMagics(Magics):
         """Run the cell on every engine: ``%%xpu [--ranks 0,2] [--out name]``.
 
         The cell finds ``comm`` (mpi4py's communicator), ``rank``, ``size``, ``device`` and ``queue`` (dpctl's), and the
-        variables of the cells before it. Its output is marked with the ranks that say it.
+        variables of the cells before it. Its output is marked with the ranks that say it. A kernel of your own is
+        OpenCL C, which ``dpctl.program`` compiles; on Python 3.10 and 3.11 it can be Python, which numba-dpex compiles.
 
         ``--ranks 0,2`` or ``--ranks 0-3``: run it on these alone; ``comm`` is then theirs, and counts them from 0.
 
@@ -218,7 +219,8 @@ def _cell_parser() -> Parser:
         prog="%%xpu",
         description=(
             "Run the cell on every engine. It finds comm (mpi4py's), rank, size, device and queue (dpctl's), and the "
-            "variables of the cells before it; its output is marked with the ranks."
+            "variables of the cells before it; its output is marked with the ranks. A kernel of your own is OpenCL C, "
+            "which dpctl.program compiles; on Python 3.10 and 3.11 it can be Python, which numba-dpex compiles."
         ),
     )
     parser.add_argument(

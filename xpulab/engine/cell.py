@@ -6,16 +6,16 @@ import ast
 import contextlib
 import io
 import linecache
+import sys
 import traceback
 from typing import Any
 
 import cloudpickle
 import dpctl
-import dpctl.tensor as dpt
-import dpnp
 from IPython.lib.pretty import pretty
 from mpi4py import MPI
 
+from xpulab.engine.advice import advice
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Engine, Task, task, users_code
 from xpulab.engine.interruptible import Intracomm, watched_by
@@ -23,6 +23,10 @@ from xpulab.engine.interruptible import Intracomm, watched_by
 __all__ = ["Transcript", "run"]
 
 _KEPT = 1_000_000  # characters of a cell's output; a loop that prints must not fill the memory
+
+#: Modules that have an `asnumpy` -> the class of arrays that it takes. A module is there only after a cell imported it;
+#: of the last two, each dpctl has one.
+_DEVICE_ARRAYS = {"dpnp": "ndarray", "dpnp.tensor": "usm_ndarray", "dpctl.tensor": "usm_ndarray"}
 
 
 class Transcript(io.TextIOBase):
@@ -160,10 +164,10 @@ class _Pickler(cloudpickle.Pickler):
     """Arrays on the device become NumPy arrays: the notebook has neither dpnp nor dpctl."""
 
     def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, dpnp.ndarray):
-            return dpnp.asnumpy(thing).__reduce__()
-        if isinstance(thing, dpt.usm_ndarray):
-            return dpt.asnumpy(thing).__reduce__()
+        for name, array in _DEVICE_ARRAYS.items():
+            module = sys.modules.get(name)
+            if module is not None and isinstance(thing, getattr(module, array)):
+                return module.asnumpy(thing).__reduce__()
         return super().reducer_override(thing)
 
 
@@ -176,7 +180,7 @@ def _dumps(namespace: dict[str, Any], name: str) -> bytes:
 
 
 def _described(error: BaseException, name: str) -> dict[str, str]:
-    """The error, with its traceback from the cell on."""
+    """The error, with its traceback from the cell on, and what to type instead where that is known."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != name:
         trace = trace.tb_next
@@ -185,7 +189,7 @@ def _described(error: BaseException, name: str) -> dict[str, str]:
         "type": type(error).__name__,
         "module": type(error).__module__,
         "message": str(error),
-        "traceback": "".join(lines),
+        "traceback": "".join(lines) + advice(error),
         "at": _place(trace, name),
     }
 

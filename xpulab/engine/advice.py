@@ -1,0 +1,74 @@
+"""What to type instead, for errors of a cell whose own message does not say it."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["EXAMPLE", "advice"]
+
+#: A kernel of a user's own, as the whole of a cell. A test runs it.
+EXAMPLE = '''\
+import ctypes
+
+import dpnp
+from dpctl.memory import as_usm_memory
+from dpctl.program import create_program_from_source
+
+source = """
+kernel void scale(global float *x, const float factor, const long n) {
+    const long i = get_global_id(0);
+    if (i < n)
+        x[i] *= factor;
+}
+"""
+scale = create_program_from_source(queue, source).get_sycl_kernel("scale")
+x = dpnp.arange(1000, dtype="float32")
+queue.wait()  # until dpnp has filled x
+arguments = [as_usm_memory(x), ctypes.c_float(2), ctypes.c_int64(x.size)]
+queue.submit(scale, arguments, [1024])  # work-items: x.size, padded to a multiple of 256
+queue.wait()
+print("the sum is", float(x.sum()))
+'''
+
+_TAKERS = (
+    "Devices of an OpenCL driver take OpenCL C, those of the Level Zero driver do not. To use a GPU by its OpenCL "
+    "driver, type %xpu_cluster stop, and then %xpu_cluster start --devices opencl:gpu"
+)
+_PYTHON = ".".join(map(str, sys.version_info[:2]))
+_NO_NUMBA_DPEX = f"""\
+numba-dpex is for Python 3.10 and 3.11, and this is {_PYTHON}. Write the kernel in OpenCL C, which dpctl compiles.
+{_TAKERS}.
+notebooks/05_your_own_algorithm.ipynb explains how to write one. This cell runs as it is:
+
+%%xpu
+{EXAMPLE}"""
+_NO_DPCTL_TENSOR = "dpctl.tensor is for Python 3.10 and 3.11; from Python 3.12 on dpnp has it: import dpnp.tensor\n"
+_NOT_COMPILED = (
+    f"The device's compiler refused the program, and dpctl does not pass on why. {_TAKERS}. Where the device takes "
+    "OpenCL C, there is a mistake in the source.\n"
+)
+
+
+def advice(error: BaseException) -> str:
+    """What the user can do about an error, or nothing.
+
+    Parameters
+    ----------
+    error : BaseException
+        What a cell raised.
+
+    Returns
+    -------
+    str
+        Lines that follow its traceback.
+    """
+    if type(error).__name__ == "SyclProgramCompilationError":
+        return _NOT_COMPILED
+    if isinstance(error, ImportError) and sys.version_info >= (3, 12):
+        # "from package import module" has the module in name_from.
+        missing = ".".join(filter(None, (error.name, error.name_from)))
+        if missing.split(".")[0] == "numba_dpex":
+            return _NO_NUMBA_DPEX
+        if missing.startswith("dpctl.tensor"):
+            return _NO_DPCTL_TENSOR
+    return ""
