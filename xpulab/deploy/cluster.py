@@ -186,15 +186,16 @@ class XPUCluster(Displayed):
         begun = time.monotonic()
         with progress.open(progress.TaskReport("xpulab: start the cluster")) as handle:
             say = _teller(handle)
-            say("looking for devices")
-            self._plan = self._make_plan(probe())
-            n = len(self._plan.ranks)
-            handle.report.title, handle.report.total = f"xpulab: start {n} engine{'s' * (n > 1)}", n
-            for warning in self._plan.warnings:
-                _warn(warning)
-            self._processes = processes = Launched(self._plan, self._owner, self.name, silence=self.silence)
+            say("starting the controller, and looking for devices")
+            self._processes = processes = Launched(self._owner, self.name, silence=self.silence)
             try:
-                processes.start(self.timeout, say)
+                processes.start_controller()  # it takes as long as the drivers to answer
+                self._plan = self._make_plan(probe())
+                n = len(self._plan.ranks)
+                handle.report.title, handle.report.total = f"xpulab: start {n} engine{'s' * (n > 1)}", n
+                for warning in self._plan.warnings:
+                    _warn(warning)
+                processes.start(self._plan, self.timeout, say)
                 self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
                 self._board = Board.open(self.facts[0]["board"])
                 processes.watch([fact["pid"] for fact in self.facts])

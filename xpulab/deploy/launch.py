@@ -1,7 +1,7 @@
 """Start and stop the processes of a cluster: ipyparallel's controller, and one engine a rank through mpiexec.
 
-Nothing here knows what the engines compute. The settings that make a start quick are gathered in `settings`, a pure
-function, so that a test reads them without starting anything.
+Nothing here knows what the engines compute. The settings that make a start quick are gathered in `controller_settings`
+and `engine_settings`, which start nothing.
 """
 
 from __future__ import annotations
@@ -33,26 +33,21 @@ from xpulab.deploy.record import Record, identity, runs
 from xpulab.exceptions import ClusterError, ClusterStartError
 from xpulab.owner import RECORD
 
-__all__ = ["Launched", "Processes", "settings"]
+__all__ = ["Launched", "Processes", "controller_settings", "engine_settings"]
 
 _STOP_GRACE = 3.0  # seconds that a process has to be gone
 
 
-def settings(plan: Plan, folder: Path, owner: int) -> Config:
-    """ipyparallel's settings for a local cluster.
+def controller_settings(folder: Path, owner: int) -> Config:
+    """ipyparallel's settings for the controller of a local cluster, which do not depend on where engines go.
 
     Parameters
     ----------
-    plan : Plan
-        One placement a rank.
     folder : pathlib.Path
         Private folder of the cluster: connection files and logs.
     owner : int
         Process with which the cluster ends unless it is detached; 0 for none.
     """
-    ranks = [
-        {"environment": plan.environment(p.rank), "cores": list(p.cores), "selector": p.selector} for p in plan.ranks
-    ]
     config = Config()
     config.Cluster.load_profile = False
     # The engines import their packages while the controller starts, and then wait for its connection file.
@@ -76,6 +71,23 @@ def settings(plan: Plan, folder: Path, owner: int) -> Config:
         "--IPController.db_class=NoDB",
     ]
     config.LocalControllerLauncher.environment = {"XPULAB_OWNER": str(owner), "XPULAB_FOLDER": str(folder)}
+    return config
+
+
+def engine_settings(plan: Plan, folder: Path, owner: int) -> Config:
+    """ipyparallel's settings for the engines of a local cluster.
+
+    Parameters
+    ----------
+    plan : Plan
+        One placement a rank.
+    folder, owner
+        As for `controller_settings`.
+    """
+    ranks = [
+        {"environment": plan.environment(p.rank), "cores": list(p.cores), "selector": p.selector} for p in plan.ranks
+    ]
+    config = Config()
     config.MPIEngineSetLauncher.mpi_cmd = [str(oneapi.mpiexec())]
     config.MPIEngineSetLauncher.mpi_args = list(oneapi.MPIEXEC_ARGUMENTS)
     config.MPIEngineSetLauncher.engine_cmd = [sys.executable, "-m", "xpulab.engine"]
@@ -304,7 +316,6 @@ class Launched(Processes):
 
     Parameters
     ----------
-    plan : Plan
     owner : int
         Process with which all of them end unless it detaches them; 0 for none.
     name : str, optional
@@ -313,17 +324,16 @@ class Launched(Processes):
         Seconds that an engine may stand still while it starts.
     """
 
-    def __init__(self, plan: Plan, owner: int, name: str | None = None, *, silence: float) -> None:
+    def __init__(self, owner: int, name: str | None = None, *, silence: float) -> None:
         super().__init__(Record.create(name, owner, xpulab.__version__))
-        self._n = len(plan.ranks)
+        self._owner = owner
         self._silence = silence
         self._looked = 0.0  # when, for ranks that are lost while they start
         self._odd: dict[tuple[int, str], float] = {}  # pid and state -> since when
         self._cluster = ipp.Cluster(
-            n=self._n,
             engines=_Engines,
             controller=_Controller,
-            config=settings(plan, self.folder, owner),
+            config=controller_settings(self.folder, owner),
             profile_dir=str(self.folder),
             load_profile=False,
             log=_SILENT,
@@ -332,8 +342,14 @@ class Launched(Processes):
             shutdown_atexit=False,
         )
 
-    def start(self, timeout: float, progress: Callable[[str], None]) -> None:
-        """Start everything and wait until every rank answers.
+    def start_controller(self) -> None:
+        """Start the controller, and do not wait for it; `start` may then find it ready."""
+        self._cluster.start_controller_sync()
+        pid = self._cluster.controller.process.pid
+        self._watched["controller"] = (pid, os.pidfd_open(pid))
+
+    def start(self, plan: Plan, timeout: float, progress: Callable[[str], None]) -> None:
+        """Start the engines, and wait until every rank answers.
 
         Raises
         ------
@@ -341,13 +357,13 @@ class Launched(Processes):
             With the words of mpiexec and of the engines; nothing is left running.
         """
         deadline = time.monotonic() + timeout
-        n = self._n
+        n = len(plan.ranks)
         try:
-            progress("starting the controller and mpiexec")
-            self._cluster.start_controller_sync()
+            progress("starting mpiexec and the engines")
+            self._cluster.update_config(engine_settings(plan, self.folder, self._owner))
             self._cluster.start_engines_sync(n)
-            for name, launcher in (("controller", self._cluster.controller), ("mpiexec", self._cluster.engine_set)):
-                self._watched[name] = (launcher.process.pid, os.pidfd_open(launcher.process.pid))
+            pid = self._cluster.engine_set.process.pid
+            self._watched["mpiexec"] = (pid, os.pidfd_open(pid))
             self._connect(deadline)
             known = -1
             while len(self.client.ids) < n:
