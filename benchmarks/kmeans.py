@@ -6,8 +6,9 @@
     python benchmarks/kmeans.py --details             # k-means++, predict, a small fit, one engine against two
     python benchmarks/kmeans.py --quick               # a few seconds: does it work
 
-Peers that do not go with xpulab's versions get environments of their own, made at the first run in the user's cache
-folder. One that cannot be installed is named with the reason.
+``--systems xpulab,xpulab@/path/to/python,xpulab@/path/to/python:/another/clone`` puts xpulab beside itself on another
+Python, or beside another state of it. Peers that do not go with xpulab's versions get environments of their own, made
+at the first run in the user's cache folder. One that cannot be installed is named with the reason.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ def rows_of(case: Case) -> np.ndarray:
 
 def python_for(system: str) -> str:
     """The interpreter that has the system; makes its environment if there is none."""
+    if "@" in system:
+        return system.partition("@")[2].partition(":")[0]
     packages = ENVIRONMENTS.get(system)
     if packages is None:
         return sys.executable
@@ -107,13 +110,16 @@ class System:
         environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
         for variable in ("OMP", "MKL", "OPENBLAS", "NUMBA"):
             environment[f"{variable}_NUM_THREADS"] = str(len(cores))
+        clone = name.partition("@")[2].partition(":")[2]
+        if clone:
+            environment["PYTHONPATH"] = clone  # for this process; its engines begin in the current folder
         self.process = subprocess.Popen(
             [
-                python_for(name), str(HERE / "peers.py"), "--system", name, "--rows", files["rows"],
+                python_for(name), str(HERE / "peers.py"), "--system", name.partition("@")[0], "--rows", files["rows"],
                 "--start", files["start"], "--iterations", str(iterations),
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            cwd=clone or None, preexec_fn=lambda: os.sched_setaffinity(0, cores),
         )  # fmt: skip
         self.answer()
 
@@ -176,33 +182,29 @@ def limit(cores: list[int]) -> dict[str, float]:
 
 
 def multiply_add(task: Any, dtype: str) -> float:
-    from numba_dpex.kernel_api import PrivateArray
+    import numpy as np
+    from dpctl.program import create_program_from_source
 
-    from xpulab.kernels.launch import fma, index, launch
-
-    number, chains, steps, groups = np.dtype(dtype).type, 12, 20_000, 64
-
-    def chain(item, out, a, b):  # type: ignore[no-untyped-def]
-        x = PrivateArray(12, number)
-        for j in range(12):
-            x[j] = a * number(j)
-        for _ in range(20_000):
-            for j in range(12):
-                x[j] = fma(x[j], b, a)
-        total = x[0]
-        for j in range(1, 12):
-            total += x[j]
-        out[index(item.get_global_id(0))] = total
-
-    out = task.device.empty(groups * 16, dtype)
+    chains, steps, groups, size, queue = 12, 20_000, 64, 16, task.device.queue
+    number = {"float32": "float", "float64": "double"}[dtype]
+    source = f"""
+        __kernel void chain(__global {number} *out, {number} a, {number} b) {{
+            {number} x[{chains}], total = 0;
+            for (int j = 0; j < {chains}; j++) x[j] = a * j;
+            for (int i = 0; i < {steps}; i++)
+                for (int j = 0; j < {chains}; j++) x[j] = fma(x[j], b, a);
+            for (int j = 0; j < {chains}; j++) total += x[j];
+            out[get_global_id(0)] = total;
+        }}"""
+    kernel = create_program_from_source(queue, source).get_sycl_kernel("chain")
+    out, ctype = task.device.empty(groups * size, dtype), np.ctypeslib.as_ctypes_type(np.dtype(dtype))
     best = np.inf
     for _ in range(5):
         task.comm.allgather(0)
-        task.device.kernel_seconds = 0.0
-        launch(task.device, chain, groups, 16, out, number(0.1), number(0.5))
-        task.device.wait()
-        best = min(best, task.device.kernel_seconds)
-    return 2 * groups * 16 * chains * steps / best / 1e9
+        event = queue.submit(kernel, [out.memory, ctype(0.1), ctype(0.5)], [groups * size], [size])
+        event.wait()
+        best = min(best, (event.profiling_info_end - event.profiling_info_start) * 1e-9)
+    return 2 * groups * size * chains * steps / best / 1e9
 
 
 def table(case: Case, limits: dict[str, float]) -> str:
