@@ -66,7 +66,8 @@ class Demo(Displayed):
     inertia, n_iter : tuple
         Of xpulab and of scikit-learn, in this order.
     seconds : tuple of three floats
-        Of xpulab the first time, when it may have to compile, of xpulab again, and of scikit-learn.
+        Of xpulab the first time, when the device's driver may have to finish kernels, of xpulab again, and of
+        scikit-learn.
     same_labels : float
         Part of the pixels that have the same colour in both.
     """
@@ -110,7 +111,7 @@ class Demo(Displayed):
         ours, theirs = zip(self.n_iter, self.inertia, strict=True)
         names = (
             (f"xpulab, {len(self.report.engines)} engines, transfer included", ours),
-            ("the same again, with nothing to compile", ours),
+            ("the same again, with every kernel ready", ours),
             ("scikit-learn, in this process", theirs),
         )
         return [
