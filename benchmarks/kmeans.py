@@ -190,7 +190,8 @@ def multiply_add(task: Any, dtype: str) -> float:
     source = f"""
         __kernel void chain(__global {number} *out, {number} a, {number} b) {{
             {number} x[{chains}], total = 0;
-            for (int j = 0; j < {chains}; j++) x[j] = a * j;
+            // Of each work-item another number: what is the same for all, the compiler computes once.
+            for (int j = 0; j < {chains}; j++) x[j] = a * j + get_global_id(0);
             for (int i = 0; i < {steps}; i++)
                 for (int j = 0; j < {chains}; j++) x[j] = fma(x[j], b, a);
             for (int j = 0; j < {chains}; j++) total += x[j];

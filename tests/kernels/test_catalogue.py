@@ -16,7 +16,7 @@ import samples
 import xpulab
 from xpulab.exceptions import KernelBuildError
 from xpulab.kernels import catalogue, host, language
-from xpulab.kernels.build import kernels_of
+from xpulab.kernels.build import PYTHON, kernels_of
 from xpulab.kernels.catalogue import COMMAND, Compiled, find, pack, shelf_file, unpack
 from xpulab.kernels.host_functions import FUNCTIONS
 from xpulab.kernels.language import Kernel, kernel
@@ -46,12 +46,20 @@ def test_every_kernel_is_in_the_catalogue_as_its_source_is_now(package: str) -> 
 @pytest.mark.parametrize(("package", "count"), [("xpulab.kernels", 6), ("tests.kernels", 3)])
 def test_a_sample_compiles_to_what_is_in_the_catalogue(package: str, count: int) -> None:
     """Another sample each time, byte for byte; and the host's functions."""
-    pytest.importorskip("numba_dpex")
-    if sys.version_info[:2] != (3, 11):
-        pytest.skip("numba compiles bytecode, which differs between Pythons; the catalogue is made with 3.11")
+    if sys.version_info[:2] != PYTHON:
+        pytest.skip("numba compiles bytecode, which differs between Pythons")
     command = [sys.executable, "-m", "xpulab.kernels.build", "--check", str(count), package]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_another_python_is_told_which_one_compiles() -> None:
+    command = [sys.executable, "-m", "xpulab.kernels.build", "--check", "0", "tests.kernels"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if sys.version_info[:2] == PYTHON:
+        assert done.returncode == 0, done.stderr
+    else:
+        assert "kernels are compiled with Python 3.11, and this is" in done.stderr
 
 
 def test_the_catalogue_is_small() -> None:

@@ -28,8 +28,9 @@ from xpulab.kernels import host
 from xpulab.kernels.catalogue import COMMAND, SUFFIX, Compiled, find, pack, shelf_file, unpack
 from xpulab.kernels.language import Kernel
 
-__all__ = ["build", "check", "compile_all", "kernels_of", "main"]
+__all__ = ["PYTHON", "build", "check", "compile_all", "kernels_of", "main"]
 
+PYTHON = (3, 11)  # that compiles the catalogue
 _PACKAGE = "xpulab.kernels"
 
 
@@ -40,6 +41,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--all", action="store_true", help="compile also what has not changed")
     parser.add_argument("--check", type=int, metavar="N", help="change nothing; compile N kernels anew, and compare")
     options = parser.parse_args(arguments)
+    if sys.version_info[:2] != PYTHON:
+        # Numba compiles bytecode, which differs between Pythons; numba-dpex is for none that is later.
+        sys.exit("kernels are compiled with Python {}.{}, and this is {}.{}".format(*PYTHON, *sys.version_info[:2]))
     for package in options.packages:
         if options.check is None:
             build(package, options.all)
