@@ -276,7 +276,7 @@ def mpiexec() -> Path:
     raise OneAPIError(
         "mpiexec was not found in "
         + ", ".join(map(str, folders))
-        + f'; type: {sys.executable} -m pip install --force-reinstall "impi-rt>=2021.13,<2021.17"'
+        + f'; type: {sys.executable} -m pip install --force-reinstall "impi-rt>=2021.17,<2021.18"'
     )
 
 

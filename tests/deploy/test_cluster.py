@@ -117,7 +117,7 @@ def test_more_engines_than_cores_warn_or_are_refused(monkeypatch: pytest.MonkeyP
     def reached(*_: Any, **__: Any) -> None:
         raise Reached
 
-    monkeypatch.setattr("xpulab.deploy.cluster.Launched", reached)  # tests with the `cluster` fixture start some
+    monkeypatch.setattr("xpulab.deploy.cluster.Launched.start", reached)  # tests with the `cluster` fixture start some
     n = len(os.sched_getaffinity(0)) + 1
     with pytest.warns(OversubscribedWarning, match="share"), pytest.raises(Reached):
         xpulab.XPUCluster(n, timeout=60).start()
