@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 from xpulab.board import PHASES, Board, new_task_number
 
 
@@ -30,6 +32,26 @@ def test_more_requests_than_slots_still_reach_the_last_task() -> None:
     task = new_task_number()
     board.cancel(task)
     assert board.cancelled(task)
+
+
+def test_two_clients_that_cancel_at_once_take_two_slots() -> None:
+    board = Board.create(1)
+    other = Board.open(board.path)
+    with board._block.claimed():  # it has seen that the first slot is free, and is about to write there
+        second = threading.Thread(target=other.cancel, args=(22,))
+        second.start()
+        second.join(0.02)
+        board._cancelled[0] = 11
+    second.join()
+    assert board.cancelled(11)
+    assert board.cancelled(22)
+
+
+def test_a_client_that_is_stopped_while_it_cancels_does_not_hold_up_others() -> None:
+    board = Board.create(1)
+    with board._block.claimed():
+        Board.open(board.path).cancel(22)
+        assert board.cancelled(22)
 
 
 def test_a_failure_is_of_one_task() -> None:

@@ -88,6 +88,9 @@ def test_who_is_not_heard_of_is_said_with_what_will_happen(monkeypatch: pytest.M
     assert said({1: 7.2}, False).startswith(one + "the call ends; interrupt")
     assert "any engine for 8 s" in said({0: 6, 1: 8}, True)
     assert "After 300 s" in said({0: 6, 1: 8}, True)
+    call.cluster.size = 1  # type: ignore[misc]
+    assert "any engine for 7 s" in said({0: 7}, True)
+    assert "After 30 s" in said({0: 7}, True)
 
 
 FIT = {"name": b"KMeans.fit", "task": 5, "run": 1, "inertia": 9.0, "center_shift": 0.1, "rows": 50, "total": 2.0}

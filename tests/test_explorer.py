@@ -227,6 +227,39 @@ def test_what_cannot_be_is_refused_and_changes_nothing(pair: xpulab.XPUCluster) 
     assert explorer.picture().counts is before
 
 
+def test_more_counters_than_32_bits_reach_are_refused_early(
+    pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pair.scatter(groups())
+    explorer = Explorer(rows, 1, shape=(2, 3))
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("something was sent to the engines")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(xpulab.XPUCluster, "_exchange", never)
+        with pytest.raises(ValueError, match=r"k=8 with shape=\(20000, 20000\) is 3,200,000,000 counters.*: k=5, or a"):
+            Explorer(rows, shape=(20_000, 20_000))
+        explorer.shape = (40_000, 40_000)
+        with pytest.raises(ValueError, match=r"k=2 with shape=\(40000, 40000\) .* at most 2,147,483,616: k=1, or a"):
+            explorer.k = 2
+    explorer.shape = (2, 3)
+    explorer.step()
+    assert explorer.picture().counts.shape == (1, 2, 3)
+
+
+def test_rows_that_someone_else_freed_are_not_looked_at_any_more(pair: xpulab.XPUCluster) -> None:
+    # Their memory is a block of that one's process, who may put other rows into it.
+    rows = pair.scatter(np.repeat(groups(), 100, axis=0))
+    explorer, part = Explorer(rows, 3), Explorer(rows, 3, points=500)
+    held = sum(engine.device_bytes or 0 for engine in pair.status().engines)
+    pair._exchange("release", {"handles": [rows.id]}, None)
+    assert sum(engine.device_bytes or 0 for engine in pair.status().engines) <= held - rows.nbytes
+    for look in (explorer, part):
+        with pytest.raises(xpulab.exceptions.HandleError, match="gone from the engines"):
+            look.step()
+
+
 def test_a_change_that_is_cut_off_can_be_made_good(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     explorer = Explorer(pair.scatter(groups()), 4)
     counts, centers = explorer.picture().counts, explorer.centers

@@ -118,7 +118,8 @@ class Board:
     def cancel(self, task: int) -> None:
         """Ask for the end of a task that runs or waits; it ends at its next reduction, on all ranks together."""
         slots = self._cancelled
-        slots[int(np.argmin(slots != 0)) if (slots == 0).any() else task % _CANCELLED] = task
+        with self._block.claimed():  # another client would take the same free slot
+            slots[int(np.argmin(slots != 0)) if (slots == 0).any() else task % _CANCELLED] = task
 
     def cancelled(self, task: int) -> bool:
         """Whether the end of this task was asked for."""

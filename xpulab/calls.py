@@ -19,7 +19,7 @@ from xpulab.checkpoint import Checkpoint
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.probe import core_ranges
-from xpulab.deploy.silence import ALL
+from xpulab.deploy.silence import most_silence
 from xpulab.deploy.waiting import told_of_waiting
 from xpulab.exceptions import EngineLostError
 from xpulab.rendering import format_seconds
@@ -169,7 +169,7 @@ class Call:
             return ""
         everyone = len(unheard) == cluster.size
         who = "any engine" if everyone else f"rank {core_ranges(sorted(unheard))}"
-        limit = cluster.silence * (ALL if everyone else 1)
+        limit = most_silence(cluster.silence, len(unheard), cluster.size)
         again = "the cluster starts new engines, and sends the rows again" if self._recovers else "the call ends"
         return (
             f"nothing was heard of {who} for {max(unheard.values()):.0f} s: stopped, asleep, or stuck in a driver? "

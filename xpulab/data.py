@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import mmap
 import operator
 import os
 import re
@@ -16,13 +17,21 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from xpulab.exceptions import HandleError
-from xpulab.memory import BlockPool, SharedBlock
+from xpulab.memory import BlockPool, SharedBlock, file_state
 from xpulab.rendering import format_size
 
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster
 
-__all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "looked_at_later", "mapped", "row_named"]
+__all__ = [
+    "Outgoing",
+    "ShardedArray",
+    "bounds_by_stored",
+    "bounds_of",
+    "looked_at_later",
+    "mapped",
+    "row_named",
+]
 
 _CHUNK = 8 << 20  # bytes that one thread copies at a time: small arrays stay with one thread
 _PIECE = 1 << 20  # bytes that are looked at and copied while they are in a cache
@@ -244,6 +253,11 @@ def mapped(X: Any) -> dict[str, Any] | None:
     -------
     dict or None
         None for whatever is not a mapped file of rows of float32 or float64, one after the other, or column by column.
+
+    Raises
+    ------
+    ValueError
+        If another file, or none, is at the path by now: engines would read other rows than X has.
     """
     if not isinstance(X, np.memmap) or X.ndim != 2 or X.dtype not in (np.float32, np.float64) or not X.size:
         return None
@@ -252,14 +266,48 @@ def mapped(X: Any) -> dict[str, Any] | None:
     whole = X
     while isinstance(whole.base, np.memmap):
         whole = whole.base
-    offset = whole.offset + X.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    address = X.__array_interface__["data"][0]
+    offset = whole.offset + address - whole.__array_interface__["data"][0]
+    path = os.path.abspath(X.filename)
     return {
-        "file": os.path.abspath(X.filename),
+        "file": path,
+        "state": _state_of_mapped(path, address),
         "shape": list(X.shape),
         "dtype": X.dtype.str,
         "offset": offset,
         "order": "C" if X.flags.c_contiguous else "F",
     }
+
+
+def _state_of_mapped(path: str, address: int) -> list[int]:
+    """The state of the file at a path; raises unless it is the one that is mapped at an address of this process."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        raise ValueError(f"{path} was removed since X was mapped; pass a copy: numpy.array(X)") from None
+    with file:
+        state = file_state(file.fileno())
+        # The engines say what an empty file lacks. Maps may name a file otherwise than stat does: so it is mapped, too.
+        same = not os.fstat(file.fileno()).st_size or _mapping_at(address) == _mapping_of(file.fileno())
+    if not same:
+        raise ValueError(f"{path} was replaced since X was mapped; map it again, or pass a copy: numpy.array(X)")
+    return state
+
+
+def _mapping_of(descriptor: int) -> str:
+    with mmap.mmap(descriptor, 1, access=mmap.ACCESS_READ) as mapping:
+        return _mapping_at(int(np.frombuffer(mapping, np.uint8).ctypes.data))
+
+
+def _mapping_at(address: int) -> str:
+    """Device and inode of the file that is mapped at an address, as the kernel names them."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            addresses, _, _, device, inode, *_ = line.split()
+            first, _, last = addresses.partition("-")
+            if int(first, 16) <= address < int(last, 16):
+                return f"{device} {inode}"
+    raise ValueError(f"nothing is mapped at {address:#x}")
 
 
 class ShardedArray:

@@ -15,7 +15,7 @@ import numpy as np
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import current_cluster
-from xpulab.picture import Picture
+from xpulab.picture import MOST_CELLS, Picture
 from xpulab.snapshot import Snapshot
 
 __all__ = ["Explorer"]
@@ -111,7 +111,7 @@ class Explorer:
         self.converged = False
         self._points = self._checked("points", n_samples if points is None else points, n_samples)
         self._features = self._checked_features(features)
-        self._checked("k", k, self._points)
+        self._require_counters(self._checked("k", k, self._points))
         self._facts = self._cluster.call("explore.facts", {"source": self.rows.source(self._cluster)}).results[0]
         self._cluster.release_with(self, self._id)
         self._labelled = False  # whether the engines have the labels of these centres and points
@@ -270,9 +270,10 @@ class Explorer:
         points = points or self._points
         if begin is None and not self._labelled:  # the last change was cut off
             begin = self._beginning(self.centers)
-        self._labelled = False
         k = self.k if begin is None else begin["n_clusters"]
+        self._require_counters(k)
         view = self._view(features)
+        self._labelled = False
         with Outgoing() as outgoing:
             target, counts = outgoing.receive((k, *self.shape), np.int32)
             answer = self._call("explore.update", points, begin=begin, tol=tol, view=view, target=target)
@@ -297,6 +298,15 @@ class Explorer:
         if not whole or not least <= value <= most:
             raise ValueError(f"{name}={value!r} was given; expected a whole number from {least} to {most:,}")
         return int(value)
+
+    def _require_counters(self, k: int) -> None:
+        """The engines count in an array that they index with 32 bits."""
+        lines, columns = self.shape
+        if k * lines * columns > MOST_CELLS:
+            raise ValueError(
+                f"k={k} with shape={self.shape} is {k * lines * columns:,} counters, one for each cluster and pixel; "
+                f"expected at most {MOST_CELLS:,}: k={MOST_CELLS // (lines * columns)}, or a smaller shape"
+            )
 
     def _checked_features(self, features: Sequence[int | str]) -> tuple[int, int]:
         given = features

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import functools
 import mmap
 import os
 import threading
+import time
 import weakref
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +20,7 @@ from numpy.typing import DTypeLike
 
 from xpulab import host_memory
 
-__all__ = ["BlockPool", "SharedBlock", "restore"]
+__all__ = ["BlockPool", "SharedBlock", "file_state", "restore"]
 
 
 class SharedBlock:
@@ -110,6 +114,25 @@ class SharedBlock:
         except OSError as error:
             raise MemoryError(f"no shared memory for {len(rest):,} bytes more: {error}") from error
 
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Have other processes and threads wait that claim the block, too; a tenth of a second at most.
+
+        A process that is stopped in between does not hold up the others for ever.
+        """
+        # Opened anew: the lock belongs to what was opened, and threads of this process share the descriptor.
+        descriptor = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY)
+        deadline = time.monotonic() + _LONGEST_CLAIM
+        try:
+            while time.monotonic() < deadline:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                time.sleep(1e-4)
+            yield
+        finally:
+            os.close(descriptor)  # and the lock goes with it
+
     def overlay(self, address: int, nbytes: int) -> None:
         """Put the block's first `nbytes` in the place of memory that this process has, a whole number of pages.
 
@@ -196,6 +219,12 @@ def restore(address: int, nbytes: int) -> None:
     _map_at(address, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
 
 
+def file_state(file: int | str) -> list[int]:
+    """By what an open file, or one at a path, is known to be the same: device, inode, and ns of the last change."""
+    status = os.stat(file)
+    return [status.st_dev, status.st_ino, status.st_mtime_ns]
+
+
 def _map_at(address: int, length: int, flags: int, descriptor: int) -> None:
     if _libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags | _MAP_FIXED, descriptor, 0) == _FAILED:
         error = ctypes.get_errno()
@@ -219,6 +248,7 @@ def _map(descriptor: int, length: int, writable: bool) -> ctypes.Array[ctypes.c_
 
 _LEAST_KEPT = 1 << 20  # bytes of a block: the pages of smaller ones are soon filled
 _KEPT = 30.0  # seconds
+_LONGEST_CLAIM = 0.1  # seconds; what is done with a claim takes microseconds
 _MAP_FIXED = 0x10
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["INKS", "PALETTE", "Picture", "colour", "colour_of", "encode", "ink_on"]
+__all__ = ["INKS", "MOST_CELLS", "PALETTE", "Picture", "colour", "colour_of", "encode", "ink_on"]
 
 #: One colour a cluster, and then again from the first; the number at each centre tells those apart. Found by a search
 #: for twelve that stay far apart for readers who do not see red, green or blue, the first ones the farthest, and that
@@ -18,6 +18,9 @@ PALETTE = (
     "#3cb4ff", "#3c5a2d", "#960096", "#2d3cff", "#e196a5", "#96b41e",
     "#5a960f", "#e10fb4", "#786969", "#1e87ff", "#c37878", "#2d7800",
 )  # fmt: skip
+
+#: Counters of a picture, one for each cluster and pixel, that kernels reach with indices of 32 bits.
+MOST_CELLS = (1 << 31) - 32
 
 _LEVELS = 21  # of opacity: with twelve colours they leave room for the transparent one in a byte
 _FAINTEST = 0.4  # opacity of a pixel with one row

@@ -106,6 +106,18 @@ def test_an_interrupted_start_of_kmeans_leaves_the_cluster_usable() -> None:
     assert KMeans(3, random_state=0).fit(X[:100]).labels_.shape == (100,)
 
 
+@pytest.mark.parametrize("where", ["xpulab.checkpoint.Checkpoint.create", "xpulab.data.Outgoing.receive"])
+def test_an_interrupt_before_there_is_room_for_the_labels(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, pressed)
+        with pytest.raises(KeyboardInterrupt, match="interrupted before an iteration had ended"):
+            KMeans(3).fit(NOISE[:100])
+    assert KMeans(3, random_state=0).fit(NOISE[:100]).labels_.shape == (100,)
+
+
 def test_a_function_of_the_users_is_interrupted_too(current: xpulab.XPUCluster) -> None:
     def sleep(task: Any) -> None:
         import time

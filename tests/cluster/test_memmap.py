@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,54 @@ def test_the_notebook_does_not_grow(pair: xpulab.XPUCluster, tmp_path: Path, mon
     km.fit(np.load(tmp_path / "x.npy", mmap_mode="r"))
     assert me.memory_full_info().uss - before - km.labels_.nbytes < 0.05 * size
     assert not sent
+
+
+def test_columns_in_a_file_are_not_copied_here(
+    pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    X = on_disk(tmp_path / "x.npy", n=200_000)  # 11 MB
+    np.save(tmp_path / "f.npy", np.asfortranarray(X))
+    Y = np.load(tmp_path / "f.npy", mmap_mode="r")
+    same = KMeans(8, init=X[:8], n_init=1, max_iter=2).fit(X)
+    tracemalloc.start()
+    try:
+        km = KMeans(8, init=X[:8], n_init=1, max_iter=2).fit(Y)
+        assert tracemalloc.get_traced_memory()[1] < 0.2 * X.nbytes
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(km.labels_, same.labels_)
+
+
+def test_a_file_that_was_replaced(pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    X = on_disk(tmp_path / "x.npy")
+    np.save(tmp_path / "other.npy", X + 100)
+    before = np.load(tmp_path / "x.npy", mmap_mode="r")
+    where = mapped(before)
+    assert where is not None
+    os.replace(tmp_path / "other.npy", tmp_path / "x.npy")
+    np.testing.assert_array_equal(before, X)  # the array is of the file that it was made of
+    for use in (KMeans(3, random_state=0).fit, pair.scatter):
+        with pytest.raises(ValueError, match=r"x\.npy was replaced since X was mapped; map it again"):
+            use(before)
+    # A moment later, on the engines.
+    source = {**where, "bounds": [0, 1500, 3001]}
+    with pytest.raises(ValueError, match=r"x\.npy was written to or replaced since the call began"):
+        pair.call("scatter", {"source": source, "handle": "x", "about": {"name": None}})
+    after = np.load(tmp_path / "x.npy", mmap_mode="r")
+    np.testing.assert_array_equal(pair.scatter(after).gather(), X + 100)
+    (tmp_path / "x.npy").unlink()
+    with pytest.raises(ValueError, match=r"x\.npy was removed since X was mapped"):
+        KMeans(3).fit(after)
+
+
+def test_a_file_that_was_written_to_is_read_as_it_is(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    X = on_disk(tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", X)
+    shared = np.load(tmp_path / "x.npy", mmap_mode="r+")
+    shared[5] = 7
+    np.testing.assert_array_equal(pair.scatter(shared).gather(), shared)
 
 
 def test_nan_and_a_file_that_became_shorter(

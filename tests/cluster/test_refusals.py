@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn.cluster
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
 
@@ -90,6 +91,23 @@ def test_bad_weights_are_refused(weights: Any, words: str, monkeypatch: pytest.M
         patch.setattr(xpulab.XPUCluster, "_exchange", _never)
         with pytest.raises(ValueError, match=words):
             KMeans(3).fit(GOOD, sample_weight=weights)
+
+
+def test_a_random_start_needs_a_row_with_a_weight_for_each_cluster(
+    on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = on_pair.scatter(GOOD)
+    weights = np.zeros(60)
+    weights[[5, 20]] = 1, 2
+    with monkeypatch.context() as patch:
+        patch.setattr(xpulab.XPUCluster, "_exchange", _never)
+        for rows in (GOOD, handle):
+            with pytest.raises(ValueError, match=r"Fewer non-zero entries in p than size.*positive for 2 rows"):
+                KMeans(3, init="random").fit(rows, sample_weight=weights)
+    with pytest.raises(ValueError, match="Fewer non-zero entries in p than size"):
+        sklearn.cluster.KMeans(3, init="random").fit(GOOD, sample_weight=weights)
+    two = KMeans(2, init="random", n_init=1, max_iter=1).fit(GOOD, sample_weight=weights)
+    assert two.inertia_ == 0
 
 
 def test_other_columns_and_no_fit_are_refused() -> None:

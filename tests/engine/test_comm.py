@@ -37,6 +37,31 @@ def test_a_reduction_gives_every_rank_the_same_bits(
     np.testing.assert_allclose(np.frombuffer(results[0], dtype), expected, rtol, atol)
 
 
+def test_a_request_to_stop_that_256_ranks_have_seen(pair: xpulab.XPUCluster) -> None:
+    def check(task: Any) -> str:
+        import numpy as np
+
+        from xpulab.engine.engine import Interrupted
+
+        class Many:
+            """What 256 ranks get that all pass the same."""
+
+            def allreduce(self, values: Any, op: Any = np.add) -> Any:
+                return op.reduce([values] * 256, axis=0, dtype=values.dtype)
+
+        task.comm, comm, cancelled = Many(), task.comm, task.cancelled
+        task.cancelled = lambda: True
+        try:
+            task.check()
+        except Interrupted:
+            return "interrupted"
+        finally:
+            task.comm, task.cancelled = comm, cancelled
+        return "went on"
+
+    assert pair.run(check) == ["interrupted"] * 2
+
+
 def test_sums_before_each_rank(cluster: xpulab.XPUCluster) -> None:
     results = cluster.run(lambda task: task.comm.exclusive_sums(float(task.comm.rank + 1)).tolist())
     expected = np.concatenate([[0.0], np.cumsum(np.arange(1.0, cluster.size + 1))]).tolist()

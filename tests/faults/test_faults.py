@@ -85,6 +85,14 @@ def test_all_that_sleep_too_long_are_stuck() -> None:
     assert found[61] == [0, 1]
 
 
+def test_the_only_engine_is_stuck_as_soon_as_one_of_several() -> None:
+    silence = Silence(3.0)
+    found = [silence.stuck(np.zeros(1), now) for now in np.arange(0, 5, 0.5)]
+    assert found == [[]] * 7 + [[0]] * 3
+    silence = Silence(3.0)
+    assert [silence.stuck(np.zeros(1), now) for now in (0.0, 3600.0, 3601.0)] == [[]] * 3  # this process slept, too
+
+
 def test_time_that_this_process_slept_does_not_count() -> None:
     silence = Silence(3.0)
     assert silence.stuck(np.zeros(2), 0.0) == []

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from samples import times
 
 from xpulab import oneapi
-from xpulab.kernels import cache, program
+from xpulab.kernels import cache, catalogue, lloyd, program
 from xpulab.kernels.device import Device
 from xpulab.kernels.launch import launch
 from xpulab.kernels.opencl import Compiler, CompilerError
@@ -48,6 +49,31 @@ def run(factor: int) -> float:
     array = device.array(np.ones(4, np.float32))
     launch(device, times(factor), 1, 4, array)
     return float(device.fetch(array)[3])
+
+
+@pytest.mark.parametrize("by_opencl", [True, False])
+def test_other_threads_run_while_a_program_is_compiled(by_opencl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As the one that shows that the engine is alive.
+    monkeypatch.setattr(Compiler, "serves", lambda queue: by_opencl)
+    device = Device()
+    compiled = catalogue.find(lloyd._moves_kernel(np.dtype(np.float32), False))
+    beats = [time.monotonic()]
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(1e-3):
+            beats.append(time.monotonic())
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    started = time.monotonic()
+    program.build(device, "moves", compiled, 21)
+    took = time.monotonic() - started
+    done.set()
+    thread.join()
+    assert len([beat for beat in beats if started < beat < started + took]) > 5
+    assert took > 0.02
+    assert max(np.diff(beats)) < took / 2
 
 
 def test_a_program_is_compiled_once(own_folder: Path, compilations: list[bytes]) -> None:

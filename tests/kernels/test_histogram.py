@@ -88,6 +88,12 @@ def test_shards_add_up_to_the_whole(device, shared):
     np.testing.assert_array_equal(sum(parts), counted(X))
 
 
+def test_more_counters_than_32_bits_reach_are_refused(device):
+    rows, labels = labelled(device, np.ones((100, 2), np.float32), 2)
+    with pytest.raises(ValueError, match=r"2 clusters on 32768 × 32768 pixels: expected at most 2,147,483,616"):
+        count_pixels(rows, labels, 2, (0, 1), LOW, HIGH, (1 << 15, 1 << 15))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("n", [1, 65, 5000])
 def test_ranges(device, n, dtype):

@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 from sklearn.cluster import kmeans_plusplus
 
-from xpulab.kernels.plusplus import accept, candidate_potentials, search, start
+from xpulab.kernels import dense, sparse
+from xpulab.kernels.plusplus import accept, candidate_potentials, place_of, search, start
 from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.sparse import SparseRows
 
 FLOATS = [np.float32, np.float64]
 TOLERANCE = {np.float32: 2e-6, np.float64: 1e-13}
@@ -50,8 +53,8 @@ def test_search_is_searchsorted(device, dtype, weighted):
     inside = np.flatnonzero(np.diff(running) > 1e-2)[::17] + 1
     for i in inside:
         assert search(state, (running[i] + running[i - 1]) / 2) == i
-    assert search(state, 0.0) == 0
-    assert search(state, running[-1] * 1.1) == n - 1
+    assert search(state, 0.0) == np.flatnonzero(running)[0]
+    assert search(state, running[-1] * 1.1) == np.flatnonzero(np.diff(running))[-1] + 1
 
 
 def test_the_potential_itself_is_found_in_the_last_row(device):
@@ -65,7 +68,27 @@ def test_rows_without_weight_are_never_found(device):
     w = np.zeros(3000)
     w[[100, 2500]] = 1
     state, potential = start(Rows.upload(device, X, w), None, X[0])
-    assert {search(state, v) for v in np.linspace(1e-3, 1, 40) * potential} == {100, 2500}
+    assert {search(state, v) for v in np.linspace(0, 1.1, 40) * potential} == {100, 2500}
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_rows_equal_to_a_centre_are_never_found(device, is_sparse):
+    kernels = sparse if is_sparse else dense
+    X = np.repeat(np.array([[0, 2], [1, 0], [0, 2]], np.float32), [1500, 2, 1500], axis=0)
+    rows = SparseRows.upload(device, *_csr(X), 2) if is_sparse else Rows.upload(device, X)
+    state, potential = kernels.start(rows, None, X[0])
+    assert {kernels.search(state, v) for v in np.linspace(0, 1.1, 40) * potential} == {1500, 1501}
+
+
+def _csr(X):
+    matrix = csr_matrix(X)
+    return matrix.data, matrix.indices, matrix.indptr
+
+
+def test_the_place_in_running_sums_is_never_that_of_a_0():
+    running = np.array([0.0, 0.0, 1.0, 1.0, 3.0, 3.0])
+    assert [place_of(running, v) for v in (0, 0.5, 1, 1.5, 3, 3.1, np.inf)] == [2, 2, 2, 4, 4, 4, 4]
+    assert place_of(np.zeros(3), 0.0) == 0
 
 
 def test_no_rows(device):

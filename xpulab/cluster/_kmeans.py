@@ -130,6 +130,8 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         X = self._checked(cluster, X, reset=True)
         n_init, init = self._checked_init(X)
         weights = _checked_weights(sample_weight, X)
+        if isinstance(init, str) and init == "random" and weights is not None:
+            _require_enough(weights, self.n_clusters)
         random = check_random_state(self.random_state)
         if callable(self.init):
             init = self._called_init(X, random, n_init)
@@ -173,6 +175,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         """What the engines answered; the attributes are set."""
         X = job.X
         call = Call(self, "fit", X, cluster, job.n_init, callbacks.reached)
+        labels = np.empty(0, np.int32)  # until there is room for them: Ctrl-C may come before
         try:
             with (
                 call,
@@ -307,7 +310,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
             return X
         if mapped(X) is not None:
             # The engines read it, and look for NaN: this process does not touch the rows.
-            validate_data(self, X, dtype=[np.float64, np.float32], reset=reset, order="C", ensure_all_finite=False)
+            validate_data(self, X, dtype=[np.float64, np.float32], reset=reset, ensure_all_finite=False)
             return X
         # A function of the user's that draws the start sees the rows before they are sent.
         X = self._validated(X, reset, not looked_at_later(X) or (reset and callable(self.init)))
@@ -446,6 +449,16 @@ def _checked_weights(sample_weight: Any, X: Any) -> np.ndarray | None:
     return weights
 
 
+def _require_enough(weights: np.ndarray, n_clusters: int) -> None:
+    """Raise unless as many rows can be drawn, each once; in the words of NumPy, which scikit-learn draws by."""
+    there = np.count_nonzero(weights / weights.sum())
+    if there < n_clusters:
+        raise ValueError(
+            f"Fewer non-zero entries in p than size: sample_weight is positive for {there} rows, and init='random' "
+            f"draws n_clusters={n_clusters} of them; lower n_clusters, or use init='k-means++'"
+        )
+
+
 class _Packing:
     """The rows and their weights on their way to the engines of the call's cluster, as often as they are needed."""
 
@@ -456,6 +469,7 @@ class _Packing:
         self._outgoing = outgoing
         self._call = call
         self._X = X
+        self._where = mapped(X)  # once: a fit that goes on with new engines goes on with the same rows
         self._weights = weights
         self.again = not isinstance(X, ShardedArray)
 
@@ -471,8 +485,8 @@ class _Packing:
         X = self._X
         if isinstance(X, ShardedArray):
             return X.source(self._call.cluster)
-        if (where := mapped(X)) is not None:
-            return {**where, "bounds": self._bounds()}
+        if self._where is not None:
+            return {**self._where, "bounds": self._bounds()}
         if sparse.issparse(X):
             parts = [self._outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
             return {"csr": parts, "shape": X.shape, "bounds": self._bounds()}
@@ -489,7 +503,7 @@ class _Packing:
         nbytes = X.data.nbytes + X.indices.nbytes + 8 * len(X.indptr) if stored else X.dtype.itemsize * np.prod(X.shape)
         if self._weights is not None:
             nbytes += self._weights.nbytes
-        there, sent = isinstance(X, ShardedArray), mapped(X) is None
+        there, sent = isinstance(X, ShardedArray), self._where is None
         self._call.cluster.require_room(
             Rows(
                 what=f"X of {X.shape[0]:,} × {X.shape[1]:,} {X.dtype}",

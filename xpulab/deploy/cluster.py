@@ -29,7 +29,7 @@ from xpulab.deploy.probe import DeviceInfo, Probe, probe
 from xpulab.deploy.record import choose
 from xpulab.deploy.room import LEAST, Rows, require_room
 from xpulab.deploy.signals import postponed, uninterrupted
-from xpulab.deploy.silence import Silence
+from xpulab.deploy.silence import Silence, most_silence
 from xpulab.deploy.status import ClusterStatus, engine_statuses
 from xpulab.deploy.waiting import told_of_waiting
 from xpulab.exceptions import (
@@ -96,7 +96,7 @@ class XPUCluster(Displayed):
         and a fit goes on from its last centres. Rows that were on the engines are gone in any case, and a call that
         needs them raises.
     silence : float
-        Seconds after which an engine that gives no sign, while others do, counts as lost. All together may be silent
+        Seconds after which an engine that gives no sign counts as lost. Several that are silent all together are given
         ten times as long: a laptop sleeps.
     detach : bool
         Whether the cluster outlives this process, until someone stops it; see `attach`.
@@ -642,7 +642,8 @@ class XPUCluster(Displayed):
         self.unheard = silence.unheard(_SILENT)
         if stuck:
             where = ", ".join(_who(self.facts[rank]) for rank in stuck)
-            self._give_up(processes, f"nothing was heard of {where} for {self.silence:g} s, and all engines were ended")
+            limit = most_silence(self.silence, len(stuck), self.size)
+            self._give_up(processes, f"nothing was heard of {where} for {limit:g} s, and all engines were ended")
 
     def _give_up(self, processes: Processes, reason: str) -> None:
         """Stop what is left, and raise EngineLostError."""

@@ -92,9 +92,9 @@ class Exchange:
                     if time.monotonic() > deadline:
                         raise EngineStuckError(
                             f"{self._busy()} did not end the task {self.name!r} within "
-                            f"{_USERS.get(self.name, _INTERRUPT_GRACE):.0f} s of the interrupt; "
+                            f"{self._grace:.0f} s of {'the interrupt' if failure is None else 'a failed callback'}; "
                             "type: %xpu_cluster restart"
-                        )
+                        ) from failure
                     if time.monotonic() > signal_next:
                         self._signal_running()
                         signal_next = time.monotonic() + _SIGNAL_AGAIN
@@ -105,6 +105,7 @@ class Exchange:
                             failure = error
                             if self._cancel():
                                 raise
+                            deadline, signal_next = self._ended_soon(deadline, signal_next)
                 if failure is not None:
                     raise failure
                 replies = list(self._pending.get())
@@ -115,9 +116,16 @@ class Exchange:
             except KeyboardInterrupt:
                 if self._ranks is None or self._cancel():
                     raise
-                if self.name in _USERS:
-                    signal_next = 0.0
-                deadline = min(deadline, time.monotonic() + _USERS.get(self.name, _INTERRUPT_GRACE))
+                deadline, signal_next = self._ended_soon(deadline, signal_next)
+
+    @property
+    def _grace(self) -> float:
+        """Seconds that the task has to end, once that is asked for."""
+        return _USERS.get(self.name, _INTERRUPT_GRACE)
+
+    def _ended_soon(self, deadline: float, signal_next: float) -> tuple[float, float]:
+        """By when the task has to have ended, now that it was asked to, and when it is first signalled."""
+        return min(deadline, time.monotonic() + self._grace), 0.0 if self.name in _USERS else signal_next
 
     @property
     def _ranks(self) -> Any:

@@ -7,10 +7,23 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ALL", "Silence"]
+__all__ = ["Silence", "most_silence"]
 
-ALL = 10  # times as long all engines together may be silent: a laptop sleeps, or someone stopped them all
+_ALL = 10  # times as long several engines may be silent together: a laptop sleeps, or someone stopped them all
 _LONGEST_STEP = 1.0  # seconds between two looks that count: this process may have been asleep as well
+
+
+def most_silence(limit: float, n_silent: int, size: int) -> float:
+    """Seconds of silence after which engines are stuck.
+
+    Parameters
+    ----------
+    limit : float
+        That of one engine, where others are heard of.
+    n_silent, size : int
+        How many engines are silent, and how many there are. One that is the only one is given no longer.
+    """
+    return limit * (_ALL if n_silent == size > 1 else 1)
 
 
 class Silence:
@@ -53,7 +66,7 @@ class Silence:
         self._silent[heard] = self._alone[heard] = 0
         self._looked = now
         self._beats[:] = heartbeats
-        stuck = (self._alone > self._limit) | (self._silent > self._limit * ALL)
+        stuck = (self._alone > self._limit) | (self._silent > most_silence(self._limit, len(heard), len(heard)))
         return [int(rank) for rank in np.flatnonzero(stuck)]
 
     def unheard(self, least: float) -> dict[int, float]:

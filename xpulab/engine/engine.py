@@ -245,7 +245,7 @@ class Task:
         ------
         Interrupted
         """
-        if self.comm.allreduce(np.array([self.cancelled()], dtype=np.int8))[0]:
+        if self.comm.allreduce(np.array([self.cancelled()], dtype=np.int8), np.maximum)[0]:
             raise Interrupted
 
     def leave_if_cancelled(self) -> None:

@@ -25,6 +25,7 @@ from xpulab.engine.engine import Interrupted, Task
 from xpulab.engine.tuning import tune
 from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.host import count_positive, finish, move_centers
+from xpulab.kernels.plusplus import place_of
 
 __all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "start"]
 
@@ -44,6 +45,7 @@ class Outcome:
     n_iter: int
     run: int = 0  # as in the history; 0 for one that is not there
     ending: str = ""  # why it ended before the last iteration
+    emptied: bool = False  # in its last iteration, as in `Turn`
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Turn:
     centers: np.ndarray
     inertia: float
     center_shift: float
+    emptied: bool  # a cluster had no row of positive weight, so that its centre went elsewhere than to a mean
     changed: bool
     cancelled: bool
 
@@ -197,7 +200,7 @@ def fit(
             problem.tuning = tune(problem.task, problem.rows, problem.shift, centers, problem.n_samples, passes)
         state = {
             "run": run,
-            "best": best and {"centers": best.centers, "inertia": best.inertia, "n_iter": best.n_iter},
+            "best": best and {name: getattr(best, name) for name in ("centers", "inertia", "n_iter", "emptied")},
             "random": random.get_state(),
         }
         outcome = _lloyd(problem, centers, max_iter, tolerance, state, going_on["iteration"] if going_on else 0, keep)
@@ -214,8 +217,21 @@ def _labelled(problem: Problem, best: dict[str, Any] | None) -> Outcome | None:
     if best is None:
         return None
     labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
-    problem.kernels.assign(problem.rows, problem.shift, best["centers"], labels, again=False)
+    _assign_last(problem, best["centers"], labels, best["emptied"])
     return Outcome(labels=labels, **best)
+
+
+def _assign_last(problem: Problem, centers: np.ndarray, labels: Any, emptied: bool) -> None:
+    """The labels that a run ends with.
+
+    Centres of clusters that were empty may stand where others do, to rounding, and all rows there are at a tie. They
+    get the labels that `predict` gives them, which has the uncentred rows and centres.
+    """
+    rows, assign = problem.rows, problem.kernels.assign
+    if emptied:
+        assign(rows, np.zeros_like(problem.shift), centers + problem.shift, labels, again=False)
+    else:
+        assign(rows, problem.shift, centers, labels)
 
 
 def _lloyd(
@@ -230,13 +246,13 @@ def _lloyd(
     """Lloyd's iterations from given centres, of which `done` have been made."""
     labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
     ending = ""
-    strict = False
+    strict = emptied = False
     iteration = done - 1
     kept = time.perf_counter()
     for iteration in range(done, max_iter):
         turn = iterate(problem, centers, labels)
         problem.note(state["run"] + 1, iteration + 1, turn.inertia, turn.center_shift)
-        centers = turn.centers
+        centers, emptied = turn.centers, turn.emptied
         now = {**state, "iteration": iteration + 1, "centers": centers}
         if turn.cancelled:
             found = {"centers": centers + problem.shift, "inertia": turn.inertia, "n_iter": iteration + 1}
@@ -253,9 +269,10 @@ def _lloyd(
         if time.perf_counter() - kept > _KEEP:
             keep(now)
             kept = time.perf_counter()
-    if not strict:
-        problem.kernels.assign(problem.rows, problem.shift, centers, labels)
-    return Outcome(centers, labels, inertia(problem, centers, labels), iteration + 1, state["run"] + 1, ending)
+    if emptied or not strict:
+        _assign_last(problem, centers, labels, emptied)
+    reached = inertia(problem, centers, labels)
+    return Outcome(centers, labels, reached, iteration + 1, state["run"] + 1, ending, emptied)
 
 
 def iterate(problem: Problem, centers: np.ndarray, labels: Any) -> Turn:
@@ -271,10 +288,11 @@ def iterate(problem: Problem, centers: np.ndarray, labels: Any) -> Turn:
     every = problem.comm.allreduce(mine)
     totals, moved = every[:-2].reshape(k, d + 1), np.empty_like(centers)
     before, center_shift = finish(problem.total_squares, totals, centers, moved)
-    if center_shift < 0:
+    emptied = center_shift < 0
+    if emptied:
         _relocate(problem, centers, labels, totals[:, :d], totals[:, d])
         center_shift = move_centers(totals, centers, moved)
-    return Turn(moved, before, center_shift, bool(every[-2]), bool(every[-1]))
+    return Turn(moved, before, center_shift, emptied, bool(every[-2]), bool(every[-1]))
 
 
 def inertia(problem: Problem, centers: np.ndarray, labels: Any) -> float:
@@ -303,14 +321,20 @@ def _clear_absent(problem: Problem, labels: Any, sums: np.ndarray, weights: np.n
 def _relocate(problem: Problem, centers: np.ndarray, labels: Any, sums: np.ndarray, weights: np.ndarray) -> None:
     """Give each empty cluster the row farthest from its centre, out of the row's own; changes `sums` and `weights`.
 
-    Rare, so that gathering one distance a row is worth the same choice as scikit-learn's, ties included.
+    Rare, so that gathering one distance a row is worth the same choice as scikit-learn's, ties included. It differs in
+    what scikit-learn's sums leave to rounding. A row at its centre is not far, and a cluster that has given all its
+    rows away weighs nothing: in scikit-learn's sums something may be left of it, by which its centre is anywhere.
     """
     comm, rows = problem.comm, problem.rows
     empty = np.flatnonzero(weights == 0)
-    distances = comm.gather_blocks(problem.kernels.own_distances(rows, problem.shift, centers, labels))
+    own = problem.kernels.labels_to_host(labels, rows.n_samples)
+    distances = problem.kernels.own_distances(rows, problem.shift, centers, labels)
+    norms = np.square(centers, dtype=np.float64).sum(axis=1)
+    distances[distances <= problem.kernels.distance_rounding(rows.dtype) * norms[own]] = 0
+    gathered = comm.gather_blocks(distances)
     far = None
-    if distances is not None and distances.max() > 0:
-        far = np.argpartition(distances, -len(empty))[: -len(empty) - 1 : -1]
+    if gathered is not None and gathered.max() > 0:
+        far = np.argpartition(gathered, -len(empty))[: -len(empty) - 1 : -1]
     far = comm.bcast(far)
     if far is None:  # more clusters than distinct rows
         return
@@ -319,14 +343,28 @@ def _relocate(problem: Problem, centers: np.ndarray, labels: Any, sums: np.ndarr
     facts = np.zeros((2, len(far)))
     if mine.any():
         local = far[mine] - problem.first
-        facts[0, mine] = problem.kernels.labels_to_host(labels, rows.n_samples)[local]
+        facts[0, mine] = own[local]
         facts[1, mine] = 1.0 if problem.weights is None else problem.weights[local]
     owners, row_weights = comm.allreduce(facts)
+    left = _rows_that_count(problem, own, len(weights))
     for new, old, point, weight in zip(empty, owners.astype(int), points, row_weights, strict=True):
         sums[old] -= point * weight
+        weights[old] -= weight
+        left[old] -= weight > 0
+        if left[old] == 0:
+            sums[old] = weights[old] = 0
         sums[new] = point * weight
         weights[new] = weight
-        weights[old] -= weight
+        left[new] = weight > 0
+
+
+def _rows_that_count(problem: Problem, labels: np.ndarray, n_clusters: int) -> np.ndarray:
+    """How many rows of positive weight each cluster has, over all ranks."""
+    if problem.weights is None:
+        mine = np.bincount(labels, minlength=n_clusters)
+    else:
+        mine = count_positive(labels, problem.weights, n_clusters)
+    return problem.comm.allreduce(mine.astype(np.int64))
 
 
 def _same_clustering(problem: Problem, labels: Any, best: Any, n_clusters: int) -> bool:
@@ -354,12 +392,14 @@ def _draw(problem: Problem, uniforms: np.ndarray, taken: np.ndarray) -> np.ndarr
     weights[taken[(taken >= problem.first) & (taken < problem.first + len(weights))] - problem.first] = 0
     sums = np.cumsum(weights, dtype=np.float64)
     offsets = problem.comm.exclusive_sums(float(sums[-1]) if len(sums) else 0.0)
-    targets = uniforms * offsets[-1]
+    targets = np.minimum(uniforms * offsets[-1], np.nextafter(offsets[-1], 0))
     rank = problem.comm.rank
     mine = (targets >= offsets[rank]) & (targets < offsets[rank + 1])
     picks = np.zeros(len(targets), np.int64)
-    found = np.searchsorted(sums, targets[mine] - offsets[rank], side="right")
-    picks[mine] = problem.first + np.minimum(found, len(weights) - 1)
+    if mine.any():
+        found = np.searchsorted(sums, targets[mine] - offsets[rank], side="right")
+        # A target that rounding has taken beyond the last sum belongs to the last row that has a weight.
+        picks[mine] = problem.first + np.minimum(found, np.searchsorted(sums, sums[-1]))
     return problem.comm.allreduce(picks)
 
 
@@ -385,7 +425,11 @@ def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomS
     state, potential = problem.kernels.start(rows, problem.shift, centers[0])
     offsets = comm.exclusive_sums(potential)
     for c in range(1, n_clusters):
-        candidates = _candidates(problem, state, random.uniform(size=trials) * offsets[-1], offsets)
+        uniforms = random.uniform(size=trials)
+        if offsets[-1] == 0:  # no row is left that is elsewhere than a centre
+            centers[c] = centers[0]
+            continue
+        candidates = _candidates(problem, state, uniforms * offsets[-1], offsets)
         local = np.append(problem.kernels.candidate_potentials(state, candidates), problem.task.cancelled())
         every = comm.allgather_arrays(local)
         if every[:, -1].any():
@@ -400,9 +444,7 @@ def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomS
 def _candidates(problem: Problem, state: Any, targets: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """The rows at which the running sum of the potential reaches the targets."""
     comm, rows = problem.comm, problem.rows
-    # A target beyond the sum, by rounding, belongs to the last row; ranks without rows never own one.
-    last = max(r for r in range(comm.size) if problem.bounds[r + 1] > problem.bounds[r])
-    owners = np.minimum(np.searchsorted(offsets[1:], targets, side="left"), last)
+    owners = place_of(offsets[1:], targets)
     found = np.zeros((len(targets), rows.n_features), rows.dtype)
     for i in np.flatnonzero(owners == comm.rank):
         index = problem.kernels.search(state, float(targets[i] - offsets[comm.rank]))

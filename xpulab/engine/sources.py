@@ -17,7 +17,7 @@ from xpulab.kernels import dense, sparse
 from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.sparse import SparseRows
-from xpulab.memory import SharedBlock
+from xpulab.memory import SharedBlock, file_state
 
 __all__ = ["held_open", "kind_of", "pieces", "rows_of", "weights_of", "write_block"]
 
@@ -60,8 +60,8 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
     source : dict
         ``bounds`` (rank r has the rows from bounds[r] to bounds[r + 1]) and one of: ``parts``, the path of a shared
         block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for data, indices and indptr, with ``shape``;
-        ``file``, with ``shape``, ``dtype``, ``offset`` and ``order``; ``handle``, rows that are here. Rows from a file
-        are looked through for NaN and infinity, which the notebook has not done.
+        ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and ``order``; ``handle``, rows that are here. Rows
+        from a file are looked through for NaN and infinity, which the notebook has not done.
     sample_weight : numpy.ndarray or None
         As `weights_of` gives them.
     """
@@ -125,6 +125,10 @@ def _from_file(source: dict[str, Any], rank: int) -> np.ndarray:
         raise ValueError(
             f"{source['file']} has {has:,} bytes, and the rows of the memory-mapped X end at {needs:,}; it was "
             "written to since: map it again"
+        )
+    if file_state(source["file"]) != source["state"]:
+        raise ValueError(
+            f"{source['file']} was written to or replaced since the call began; end what writes to it, and map it again"
         )
     whole = np.memmap(source["file"], dtype, "r", offset, shape, source["order"])
     return whole[source["bounds"][rank] : source["bounds"][rank + 1]]

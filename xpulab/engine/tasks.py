@@ -37,9 +37,14 @@ def _describe(task: Task) -> dict[str, Any]:
 
 @task("release")
 def _release(task: Task, handles: list[str]) -> dict[str, Any]:
-    """Free the rows of handles that have died in the notebook."""
-    for handle in handles:
-        task.engine.handles.pop(handle, None)
+    """Free the rows of handles that have died in the notebook, and what explorers keep of them.
+
+    The memory of rows may be a block of the notebook that sent them, which fills it anew as soon as they are free.
+    """
+    held = task.engine.handles
+    views = [name for name, kept in held.items() if isinstance(kept, explore.Held) and kept.handle in handles]
+    for handle in [*handles, *views]:
+        held.pop(handle, None)
         task.engine.abouts.pop(handle, None)
     return {}
 

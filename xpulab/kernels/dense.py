@@ -1,7 +1,16 @@
 """What k-means needs of rows on a device, for dense rows; `xpulab.kernels.sparse` has the same for CSR."""
 
 from xpulab.kernels.distances import transform
-from xpulab.kernels.lloyd import assign, first_kernels, inertia, labels_to_host, lloyd_step, new_labels, own_distances
+from xpulab.kernels.lloyd import (
+    assign,
+    distance_rounding,
+    first_kernels,
+    inertia,
+    labels_to_host,
+    lloyd_step,
+    new_labels,
+    own_distances,
+)
 from xpulab.kernels.plusplus import accept, candidate_potentials, search, start
 from xpulab.kernels.rows import column_sums, find_nonfinite, shift_for, take, weighted
 
@@ -10,6 +19,7 @@ __all__ = [
     "assign",
     "candidate_potentials",
     "column_sums",
+    "distance_rounding",
     "find_nonfinite",
     "first_kernels",
     "inertia",

@@ -13,6 +13,7 @@ from xpulab.kernels.language import AtomicRef, Kernel, group_barrier, index, ker
 from xpulab.kernels.launch import launch
 from xpulab.kernels.nearest import Labels
 from xpulab.kernels.rows import BLOCK, SPAN, Rows
+from xpulab.picture import MOST_CELLS
 
 __all__ = ["count_pixels", "every_kernel", "ranges"]
 
@@ -116,9 +117,18 @@ def count_pixels(
     Returns
     -------
     numpy.ndarray of int32 of shape (n_clusters, lines, columns)
+
+    Raises
+    ------
+    ValueError
+        If there are more counters than `MOST_CELLS`.
     """
     lines, columns = shape
     cells = n_clusters * lines * columns
+    if cells > MOST_CELLS:
+        raise ValueError(
+            f"{n_clusters} clusters on {lines} × {columns} pixels: expected at most {MOST_CELLS:,} counters"
+        )
     if rows.n_samples == 0:
         return np.zeros((n_clusters, lines, columns), np.int32)
     device, number = rows.device, rows.dtype.type

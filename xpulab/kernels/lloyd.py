@@ -27,6 +27,7 @@ from xpulab.kernels.rows import BLOCK, SPAN, Rows, column_kernels, lay_out_kerne
 __all__ = [
     "Labels",
     "assign",
+    "distance_rounding",
     "every_kernel",
     "first_kernels",
     "inertia",
@@ -126,6 +127,11 @@ def first_kernels(
         _own_kernel(dtype, weighted, True),
         *column_kernels(dtype),
     ]
+
+
+def distance_rounding(dtype: np.dtype[Any]) -> float:
+    """Of `own_distances`, what may be rounding where a row is at its centre, for a centre of norm 1."""
+    return float(16 * np.finfo(dtype).eps) ** 2  # of differences, squared, from the mean of equal rows
 
 
 # --- the sums of the rows of each centre

@@ -21,7 +21,7 @@ from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, in
 from xpulab.kernels.launch import Prepared, prepare
 from xpulab.kernels.rows import BLOCK, SPAN, Rows
 
-__all__ = ["Seeding", "accept", "candidate_potentials", "every_kernel", "pass_kernel", "search", "start"]
+__all__ = ["Seeding", "accept", "candidate_potentials", "every_kernel", "pass_kernel", "place_of", "search", "start"]
 
 #: Fewer candidates than these are filled up with repetitions, so that one compiled kernel serves them all: the pass is
 #: bound by memory up to about here. scikit-learn tries 6 for 55 to 148 clusters.
@@ -149,16 +149,34 @@ def search(state: Seeding, value: float) -> int:
     Returns
     -------
     int
-        Smallest local index whose running sum is at least `value`, at most n_samples - 1; as numpy.searchsorted.
+        Smallest local index whose running sum is at least `value`, as `place_of` finds it.
     """
-    rows = state.rows
     running = np.cumsum(state.span_sums)
-    span = min(int(np.searchsorted(running, value)), rows.n_spans - 1)
+    span = int(place_of(running, value))
     before = running[span - 1] if span else 0.0
     within = np.cumsum(_span_contributions(state, span))
     # The device has summed the span in another order: what it found is spread as the host finds it.
     scale = within[-1] / state.span_sums[span] if state.span_sums[span] > 0 else 1.0
-    return span * SPAN + min(int(np.searchsorted(within, (value - before) * scale)), len(within) - 1)
+    return int(span * SPAN + place_of(within, (value - before) * scale))
+
+
+def place_of(running: npt.NDArray[np.float64], value: Any) -> Any:
+    """The place at which running sums of numbers, none negative, reach a value; never that of a number which is 0.
+
+    Parameters
+    ----------
+    running : numpy.ndarray of shape (n,)
+        At least one.
+    value : float or numpy.ndarray of shape (m,)
+
+    Returns
+    -------
+    int or numpy.ndarray of int of shape (m,)
+        Smallest index whose running sum is at least `value`, as numpy.searchsorted has it. A value that rounding has
+        taken beyond the last sum belongs to the last number above 0, and the value 0 to the first. 0 if all are 0.
+    """
+    first, last = running.searchsorted(0.0, side="right"), running.searchsorted(running[-1])
+    return np.minimum(np.maximum(running.searchsorted(value), first), last)
 
 
 def _span_contributions(state: Seeding, span: int) -> npt.NDArray[np.float64]:

@@ -6,9 +6,6 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cache as cached
-from typing import Any
-
-from dpctl.program import SyclProgramCompilationError, create_program_from_spirv
 
 from xpulab import oneapi
 from xpulab.exceptions import KernelBuildError
@@ -33,15 +30,12 @@ class Program:
         dpctl's, of the SYCL kernel.
     most : int
         Work-items that a work-group may have.
-    keep : object
-        What has to live as long as the reference is used.
     """
 
     name: str
     spirv: bytes
     reference: int
     most: int
-    keep: Any
 
 
 def build(device: Device, name: str, compiled: Compiled, n_values: int) -> Program:
@@ -65,11 +59,10 @@ def build(device: Device, name: str, compiled: Compiled, n_values: int) -> Progr
     try:
         if Compiler.serves(device.queue):
             compiler = _compiler(device)
-            reference, keep = compiler.kernel(_kept_program(device, compiler, compiled.spirv), compiled.entry), None
+            reference = compiler.kernel(_kept_program(device, compiler, compiled.spirv), compiled.entry)
         else:  # Level Zero, whose drivers keep what they compile themselves
-            keep = create_program_from_spirv(device.queue, compiled.spirv).get_sycl_kernel(compiled.entry)
-            reference = keep.addressof_ref()
-    except (SyclProgramCompilationError, CompilerError) as error:
+            reference = _made_by_sycl(device, compiled)
+    except CompilerError as error:
         raise KernelBuildError(f"{name}: the compiler of {device.name} refused the kernel: {error}") from error
     if reference is None:
         raise KernelBuildError(f"{name}: its program has no {compiled.entry}; install xpulab again")
@@ -78,7 +71,26 @@ def build(device: Device, name: str, compiled: Compiled, n_values: int) -> Progr
             f"{name}: {n_values} values for the kernel's {library.DPCTLKernel_GetNumArgs(reference)} arguments"
         )
     most = min(device.max_group, library.DPCTLKernel_GetWorkGroupSize(reference))
-    return Program(name, compiled.spirv, reference, most, keep)
+    return Program(name, compiled.spirv, reference, most)
+
+
+def _made_by_sycl(device: Device, compiled: Compiled) -> int | None:
+    """dpctl's reference of a kernel; None if the program has no such kernel. It is never freed.
+
+    Not by dpctl's create_program_from_spirv, which lets no other thread of Python run until the driver is done: an
+    engine whose heart does not beat looks stuck.
+    """
+    bundle = library.DPCTLKernelBundle_CreateFromSpirv(*_sycl(device), compiled.spirv, len(compiled.spirv), b"")
+    if not bundle:
+        raise CompilerError("what it said is in the engine's log")
+    return library.DPCTLKernelBundle_GetKernel(bundle, compiled.entry.encode())
+
+
+@cached
+def _sycl(device: Device) -> tuple[int, int]:
+    """References of the SYCL context and device."""
+    queue = device.queue.addressof_ref()
+    return library.DPCTLQueue_GetContext(queue), library.DPCTLQueue_GetDevice(queue)
 
 
 def _kept_program(device: Device, compiler: Compiler, spirv: bytes) -> int:

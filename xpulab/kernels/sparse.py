@@ -20,6 +20,7 @@ from xpulab.kernels.device import Array, Device
 from xpulab.kernels.host import add_columns
 from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel
 from xpulab.kernels.launch import launch
+from xpulab.kernels.plusplus import place_of
 from xpulab.kernels.rows import SPAN
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "assign",
     "candidate_potentials",
     "column_sums",
+    "distance_rounding",
     "first_kernels",
     "inertia",
     "labels_to_host",
@@ -455,6 +457,11 @@ def own_distances(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], label
     return device.fetch(out, stop=n)
 
 
+def distance_rounding(dtype: np.dtype[Any]) -> float:
+    """As that of the dense rows; these squared distances are differences of squared norms."""
+    return float(16 * np.finfo(dtype).eps)
+
+
 def inertia(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: SparseLabels) -> float:
     """Sum of ``w * ||x - centers[label]||**2``."""
     distances = own_distances(rows, shift, centers, labels).astype(np.float64)
@@ -575,10 +582,10 @@ def accept(state: SparseSeeding, j: int) -> None:
 
 
 def search(state: SparseSeeding, value: float) -> int:
-    """Smallest local index at which the running sum of ``w * squared distance`` is at least `value`."""
+    """Smallest local index at which the running sum of ``w * squared distance`` is at least `value`, by `place_of`."""
     rows = state.rows
     running = np.cumsum(state.span_sums)
-    span = min(int(np.searchsorted(running, value)), rows.n_spans - 1)
+    span = int(place_of(running, value))
     first, last = span * SPAN, min((span + 1) * SPAN, rows.n_samples)
     contributions = rows.device.fetch(state.closest, first, last).astype(np.float64)
     if rows.sample_weight is not None:
@@ -587,7 +594,7 @@ def search(state: SparseSeeding, value: float) -> int:
     before = running[span - 1] if span else 0.0
     # The device has summed the span in another order: what it found is spread as the host finds it.
     scale = within[-1] / state.span_sums[span] if state.span_sums[span] > 0 else 1.0
-    return first + min(int(np.searchsorted(within, (value - before) * scale)), len(within) - 1)
+    return int(first + place_of(within, (value - before) * scale))
 
 
 def every_kernel() -> Iterator[Kernel]:

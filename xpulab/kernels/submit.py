@@ -107,6 +107,7 @@ def _load() -> Any:
     signatures: tuple[tuple[str, Any, list[Any]], ...] = (
         ("DPCTLQueue_GetContext", address, [address]),
         ("DPCTLQueue_GetDevice", address, [address]),
+        ("DPCTLKernelBundle_CreateFromSpirv", address, [address, address, ctypes.c_char_p, size, ctypes.c_char_p]),
         ("DPCTLKernelBundle_GetKernel", address, [address, ctypes.c_char_p]),
         ("DPCTLKernel_GetNumArgs", size, [address]),
         ("DPCTLKernel_GetWorkGroupSize", size, [address]),

@@ -1,0 +1,72 @@
+"""What `Exchange` does where the engines do not end a task; without engines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from xpulab.board import Board
+from xpulab.deploy import exchange
+from xpulab.deploy.exchange import Exchange
+from xpulab.exceptions import EngineStuckError
+
+
+class Never:
+    """A task that does not end, and the client that it was sent with."""
+
+    msg_ids: tuple[str, ...] = ()
+
+    def broadcast_view(self) -> Never:
+        return self
+
+    def apply(self, *_: Any) -> Never:
+        return self
+
+    def ready(self) -> bool:
+        return False
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def add_done_callback(self, call: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exchange]:
+    monkeypatch.setattr(exchange, "_INTERRUPT_GRACE", 0.2)
+    board = Board.create(2)
+    task = Exchange(Never(), board, "KMeans.fit", {})
+    board.ranks["task"] = task.number
+    yield task
+    board.close()
+
+
+def waited(task: Exchange, watch: Any) -> list[Any]:
+    """Wait for the task, five seconds at most."""
+    deadline = time.monotonic() + 5
+
+    def require_well() -> None:
+        assert time.monotonic() < deadline, "it waits for ever"
+
+    return task.wait(require_well, watch, [])
+
+
+def test_a_callback_that_fails_does_not_wait_for_ever(sent: Exchange) -> None:
+    def fail(*_: Any) -> None:
+        raise LookupError("a callback of mine")
+
+    words = r"rank 0, 1 did not end the task 'KMeans.fit' within 0 s of a failed callback; type: %xpu_cluster"
+    with pytest.raises(EngineStuckError, match=words) as caught:
+        waited(sent, fail)
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert sent._board is not None
+    assert sent._board.cancelled(sent.number)
+
+
+def test_an_interrupt_does_not_wait_for_ever(sent: Exchange) -> None:
+    with pytest.raises(EngineStuckError, match="within 0 s of the interrupt"):
+        sent.wait(lambda: None, lambda *_: None, [1])
