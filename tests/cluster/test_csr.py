@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.cluster
-from conftest import assert_same_labels
+from agreement import assert_same_labels
 from scipy import sparse
 
 import xpulab

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import assert_same_fit
+from agreement import assert_same_fit
 from sklearn.cluster import KMeans as Reference
 
 import xpulab

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.cluster
-from conftest import assert_same_fit, assert_same_labels
+from agreement import assert_same_fit, assert_same_labels
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
