@@ -196,7 +196,7 @@ def test_only_who_has_the_keys_is_heard(
 
 @pytest.mark.cluster
 def test_every_process_listens_on_loopback_alone() -> None:
-    """With a process of its own as the notebook: other tests initialise MPI in this one, which then listens elsewhere."""
+    """The notebook is a process of its own: other tests initialise MPI in this one, which then listens elsewhere."""
     code = (
         "import os, psutil, xpulab\n"
         "with xpulab.XPUCluster(2) as cluster:\n"
