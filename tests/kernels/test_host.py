@@ -118,7 +118,7 @@ def test_the_machine_code_does_what_the_python_says(centers):
 @pytest.mark.parametrize("level", host.LEVELS)
 def test_every_level_s_library_has_all_functions(level, monkeypatch):
     host._library.cache_clear()
-    host._functions.cache_clear()
+    host._loaded.clear()
     monkeypatch.setattr(host, "LEVELS", {level: frozenset()})
     try:
         assert host._library()._name == str(host.library_file(level))
@@ -129,7 +129,7 @@ def test_every_level_s_library_has_all_functions(level, monkeypatch):
             np.testing.assert_array_equal(moved, np.diag([1, 2, 2]))
     finally:
         host._library.cache_clear()
-        host._functions.cache_clear()
+        host._loaded.clear()
 
 
 def test_a_library_that_cannot_be_loaded_is_an_error_in_words(monkeypatch, tmp_path):
