@@ -23,15 +23,7 @@ from xpulab.rendering import format_size
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster
 
-__all__ = [
-    "Outgoing",
-    "ShardedArray",
-    "bounds_by_stored",
-    "bounds_of",
-    "looked_at_later",
-    "mapped",
-    "row_named",
-]
+__all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "looked_at_later", "mapped", "row_named"]
 
 _CHUNK = 8 << 20  # bytes that one thread copies at a time: small arrays stay with one thread
 _PIECE = 1 << 20  # bytes that are looked at and copied while they are in a cache

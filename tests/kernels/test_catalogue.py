@@ -71,16 +71,6 @@ def test_the_host_s_functions_are_in_a_library_for_each_level() -> None:
     assert {name for name in host.__all__ if name.islower()} - {"library_file"} == set(FUNCTIONS)
 
 
-def made(name: str = "f", folder: Path | None = None) -> Kernel:
-    """A kernel that no catalogue has."""
-
-    @kernel("f4[]")
-    def f(item, x):
-        x[0] = 1
-
-    return f
-
-
 class Placed(Kernel):
     """A kernel whose catalogue is in a folder of its own."""
 
@@ -187,12 +177,9 @@ def test_the_digest_is_of_what_a_kernel_closes_over_and_of_the_functions_and_num
 
 
 def test_a_kernel_that_uses_more_than_numbers_is_refused() -> None:
-    names = [1, 2]
-
     @kernel("f4[]")
     def bad(item, x):
         x[0] = ROOT
 
-    assert names
     with pytest.raises(TypeError, match="bad uses ROOT"):
         assert bad.digest

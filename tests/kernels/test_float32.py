@@ -40,14 +40,14 @@ def test_float32_kernels_hold_no_float64(d, weighted):
     device = Device()
     run_everything(device, d, np.float32, weighted)
     assert len(device.programs) >= 9
-    holders = [s.name for s in device.programs.values() if FLOAT64 in capabilities(s.spirv)]
+    holders = [kernel.name for kernel in device.programs if FLOAT64 in capabilities(find(kernel).spirv)]
     assert holders == []
 
 
 def test_the_check_sees_float64():
     device = Device()
     run_everything(device, 3, np.float64, False)
-    assert any(FLOAT64 in capabilities(s.spirv) for s in device.programs.values())
+    assert any(FLOAT64 in capabilities(find(kernel).spirv) for kernel in device.programs)
 
 
 def run_everything_sparse(device, dtype, weighted):
@@ -72,7 +72,7 @@ def test_float32_csr_kernels_hold_no_float64(weighted):
     device = Device()
     run_everything_sparse(device, np.float32, weighted)
     assert len(device.programs) == 7
-    assert [s.name for s in device.programs.values() if FLOAT64 in capabilities(s.spirv)] == []
+    assert [kernel.name for kernel in device.programs if FLOAT64 in capabilities(find(kernel).spirv)] == []
 
 
 def test_the_whole_catalogue_uses_float64_for_float64_alone():

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from spirv import FLOAT64, capabilities
 
+from xpulab.kernels.catalogue import find
 from xpulab.kernels.device import Device
 from xpulab.kernels.histogram import count_pixels, ranges
 from xpulab.kernels.lloyd import assign, labels_to_host, new_labels
@@ -109,5 +110,5 @@ def test_float32_rows_need_no_float64(shared):
     rows, labels = labelled(device, np.ones((100, 2), np.float32), 2)
     ranges(rows)
     count_pixels(rows, labels, 2, (0, 1), LOW, HIGH, SHAPE, shared)
-    assert {"count", "column_range"} <= {s.name for s in device.programs.values()}
-    assert [s.name for s in device.programs.values() if FLOAT64 in capabilities(s.spirv)] == []
+    assert {"count", "column_range"} <= {kernel.name for kernel in device.programs}
+    assert [kernel.name for kernel in device.programs if FLOAT64 in capabilities(find(kernel).spirv)] == []

@@ -85,23 +85,31 @@ def test_a_request_to_leave_is_heard_before_each_program_is_built(ones):
     np.testing.assert_array_equal(device.fetch(array), np.full(512, 2, np.float32))
 
 
+@pytest.fixture
+def found(monkeypatch):
+    """Has the catalogue give something else."""
+    return lambda compiled: monkeypatch.setattr(module, "find", lambda kernel: compiled)
+
+
 @pytest.mark.parametrize("kept", [0, 40])
-def test_a_kernel_that_the_device_refuses_raises(kept):
+def test_a_kernel_that_the_device_refuses_raises(found, kept):
     whole = find(divide())
-    damaged = Compiled(whole.entry, whole.digest, whole.spirv[:kept])
+    found(Compiled(whole.entry, whole.digest, whole.spirv[:kept]))
     with pytest.raises(KernelBuildError, match=r"divide: the compiler of .* refused the kernel"):
-        program_of(Device(), divide(), lambda kernel: damaged)
+        program_of(Device(), divide())
 
 
-def test_a_program_without_the_kernel_raises():
+def test_a_program_without_the_kernel_raises(found):
     whole = find(divide())
+    found(Compiled("other", whole.digest, whole.spirv))
     with pytest.raises(KernelBuildError, match="divide: its program has no other"):
-        program_of(Device(), divide(), lambda kernel: Compiled("other", whole.digest, whole.spirv))
+        program_of(Device(), divide())
 
 
-def test_a_signature_that_is_not_the_compiled_one_raises():
+def test_a_signature_that_is_not_the_compiled_one_raises(found):
+    found(find(fused()))
     with pytest.raises(KernelBuildError, match="add: 6 values for the kernel's 8 arguments"):
-        program_of(Device(), add(F32), lambda kernel: find(fused()))
+        program_of(Device(), add(F32))
 
 
 def test_division_by_zero_gives_infinity_and_does_not_end_the_work_item(device, ones):

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import pkgutil
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -190,6 +191,8 @@ def _stale_libraries() -> Iterator[tuple[Path, bytes]]:
             name = f"xpulab-host-{hashlib.sha256(code.read_bytes()).hexdigest()}"
             if path.exists() and name.encode() in path.read_bytes():
                 continue
+            if shutil.which("ld") is None:
+                sys.exit("the linker ld is not on PATH; type: sudo apt install binutils")
             subprocess.run(["ld", "-shared", "-s", "--build-id=none", "-soname", name, "-o", library, code], check=True)
             yield path, library.read_bytes()
 

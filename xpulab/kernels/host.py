@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -181,27 +182,19 @@ def _at(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int:
         return array.ctypes.data
 
 
-class _Functions:
-    """Of one library, for rows of one dtype."""
-
-    def __init__(self, library: ctypes.CDLL, suffix: str) -> None:
-        for name, declared in FUNCTIONS.items():
-            function = getattr(library, f"{name}_{suffix}")
-            function.argtypes = [_ARGUMENTS.get(word, ctypes.c_void_p) for word in declared.signature]
-            function.restype = _ARGUMENTS.get(declared.returns)
-            setattr(self, name, function)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-
 _loaded: dict[str, Any] = {}  # by the character of the dtype, whose hash takes a tenth of the time of the dtype's
 
 
 def _functions(dtype: np.dtype[Any]) -> Any:
+    """Those of the library for rows of one dtype."""
     found = _loaded.get(dtype.char)
     if found is None:
-        found = _loaded[dtype.char] = _Functions(_library(), dtype.str[1:])
+        found = _loaded[dtype.char] = SimpleNamespace()
+        for name, declared in FUNCTIONS.items():
+            function = getattr(_library(), f"{name}_{dtype.str[1:]}")
+            function.argtypes = [_ARGUMENTS.get(word, ctypes.c_void_p) for word in declared.signature]
+            function.restype = _ARGUMENTS.get(declared.returns)
+            setattr(found, name, function)
     return found
 
 

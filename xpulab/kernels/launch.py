@@ -9,13 +9,13 @@ import ctypes
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from xpulab.exceptions import DeviceError, KernelLaunchError
-from xpulab.kernels.catalogue import Compiled, find
+from xpulab.kernels.catalogue import find
 from xpulab.kernels.device import Array, Device
 from xpulab.kernels.language import Kernel, Local
 from xpulab.kernels.program import Program, build
@@ -109,15 +109,8 @@ def prepare(device: Device, kernel: Kernel, groups: int, size: int, *arguments: 
     return Prepared(device, kernel, program_of(device, kernel), groups, size, arguments)
 
 
-def program_of(device: Device, kernel: Kernel, compile_: Callable[[Kernel], Compiled] = find) -> Program:
+def program_of(device: Device, kernel: Kernel) -> Program:
     """The kernel as the device runs it: built the first time, and kept with the device.
-
-    Parameters
-    ----------
-    device : Device
-    kernel : Kernel
-    compile_ : callable
-        Where its SPIR-V comes from; the catalogue by default.
 
     Raises
     ------
@@ -130,7 +123,7 @@ def program_of(device: Device, kernel: Kernel, compile_: Callable[[Kernel], Comp
             device.check_dtype(np.float64)
         start = time.perf_counter()
         n_values = len(_kinds(kernel.signature))
-        program = device.programs[kernel] = build(device, kernel.name, compile_(kernel), n_values)
+        program = device.programs[kernel] = build(device, kernel.name, find(kernel), n_values)
         device.compile_seconds += time.perf_counter() - start
     return program
 

@@ -37,19 +37,18 @@ class CompilerError(Exception):
 
 
 class Compiler:
-    """The compiler of a queue's device.
+    """The compiler of an OpenCL device.
 
     Parameters
     ----------
-    queue : dpctl.SyclQueue
-        Of an OpenCL device.
+    context, device : int
+        dpctl's references of a queue's SYCL context and device, which live as long.
     """
 
-    def __init__(self, queue: dpctl.SyclQueue) -> None:
+    def __init__(self, context: int, device: int) -> None:
         sycl = _sycl()
-        self._sycl_context = library.DPCTLQueue_GetContext(queue.addressof_ref())
-        device = library.DPCTLQueue_GetDevice(queue.addressof_ref())
-        self._context = getattr(sycl, _NATIVE_CONTEXT)(self._sycl_context)
+        self._sycl_context = context
+        self._context = getattr(sycl, _NATIVE_CONTEXT)(context)
         self._device = ctypes.c_void_p(getattr(sycl, _NATIVE_DEVICE)(device))
 
     @staticmethod

@@ -24,16 +24,12 @@ class Program:
 
     Attributes
     ----------
-    name : str
-    spirv : bytes
     reference : int
-        dpctl's, of the SYCL kernel.
+        dpctl's, of the SYCL kernel. It is never freed.
     most : int
         Work-items that a work-group may have.
     """
 
-    name: str
-    spirv: bytes
     reference: int
     most: int
 
@@ -71,7 +67,7 @@ def build(device: Device, name: str, compiled: Compiled, n_values: int) -> Progr
             f"{name}: {n_values} values for the kernel's {library.DPCTLKernel_GetNumArgs(reference)} arguments"
         )
     most = min(device.max_group, library.DPCTLKernel_GetWorkGroupSize(reference))
-    return Program(name, compiled.spirv, reference, most)
+    return Program(reference, most)
 
 
 def _made_by_sycl(device: Device, compiled: Compiled) -> int | None:
@@ -82,7 +78,7 @@ def _made_by_sycl(device: Device, compiled: Compiled) -> int | None:
     """
     bundle = library.DPCTLKernelBundle_CreateFromSpirv(*_sycl(device), compiled.spirv, len(compiled.spirv), b"")
     if not bundle:
-        raise CompilerError("what it said is in the engine's log")
+        raise CompilerError("what it said is in the engine's log; type: %xpu_cluster logs")
     return library.DPCTLKernelBundle_GetKernel(bundle, compiled.entry.encode())
 
 
@@ -115,7 +111,7 @@ def _taken_up(compiler: Compiler, key: str) -> int | None:
 
 @cached
 def _compiler(device: Device) -> Compiler:
-    return Compiler(device.queue)
+    return Compiler(*_sycl(device))
 
 
 @cached

@@ -97,7 +97,9 @@ def copy(queue: dpctl.SyclQueue, to: int, source: int, nbytes: int) -> Event:
     """
     reference = library.DPCTLQueue_Memcpy(queue.addressof_ref(), to, source, nbytes)
     if not reference:
-        raise DeviceError(f"{queue.sycl_device.name.strip()} did not copy {nbytes:,} bytes; its memory may be full")
+        raise DeviceError(
+            f"{queue.sycl_device.name.strip()} did not copy {nbytes:,} bytes; its memory may be full: use fewer rows"
+        )
     return Event(reference)
 
 
