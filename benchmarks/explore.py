@@ -17,8 +17,8 @@ from sklearn.cluster import kmeans_plusplus
 from sklearn.metrics import pairwise_distances_argmin
 
 import xpulab
-from xpulab.explorer import Explorer
-from xpulab.picture import Picture, colour, encode
+from xpulab.explorer.picture import Picture, colour, encode
+from xpulab.explorer.session import Explorer
 from xpulab.rendering import table_text
 
 K = 8

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 import xpulab
-from xpulab.memory import SharedBlock
 from xpulab.rendering import table_text
+from xpulab.sharing.memory import SharedBlock
 
 FEATURES = 14
 CHUNK = 1 << 17  # rows that a thread copies at a time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any
 
-from xpulab.report import EngineReport, FitReport, Iteration
+from xpulab.report.fit import EngineReport, FitReport, Iteration
 
 EVIL = "<script>alert('x')</script>\x1b[2J"
 _VOID = {"meta", "img", "br", "hr"}

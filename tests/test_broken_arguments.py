@@ -23,7 +23,7 @@ from scipy import sparse
 import xpulab
 from xpulab.cluster import KMeans
 from xpulab.exceptions import EngineError, PlanError, UsageError, XpulabError
-from xpulab.explorer import Explorer
+from xpulab.explorer.session import Explorer
 
 pytestmark = pytest.mark.cluster
 

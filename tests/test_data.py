@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from xpulab.data import Outgoing, bounds_of, looked_at_later
-from xpulab.memory import BlockPool, SharedBlock
+from xpulab.sharing.memory import BlockPool, SharedBlock
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -1,10 +1,11 @@
-"""The flow of DESIGN: magics and cli, widgets, estimators, deploy and data, engine, kernels; nothing imports upward."""
+"""The flow: magics and cli, widgets, estimators, deploy and data, engine, kernels; no module imports upward."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,20 +15,20 @@ import xpulab
 ROOT = Path(xpulab.__file__).parent
 
 # From the top down. A module may import from its own layer and from those below; across the gap between the
-# notebook's process and the engines' (None) only the modules that both sides share pass.
+# notebook's process and the engines' (None) only what both sides share passes. The longest name that fits counts.
 LAYERS = [
     ["magics", "cli", "__main__", "demo", "doctor"],
-    ["widgets", "commands", "profiling"],
-    ["cluster", "calls", "cells", "explorer"],
+    ["widgets", "commands", "report.profile", "explorer"],
+    ["cluster"],
+    ["estimator", "cells", "explorer.session"],
     ["deploy", "data"],
     None,
     ["engine"],
+    ["engine.algorithms"],
+    ["engine.dataset", "engine.engine", "engine.comm", "engine.interruptible"],
     ["kernels"],
 ]
-SHARED = [
-    "board", "checkpoint", "exceptions", "host_memory", "memory", "oneapi", "owner", "picture", "progress", "rendering",
-    "report", "report_figure", "report_html", "report_text", "snapshot",
-]  # fmt: skip
+SHARED = ["exceptions", "explorer.picture", "explorer.snapshot", "oneapi", "rendering", "report", "sharing"]
 NOTEBOOK_SIDE_NEVER = ("dpctl", "dpnp", "numba_dpex", "numba", "mpi4py")
 
 
@@ -39,48 +40,55 @@ def modules() -> list[tuple[str, Path]]:
     ]
 
 
-def part(module: str) -> str:
-    return module.split(".")[0]
+def place(module: str) -> str:
+    """The entry of the layers or of what is shared that a module belongs to."""
+    names = [name for names in [*LAYERS, SHARED] if names for name in names]
+    return max((name for name in names if f"{module}.".startswith(f"{name}.")), key=len)
 
 
-def layer(name: str) -> int:
-    return next(i for i, names in enumerate(LAYERS) if names and name in names)
+def layer(module: str) -> int:
+    return next(i for i, names in enumerate(LAYERS) if names and place(module) in names)
 
 
-def imported(path: Path) -> set[str]:
-    """Parts of xpulab that a file imports, inside functions too."""
+def imported(module: str, path: Path) -> set[str]:
+    """Modules of xpulab that a file imports, inside functions and for types too."""
+    known = {name for name, _ in modules()}
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            if node.module == "xpulab":
-                found |= {alias.name for alias in node.names}
-            elif node.module.startswith("xpulab."):
-                found.add(node.module.split(".")[1])
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("xpulab"):
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}".removeprefix("xpulab.")
+                found.add(full if full in known else node.module.removeprefix("xpulab").removeprefix("."))
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("xpulab.")}
-    return {name for name in found if (ROOT / f"{name}.py").exists() or (ROOT / name).is_dir()}
+            found |= {alias.name.removeprefix("xpulab.") for alias in node.names if alias.name.startswith("xpulab.")}
+    return {name for name in found if name in known and name != module}
 
 
-def test_every_part_has_its_place() -> None:
-    placed = {name for names in LAYERS if names for name in names} | set(SHARED)
-    assert {part(module) for module, _ in modules()} == placed
+def test_every_module_has_its_place() -> None:
+    for module, _ in modules():
+        assert place(module)
 
 
 @pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
 def test_nothing_imports_upward(module: str, path: Path) -> None:
     gap = LAYERS.index(None)
-    for other in imported(path):
-        if other in SHARED:
+    for other in imported(module, path):
+        if place(other) in SHARED:
             continue
-        assert part(module) not in SHARED, f"{module} is shared by both sides, and imports {other}"
-        here, there = layer(part(module)), layer(other)
+        assert place(module) not in SHARED, f"{module} is shared by both sides, and imports {other}"
+        here, there = layer(module), layer(other)
         assert here <= there, f"{module} imports {other}, which is above it"
         assert not here < gap < there, f"{module} runs in the notebook, and imports {other}, which runs on engines"
 
 
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = {module: imported(module, path) for module, path in modules()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
 def test_the_notebook_side_imports_no_device_code() -> None:
     elsewhere = ("engine", "kernels", "__main__")
-    names = [f"xpulab.{m}" for m, _ in modules() if part(m) not in elsewhere and m != "deploy.controller"]
+    names = [f"xpulab.{m}" for m, _ in modules() if m.split(".")[0] not in elsewhere and m != "deploy.controller"]
     code = (
         f"import sys, importlib\nfor name in {names!r}: importlib.import_module(name)\n"
         f"print([name for name in {NOTEBOOK_SIDE_NEVER!r} if name in sys.modules])"
@@ -98,7 +106,7 @@ def test_importing_the_package_is_light() -> None:
 
 @pytest.mark.parametrize("name", ["xpulab", *(f"xpulab.{module}" for module, _ in modules())])
 def test_all_names_what_can_be_imported(name: str) -> None:
-    if part(name.removeprefix("xpulab.")) in ("engine", "kernels") or name.endswith(("__main__", "controller")):
+    if name.removeprefix("xpulab.").split(".")[0] in ("engine", "kernels") or name.endswith(("__main__", "controller")):
         pytest.skip("runs on engines, or is a program")
     module = __import__(name, fromlist=["*"])
     for public in getattr(module, "__all__", []):

@@ -13,11 +13,11 @@ import pytest
 from IPython.core.completer import provisionalcompleter
 
 import xpulab
-from xpulab import progress
 from xpulab.deploy import cluster as registry
 from xpulab.deploy.devices import Devices
 from xpulab.deploy.plan import Plan
 from xpulab.exceptions import ClusterError, DeviceNotFoundError, NoClusterError, UsageError
+from xpulab.report import progress
 
 SUBCOMMANDS = [
     "start", "plan", "attach", "detach", "stop", "restart", "status", "devices", "logs", "last", "doctor",

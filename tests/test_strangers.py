@@ -24,7 +24,7 @@ from xpulab.cells import CellOutput
 from xpulab.cluster import KMeans
 from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import EngineError
-from xpulab.explorer import Explorer
+from xpulab.explorer.session import Explorer
 
 NOBODY = 65534
 
@@ -83,7 +83,7 @@ def test_another_user_reads_no_file_of_the_cluster(ours: xpulab.XPUCluster) -> N
 
 @pytest.mark.cluster
 def test_another_user_opens_no_shared_memory(ours: xpulab.XPUCluster) -> None:
-    from xpulab.memory import SharedBlock
+    from xpulab.sharing.memory import SharedBlock
 
     with SharedBlock.create(1 << 20) as block:
         paths = [block.path, ours.facts[0]["board"]]

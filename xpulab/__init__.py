@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from xpulab import cluster, exceptions
     from xpulab.data import ShardedArray
     from xpulab.deploy.cluster import XPUCluster, current_cluster
-    from xpulab.widgets.explore_view import explore
+    from xpulab.explorer.view import explore
 
 __version__ = "0.1.0"
 __all__ = ["ShardedArray", "XPUCluster", "__version__", "cluster", "current_cluster", "exceptions", "explore"]
@@ -24,7 +24,7 @@ _HOMES = {
     "ShardedArray": "xpulab.data",
     "XPUCluster": "xpulab.deploy.cluster",
     "current_cluster": "xpulab.deploy.cluster",
-    "explore": "xpulab.widgets.explore_view",
+    "explore": "xpulab.explorer.view",
 }
 
 

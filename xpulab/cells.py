@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xpulab.board import awaited
 from xpulab.deploy.answers import raise_errors
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.probe import core_ranges
 from xpulab.exceptions import EngineStuckError, UsageError
 from xpulab.rendering import Text
+from xpulab.sharing.board import awaited
 
 __all__ = ["CellInterrupted", "CellOutput", "run_cell"]
 

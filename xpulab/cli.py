@@ -115,7 +115,7 @@ def _status(arguments: Any) -> int:
 
 
 def _stop(arguments: Any) -> int:
-    from xpulab.deploy.launch import Processes
+    from xpulab.deploy.processes import Processes
     from xpulab.deploy.record import choose
 
     record = choose(arguments.name, "xpulab stop")

@@ -9,19 +9,16 @@ import operator
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from xpulab.exceptions import HandleError
-from xpulab.memory import BlockPool, SharedBlock, file_state
 from xpulab.rendering import format_size
-
-if TYPE_CHECKING:
-    from xpulab.deploy.cluster import XPUCluster
+from xpulab.sharing.memory import BlockPool, SharedBlock, file_state
 
 __all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "looked_at_later", "mapped", "row_named"]
 
@@ -302,6 +299,22 @@ def _mapping_at(address: int) -> str:
     raise ValueError(f"nothing is mapped at {address:#x}")
 
 
+class Holder(Protocol):
+    """The cluster that holds the rows of a `ShardedArray`."""
+
+    #: Where memory for results comes from.
+    blocks: BlockPool
+
+    def call(self, name: str, payload: dict[str, Any]) -> Any:
+        """Run a task on all engines."""
+
+    def require_handle(self, array: ShardedArray) -> None:
+        """Raise HandleError unless the array's rows are on the engines."""
+
+    def release_with(self, owner: Any, handle: str, blocks: Sequence[SharedBlock] = ()) -> Any:
+        """Free what the engines keep under this name when `owner` dies here."""
+
+
 class ShardedArray:
     """Rows that live on the engines of a cluster, one contiguous block a rank.
 
@@ -311,7 +324,7 @@ class ShardedArray:
     Attributes
     ----------
     shape : tuple of int
-        (n_samples, n_features).
+        (n_samples, n_features), or (n_samples,) for targets.
     dtype : numpy.dtype
     counts : tuple of int
         Rows of each rank.
@@ -319,11 +332,9 @@ class ShardedArray:
         By which all who use the cluster find the rows.
     """
 
-    ndim = 2
-
     def __init__(
         self,
-        cluster: XPUCluster,
+        cluster: Holder,
         shape: tuple[int, ...],
         dtype: DTypeLike,
         bounds: list[int],
@@ -346,6 +357,11 @@ class ShardedArray:
         return {"name": self.name, "shape": shape, "dtype": dtype, "bounds": self.bounds, "columns": columns}
 
     @property
+    def ndim(self) -> int:
+        """1 for targets, 2 for rows."""
+        return len(self.shape)
+
+    @property
     def counts(self) -> tuple[int, ...]:
         """Rows of each rank."""
         return tuple(int(n) for n in np.diff(self.bounds))
@@ -358,7 +374,7 @@ class ShardedArray:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def source(self, cluster: XPUCluster) -> dict[str, Any]:
+    def source(self, cluster: Holder) -> dict[str, Any]:
         """What tells the engines of `cluster` to use these rows.
 
         Raises
@@ -375,7 +391,7 @@ class ShardedArray:
         return {"handle": self.id, "bounds": self.bounds}
 
     def gather(self) -> np.ndarray[Any, Any]:
-        """The rows as a NumPy array in this process: shape (n_samples, n_features).
+        """The rows as a NumPy array of the handle's shape in this process.
 
         Raises
         ------

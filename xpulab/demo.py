@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from xpulab import progress
 from xpulab.exceptions import XpulabError
 from xpulab.rendering import (
     Displayed,
@@ -24,7 +23,8 @@ from xpulab.rendering import (
     table_html,
     table_text,
 )
-from xpulab.report import FitReport
+from xpulab.report import progress
+from xpulab.report.fit import FitReport
 
 __all__ = ["Demo", "photograph", "quantise"]
 

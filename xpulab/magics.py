@@ -15,14 +15,14 @@ from IPython.display import display
 from traitlets import Bool, Float, Int, Unicode
 
 from xpulab import widgets
-from xpulab.calls import last_report
 from xpulab.cells import run_cell
 from xpulab.commands import Help, Parser, add_placement, count, identifier, numbers
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current
 from xpulab.deploy.status import ClusterStatus
+from xpulab.estimator.call import last_report
 from xpulab.exceptions import ClusterError, UsageError
-from xpulab.profiling import profiled
 from xpulab.rendering import Text
+from xpulab.report.profile import profiled
 
 __all__ = ["XPUMagics", "load", "unload"]
 

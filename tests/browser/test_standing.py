@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from xpulab.widgets.explore_view import _rules
+from xpulab.explorer.view import _rules
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -106,7 +106,7 @@ def test_an_interrupted_start_of_kmeans_leaves_the_cluster_usable() -> None:
     assert KMeans(3, random_state=0).fit(X[:100]).labels_.shape == (100,)
 
 
-@pytest.mark.parametrize("where", ["xpulab.checkpoint.Checkpoint.create", "xpulab.data.Outgoing.receive"])
+@pytest.mark.parametrize("where", ["xpulab.sharing.checkpoint.Checkpoint.create", "xpulab.data.Outgoing.receive"])
 def test_an_interrupt_before_there_is_room_for_the_labels(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(*_: Any) -> Any:
         raise KeyboardInterrupt

@@ -14,7 +14,7 @@ import pytest
 import xpulab
 from xpulab.cluster import KMeans
 from xpulab.data import Outgoing, mapped
-from xpulab.memory import SharedBlock
+from xpulab.sharing.memory import SharedBlock
 
 pytestmark = pytest.mark.cluster
 

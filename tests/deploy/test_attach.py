@@ -18,12 +18,13 @@ import pytest
 from sklearn.model_selection import GridSearchCV
 
 import xpulab
-from xpulab import cli, progress
-from xpulab.calls import last_report
+from xpulab import cli
 from xpulab.cluster import KMeans
-from xpulab.deploy.launch import Processes
+from xpulab.deploy.processes import Processes
 from xpulab.deploy.record import Record, choose, find
+from xpulab.estimator.call import last_report
 from xpulab.exceptions import ClusterError, HandleError, NoClusterError
+from xpulab.report import progress
 
 pytestmark = pytest.mark.cluster
 

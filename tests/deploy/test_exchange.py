@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from xpulab.board import Board
 from xpulab.deploy import exchange
 from xpulab.deploy.exchange import Exchange
 from xpulab.exceptions import EngineStuckError
+from xpulab.sharing.board import Board
 
 
 class Never:

@@ -74,7 +74,7 @@ def test_notebook_side_and_subprocess_import_only_what_they_need() -> None:
         "heavy = {'numba', 'numba_dpex', 'dpnp', 'mpi4py', 'ipyparallel', 'sklearn', 'IPython', 'ipywidgets'}\n"
         "import xpulab.deploy.plan, xpulab.doctor\n"
         "assert heavy.isdisjoint(sys.modules) and 'dpctl' not in sys.modules, heavy & set(sys.modules)\n"
-        "from xpulab.engine.probe import describe\n"
+        "from xpulab.engine.devices import describe\n"
         "assert describe()['devices'] and 'dpctl' in sys.modules\n"
         "assert heavy.isdisjoint(sys.modules), heavy & set(sys.modules)\n"
     )

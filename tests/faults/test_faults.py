@@ -16,12 +16,12 @@ from sklearn.exceptions import NotFittedError
 from trials import Bench
 
 import xpulab
-from xpulab.checkpoint import Checkpoint
 from xpulab.cluster import KMeans
 from xpulab.data import Outgoing
 from xpulab.deploy import cluster as registry
 from xpulab.deploy.silence import Silence
 from xpulab.exceptions import EngineLostError, HandleError
+from xpulab.sharing.checkpoint import Checkpoint
 
 cluster_test = pytest.mark.cluster
 X = np.random.default_rng(1).normal(size=(200_000, 8)).astype(np.float32)

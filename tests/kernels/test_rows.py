@@ -6,7 +6,7 @@ import pytest
 
 from xpulab.kernels import rows as module
 from xpulab.kernels.rows import Rows, column_sums, find_nonfinite, take
-from xpulab.memory import SharedBlock
+from xpulab.sharing.memory import SharedBlock
 
 SHAPES = [(1, 1), (5, 3), (64, 14), (257, 2), (10007, 14), (10007, 64), (1030, 130), (257, 300)]
 

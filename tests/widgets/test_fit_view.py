@@ -12,8 +12,9 @@ from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from reports import report
 
-from xpulab import progress, widgets
-from xpulab.progress import TaskReport
+from xpulab import widgets
+from xpulab.report import progress
+from xpulab.report.progress import TaskReport
 from xpulab.widgets import NotebookView, NotebookViews, TextView
 
 
@@ -149,7 +150,8 @@ def test_a_saved_notebook_holds_the_final_report(tmp_path: Any) -> None:
     from nbclient import NotebookClient
 
     source = (
-        "import time\nfrom xpulab import progress, widgets\nfrom xpulab.report import FitReport, Iteration\n"
+        "import time\nfrom xpulab import widgets\nfrom xpulab.report import progress\n"
+        "from xpulab.report.fit import FitReport, Iteration\n"
         "widgets.install(get_ipython())\n"
         "with progress.open(FitReport('KMeans', 'fit', {'max_iter': 300}, 10, 2, 'float32')) as handle:\n"
         "    for number in range(1, 9):\n"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.cluster
@@ -13,15 +14,16 @@ from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
-from sklearn.utils.validation import _check_sample_weight, _is_arraylike_not_scalar, check_is_fitted, validate_data
+from sklearn.utils.validation import _is_arraylike_not_scalar, check_is_fitted
 
-from xpulab.calls import Call
-from xpulab.checkpoint import Checkpoint
-from xpulab.cluster._callbacks import Callbacks, CallbackSupportMixin, callback_management_context
-from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, looked_at_later, mapped, row_named
+from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
-from xpulab.deploy.room import Rows
+from xpulab.estimator.call import Call
+from xpulab.estimator.callbacks import Callbacks, callback_management_context
+from xpulab.estimator.proxy import Proxy, Result
+from xpulab.estimator.rows import Packing, checked_weights
+from xpulab.sharing.checkpoint import Checkpoint
 
 __all__ = ["KMeans"]
 
@@ -40,7 +42,7 @@ class _Job:
     tol: float
 
 
-class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
+class KMeans(Proxy, sklearn.cluster.KMeans):
     """K-Means clustering on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.cluster.KMeans`, for any number of engines: the same start
@@ -91,6 +93,8 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
     ...     KMeans(n_clusters=2, random_state=0, n_init="auto").fit([[1, 2], [1, 4], [10, 2], [10, 4]]).labels_
     """
 
+    _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
+
     #: An interrupted fit, and the state it was in.
     _stopped: tuple[_Job, dict[str, Any]] | None = None
 
@@ -129,7 +133,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=True)
         n_init, init = self._checked_init(X)
-        weights = _checked_weights(sample_weight, X)
+        weights = checked_weights(sample_weight, X)
         if isinstance(init, str) and init == "random" and weights is not None:
             _require_enough(weights, self.n_clusters)
         random = check_random_state(self.random_state)
@@ -185,7 +189,7 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
                 target, labels = outgoing.receive((X.shape[0],), np.int32)
                 answer = call.send(
                     "KMeans.fit",
-                    _Packing(self, outgoing, call, X, job.weights),
+                    Packing(self, outgoing, call, X, job.weights, rules=self._rules),
                     checkpoint,
                     target=target,
                     resume=state,
@@ -222,17 +226,9 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         check_is_fitted(self)
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=False)
-        with Call(self, "predict", X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
-            target, labels = outgoing.receive((X.shape[0],), np.int32)
-            call.send("KMeans.predict", _Packing(self, outgoing, call, X), target=target, centers=self._centers(X))
-        return labels
-
-    def _transform(self, X: Any) -> np.ndarray:
-        cluster = current_cluster()
-        with Call(self, "transform", X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
-            target, distances = outgoing.receive((X.shape[0], len(self.cluster_centers_)), X.dtype)
-            call.send("KMeans.transform", _Packing(self, outgoing, call, X), target=target, centers=self._centers(X))
-        return distances
+        labels = Result(None, np.int32)
+        self._ask(cluster, "predict", "KMeans.predict", X, result=labels, centers=self._centers(X))
+        return labels.value
 
     def transform(self, X: Any) -> np.ndarray:
         """Distance of each row to each centre.
@@ -246,7 +242,11 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         ndarray of shape (n_samples, n_clusters), of the dtype of X
         """
         check_is_fitted(self)
-        return self._transform(self._checked(current_cluster(), X, reset=False))
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=False)
+        distances = Result(len(self.cluster_centers_), X.dtype)
+        self._ask(cluster, "transform", "KMeans.transform", X, result=distances, centers=self._centers(X))
+        return distances.value
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
         """`fit`, then `transform` of the same rows."""
@@ -269,10 +269,10 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         check_is_fitted(self)
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=False)
-        weights = _checked_weights(sample_weight, X)
-        with Call(self, "score", X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
-            packing = _Packing(self, outgoing, call, X, weights)
-            answer = call.send("KMeans.predict", packing, target=None, centers=self._centers(X))
+        weights = checked_weights(sample_weight, X)
+        answer = self._ask(
+            cluster, "score", "KMeans.predict", X, sample_weight=weights, target=None, centers=self._centers(X)
+        )
         return -float(answer.results[0]["inertia"])
 
     def to_sklearn(self) -> sklearn.cluster.KMeans:
@@ -286,51 +286,13 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
         ------
         NotFittedError
         """
-        check_is_fitted(self)
-        plain = sklearn.cluster.KMeans(**self.get_params(deep=False))
-        for name, value in vars(self).items():
-            if (name.endswith("_") and name != "report_") or name in ("_n_features_out", "_n_init"):
-                setattr(plain, name, value)
+        plain: sklearn.cluster.KMeans = super().to_sklearn()
         plain._n_threads = _openmp_effective_n_threads()
         return plain
 
-    def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool) -> Any:
-        """X as rows that can be sent, or the handle as it is; raises before anything has been sent."""
-        if isinstance(X, ShardedArray):
-            X.source(cluster)
-            if reset:
-                self.n_features_in_ = X.shape[1]
-                if hasattr(self, "feature_names_in_"):
-                    del self.feature_names_in_
-            elif X.shape[1] != self.n_features_in_:
-                raise ValueError(
-                    f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
-                    "features as input."
-                )
-            return X
-        if mapped(X) is not None:
-            # The engines read it, and look for NaN: this process does not touch the rows.
-            validate_data(self, X, dtype=[np.float64, np.float32], reset=reset, ensure_all_finite=False)
-            return X
+    def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool, look_now: bool = False, **rules: Any) -> Any:
         # A function of the user's that draws the start sees the rows before they are sent.
-        X = self._validated(X, reset, not looked_at_later(X) or (reset and callable(self.init)))
-        if sparse.issparse(X) and not X.has_canonical_format:
-            X = X.copy()
-            X.sum_duplicates()
-        return X
-
-    def _validated(self, X: Any, reset: bool = False, ensure_all_finite: bool = True) -> Any:
-        """As scikit-learn's KMeans checks X."""
-        with row_named(X):
-            return validate_data(
-                self,
-                X,
-                accept_sparse="csr",
-                dtype=[np.float64, np.float32],
-                reset=reset,
-                accept_large_sparse=False,
-                ensure_all_finite=ensure_all_finite,
-            )
+        return super()._checked(cluster, X, reset=reset, look_now=look_now or (reset and callable(self.init)), **rules)
 
     def _checked_init(self, X: Any) -> tuple[int, Any]:
         """Number of runs, and the start: a name, or a list of centres; as scikit-learn reads `n_init` and `init`."""
@@ -374,10 +336,6 @@ class KMeans(CallbackSupportMixin, sklearn.cluster.KMeans):
             self._validate_center_shape(X, centers)
             starts.append((centers + mean).astype(X.dtype))
         return starts
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the rows of an interrupted fit: `resume` is for this process."""
-        return {name: value for name, value in super().__getstate__().items() if name != "_stopped"}
 
     def _centers(self, X: Any) -> np.ndarray:
         return np.ascontiguousarray(self.cluster_centers_, X.dtype)
@@ -436,19 +394,6 @@ def _result_of(interrupt: KeyboardInterrupt) -> dict[str, Any]:
     return interrupt.args[0].results[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else {}
 
 
-def _checked_weights(sample_weight: Any, X: Any) -> np.ndarray | None:
-    if sample_weight is None:
-        return None
-    like = np.empty((X.shape[0], 0), X.dtype)
-    weights = _check_sample_weight(sample_weight, like, dtype=X.dtype)
-    if weights.min() < 0:
-        place = int(np.argmax(weights < 0))
-        raise ValueError(f"Negative values in data passed to sample_weight: {weights[place]} for row {place}.")
-    if not weights.any():
-        raise ValueError("sample_weight is zero for all rows; expected at least one positive weight.")
-    return weights
-
-
 def _require_enough(weights: np.ndarray, n_clusters: int) -> None:
     """Raise unless as many rows can be drawn, each once; in the words of NumPy, which scikit-learn draws by."""
     there = np.count_nonzero(weights / weights.sum())
@@ -456,61 +401,4 @@ def _require_enough(weights: np.ndarray, n_clusters: int) -> None:
         raise ValueError(
             f"Fewer non-zero entries in p than size: sample_weight is positive for {there} rows, and init='random' "
             f"draws n_clusters={n_clusters} of them; lower n_clusters, or use init='k-means++'"
-        )
-
-
-class _Packing:
-    """The rows and their weights on their way to the engines of the call's cluster, as often as they are needed."""
-
-    def __init__(
-        self, estimator: KMeans, outgoing: Outgoing, call: Call, X: Any, weights: np.ndarray | None = None
-    ) -> None:
-        self._estimator = estimator
-        self._outgoing = outgoing
-        self._call = call
-        self._X = X
-        self._where = mapped(X)  # once: a fit that goes on with new engines goes on with the same rows
-        self._weights = weights
-        self.again = not isinstance(X, ShardedArray)
-
-    def __call__(self) -> dict[str, Any]:
-        """``source`` and ``weights`` of a task."""
-        self._outgoing.drop()
-        self._require_room()
-        with self._call.transfer():
-            weights = None if self._weights is None else self._outgoing.send(self._weights)
-            return {"source": self._source(), "weights": weights}
-
-    def _source(self) -> dict[str, Any]:
-        X = self._X
-        if isinstance(X, ShardedArray):
-            return X.source(self._call.cluster)
-        if self._where is not None:
-            return {**self._where, "bounds": self._bounds()}
-        if sparse.issparse(X):
-            parts = [self._outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
-            return {"csr": parts, "shape": X.shape, "bounds": self._bounds()}
-        return self._outgoing.send_rows(X, self._bounds(), lambda: self._estimator._validated(X))
-
-    def _bounds(self) -> list[int]:
-        X, size = self._X, self._call.cluster.size
-        if isinstance(X, ShardedArray):
-            return X.bounds
-        return bounds_by_stored(X.indptr, size) if sparse.issparse(X) else bounds_of(X.shape[0], size)
-
-    def _require_room(self) -> None:
-        X, stored = self._X, sparse.issparse(self._X)
-        nbytes = X.data.nbytes + X.indices.nbytes + 8 * len(X.indptr) if stored else X.dtype.itemsize * np.prod(X.shape)
-        if self._weights is not None:
-            nbytes += self._weights.nbytes
-        there, sent = isinstance(X, ShardedArray), self._where is None
-        self._call.cluster.require_room(
-            Rows(
-                what=f"X of {X.shape[0]:,} × {X.shape[1]:,} {X.dtype}",
-                counts=np.diff(self._bounds()).tolist(),
-                row_bytes=float(nbytes / X.shape[0]),
-                there=there,
-                sent=sent and not there,
-                adopted=not stored,
-            )
         )

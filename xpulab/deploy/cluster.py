@@ -17,17 +17,15 @@ from typing import Any
 import numpy as np
 
 import xpulab
-from xpulab import host_memory, progress
-from xpulab.board import Board
 from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, row_named
 from xpulab.deploy.answers import Answer, raise_errors
 from xpulab.deploy.exchange import Exchange
-from xpulab.deploy.launch import Launched, Processes
+from xpulab.deploy.limits import LEAST, Demand, require_room
 from xpulab.deploy.pickling import packed
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, probe
+from xpulab.deploy.processes import Launched, Processes
 from xpulab.deploy.record import choose
-from xpulab.deploy.room import LEAST, Rows, require_room
 from xpulab.deploy.signals import postponed, uninterrupted
 from xpulab.deploy.silence import Silence, most_silence
 from xpulab.deploy.status import ClusterStatus, engine_statuses
@@ -40,8 +38,11 @@ from xpulab.exceptions import (
     OversubscribedWarning,
     UsageError,
 )
-from xpulab.memory import BlockPool, SharedBlock
 from xpulab.rendering import Displayed
+from xpulab.report import progress
+from xpulab.sharing import host_memory
+from xpulab.sharing.board import Board
+from xpulab.sharing.memory import BlockPool, SharedBlock
 
 __all__ = ["XPUCluster", "current_cluster", "find_current"]
 
@@ -391,7 +392,7 @@ class XPUCluster(Displayed):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like of shape (n_samples, n_features) or (n_samples,)
             float32 and float64 keep their dtype, other numbers become float64. No NaN, no infinity. A memory-mapped
             one (``np.load(path, mmap_mode="r")``) is read by the engines themselves.
         counts : list of int, optional
@@ -408,17 +409,21 @@ class XPUCluster(Displayed):
 
         where = mapped(X)
         columns = getattr(X, "columns", None)
+        flat = np.ndim(X) == 1  # targets: one number a row
 
         def checked(ensure_all_finite: bool = True) -> Any:
             with row_named(X):
                 kinds = [np.float64, np.float32]
-                return check_array(X, dtype=kinds, input_name="X", ensure_all_finite=ensure_all_finite)
+                return check_array(
+                    X, dtype=kinds, input_name="X", ensure_all_finite=ensure_all_finite, ensure_2d=not flat
+                )
 
         rows = X if where else checked(not looked_at_later(X))
         bounds = bounds_of(len(rows), self._require_running().size, counts)
-        what = f"X of {rows.shape[0]:,} × {rows.shape[1]:,} {rows.dtype}"
-        row_bytes = rows.shape[1] * rows.dtype.itemsize
-        self.require_room(Rows(what, np.diff(bounds).tolist(), row_bytes, sent=where is None))
+        n_columns = 1 if flat else rows.shape[1]
+        what = f"X of {rows.shape[0]:,} × {n_columns:,} {rows.dtype}"
+        row_bytes = n_columns * rows.dtype.itemsize
+        self.require_room(Demand(what, np.diff(bounds).tolist(), row_bytes, sent=where is None))
         array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns, name=name)
         blocks: list[SharedBlock] = []
         # Before the rows are there: an interrupted transfer frees them too.
@@ -427,7 +432,8 @@ class XPUCluster(Displayed):
 
             def payload(lost: EngineLostError | None = None) -> dict[str, Any]:
                 outgoing.drop()
-                source = {**where, "bounds": bounds} if where else outgoing.send_rows(rows, bounds, checked)
+                whole = rows.reshape(len(rows), -1)
+                source = {**where, "bounds": bounds} if where else outgoing.send_rows(whole, bounds, checked)
                 return {"source": source, "handle": array.id, "about": array.about()}
 
             answer = self.call("scatter", payload(), again=payload)
@@ -436,6 +442,13 @@ class XPUCluster(Displayed):
         self._handles.add(array.id)
         if name is not None:
             keeper.detach()
+        return array
+
+    def made_handle(self, shape: tuple[int, ...], dtype: Any, bounds: list[int], columns: Any = None) -> ShardedArray:
+        """A handle for rows that a task is about to make of others on the engines; they are freed when it dies."""
+        array = ShardedArray(self, shape, dtype, bounds, columns)
+        self.release_with(array, array.id)
+        self._handles.add(array.id)
         return array
 
     def handles(self) -> dict[str, ShardedArray]:
@@ -500,7 +513,7 @@ class XPUCluster(Displayed):
                 "type: cluster.scatter(X) again"
             )
 
-    def require_room(self, rows: Rows) -> None:
+    def require_room(self, rows: Demand) -> None:
         """Raise NotEnoughMemoryError unless the rows and what a fit of them needs fit the host and the devices."""
         if self._board is None or rows.nbytes < LEAST:
             return

@@ -6,7 +6,7 @@ import functools
 import os
 import secrets
 
-from xpulab import owner
+from xpulab.sharing import owner
 
 
 def main() -> None:

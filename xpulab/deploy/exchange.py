@@ -11,8 +11,8 @@ from typing import Any
 
 import ipyparallel as ipp
 
-from xpulab.board import Board, awaited, new_task_number
 from xpulab.exceptions import EngineStuckError
+from xpulab.sharing.board import Board, awaited, new_task_number
 
 __all__ = ["Exchange"]
 

@@ -1,6 +1,6 @@
 """Which devices, cores and memory this host has, as the notebook sees it.
 
-The drivers are loaded in a subprocess (`xpulab.engine.probe`): one that crashes or hangs costs an error message, not
+The drivers are loaded in a subprocess (`xpulab.engine.devices`): one that crashes or hangs costs an error message, not
 the notebook. Nothing is cached here.
 """
 
@@ -165,7 +165,7 @@ def probe(timeout: float = 20) -> Probe:
         If a driver crashes or hangs; the message holds its last words.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "xpulab.engine.probe"],
+        [sys.executable, "-m", "xpulab.engine.devices"],
         cwd="/",  # in the user's folder, a file named like a module would be imported in its place
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from xpulab.exceptions import ClusterError, NoClusterError
-from xpulab.owner import RECORD
+from xpulab.sharing.owner import RECORD
 
 __all__ = ["Record", "choose", "find", "identity", "runs"]
 

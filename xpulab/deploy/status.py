@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import psutil
 
-from xpulab import host_memory
 from xpulab.deploy.status_view import status_html, status_text
 from xpulab.rendering import Displayed, Html
+from xpulab.sharing import host_memory
 
-if TYPE_CHECKING:
-    from xpulab.deploy.cluster import XPUCluster
+__all__ = ["ClusterStatus", "Controlled", "EngineStatus", "engine_statuses"]
 
-__all__ = ["ClusterStatus", "EngineStatus", "engine_statuses"]
+
+class Controlled(Protocol):
+    """The cluster that a live view asks for its status again, and that its buttons act on."""
+
+    def status(self) -> ClusterStatus:
+        """Engines, devices, memory and health, now."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class ClusterStatus(Displayed):
         The cluster's name.
     lives : str
         How long it lives: ``"detached"``, or ``"ends with process 123"`` where that is another one; else "".
-    cluster : XPUCluster or None
+    cluster : Controlled or None
         Whom a live view follows; None for a picture of one moment.
     """
 
@@ -143,7 +147,7 @@ class ClusterStatus(Displayed):
     tile_files: tuple[str, ...] = field(default=())
     id: str = ""
     lives: str = ""
-    cluster: XPUCluster | None = field(default=None, compare=False)
+    cluster: Controlled | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain lists and dicts."""

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from xpulab import progress
-from xpulab.board import awaited
+from xpulab.report import progress
+from xpulab.sharing.board import awaited
 
 __all__ = ["told_of_waiting"]
 

@@ -17,7 +17,8 @@ import time
 import traceback
 from typing import Any
 
-from xpulab import oneapi, owner
+from xpulab import oneapi
+from xpulab.sharing import owner
 
 _ANY = ("0.0.0.0", "::")
 

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from xpulab.board import PHASES, Board
 from xpulab.engine.comm import Communicator, PeerFailed
 from xpulab.engine.interruptible import Intracomm
 from xpulab.kernels.device import Device
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.tune import MODE, Tuner
+from xpulab.sharing.board import PHASES, Board
 
 __all__ = ["Engine", "Interrupted", "Task", "task", "users_code"]
 
@@ -271,7 +271,7 @@ class Task:
             raise PeerFailed
 
     def show(self, **fields: Any) -> None:
-        """Write this rank's progress on the board; see `xpulab.board` for the fields."""
+        """Write this rank's progress on the board; see `xpulab.sharing.board` for the fields."""
         record = self.engine.record
         for field, value in fields.items():
             record[field] = value

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.explorer.picture import MOST_CELLS
 from xpulab.kernels.language import AtomicRef, Kernel, group_barrier, index, kernel
 from xpulab.kernels.launch import launch
 from xpulab.kernels.nearest import Labels
 from xpulab.kernels.rows import BLOCK, SPAN, Rows
-from xpulab.picture import MOST_CELLS
 
 __all__ = ["count_pixels", "every_kernel", "ranges"]
 

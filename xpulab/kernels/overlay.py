@@ -9,7 +9,7 @@ import dpctl.memory
 import numpy as np
 
 from xpulab.kernels.device import Array, Device
-from xpulab.memory import SharedBlock, restore
+from xpulab.sharing.memory import SharedBlock, restore
 
 __all__ = ["is_overlaid", "overlaid"]
 

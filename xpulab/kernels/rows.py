@@ -14,7 +14,7 @@ from xpulab.kernels.device import Array, Device
 from xpulab.kernels.language import Kernel, group_barrier, index, kernel
 from xpulab.kernels.launch import launch
 from xpulab.kernels.overlay import is_overlaid, overlaid
-from xpulab.memory import SharedBlock
+from xpulab.sharing.memory import SharedBlock
 
 __all__ = [
     "BLOCK",

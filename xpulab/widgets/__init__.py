@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from xpulab import progress
+from xpulab.report import progress
 from xpulab.widgets.cluster_view import ClusterView
 from xpulab.widgets.fit_view import NotebookView, NotebookViews, TextView
 
@@ -75,4 +75,4 @@ def _show_cluster(cluster: XPUCluster) -> None:
 def _show_status(status: ClusterStatus) -> Any:
     if status.cluster is None:
         raise NotImplementedError
-    _show_cluster(status.cluster)
+    _show_cluster(cast("XPUCluster", status.cluster))

@@ -18,8 +18,8 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from xpulab.progress import SHARE
 from xpulab.rendering import Html, block, escape
+from xpulab.report.progress import SHARE
 
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster

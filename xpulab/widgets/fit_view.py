@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from xpulab.progress import Report
+    from xpulab.report.progress import Report
 
 __all__ = ["NotebookView", "NotebookViews", "TextView"]
 

@@ -1,0 +1,182 @@
+"""A call's report: followed on the board while it runs, and complete at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpulab
+from xpulab.cluster import KMeans
+from xpulab.deploy.answers import Answer
+from xpulab.estimator import call as calls
+from xpulab.estimator.call import Call
+from xpulab.report import progress
+from xpulab.report.fit import FitReport
+from xpulab.sharing.board import Board
+
+
+class Recorded:
+    """Stands for a cluster of two engines: `call` plays what they write on the board, and returns their answers."""
+
+    plan = staticmethod(lambda: type("Plan", (), {"warnings": ("2 engines share the core 0",)}))
+
+    def __init__(self, script: Any) -> None:
+        device = {"name": "Arc", "driver": "1.3"}
+        self.facts = [
+            {"rank": r, "host": "node", "pid": 7 + r, "device": device, "cores": [r], "mpi": "MPI 4"} for r in (0, 1)
+        ]
+        self.board = Board.create(2)
+        self.board.ranks["task"] = 0
+        self.last_report: Any = None
+        self.unheard: dict[int, float] = {}
+        self.recover, self.silence, self.size = True, 30.0, 2
+        self.script = script
+
+    def call(self, name: str, payload: dict[str, Any], watch: Any, again: Any) -> Answer:
+        for fields in self.script:
+            time.sleep(fields.pop("after", 0))
+            for field, value in fields.items():
+                self.board.ranks[field] = value
+            watch(self.board.ranks, FIT["task"])
+        history = [(1, number, 100.0 / number, 0.5, 0.25 * number) for number in range(1, 11)]
+        replies = [
+            {
+                "status": "ok",
+                "result": {"rows": 50, **({"history": history} if rank == 0 else {})},
+                "engine": {},
+                "seconds": dict.fromkeys(("transfer", "compile", "kernel", "communicate", "wait"), 0.5),
+                "total": 3.0,
+            }
+            for rank in (0, 1)
+        ]
+        return Answer(replies)
+
+
+class Nothing:
+    """There are no rows to send."""
+
+    again = False
+
+    def __call__(self) -> dict[str, Any]:
+        return {}
+
+
+def followed(script: list[dict[str, Any]]) -> tuple[FitReport, list[dict[str, Any]]]:
+    """The report at the end, and as it was after each look at the board."""
+    stages: list[dict[str, Any]] = []
+    call = Call(KMeans(3), "fit", np.zeros((100, 2), np.float32), Recorded(script), n_init=2)  # type: ignore[arg-type]
+    with call:
+        call._handle.update = lambda report=None: stages.append(call.report.to_dict())  # type: ignore[method-assign]
+        call.send("KMeans.fit", Nothing())
+    return call.report, stages
+
+
+def test_who_is_not_heard_of_is_said_with_what_will_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Call(KMeans(3), "fit", np.zeros((9, 2)), Recorded([]))  # type: ignore[arg-type]
+
+    def said(unheard: dict[int, float], again: bool) -> str:
+        call.cluster.unheard, call._recovers = unheard, again
+        return call._about_silence()
+
+    assert said({}, True) == ""
+    one = "nothing was heard of rank 1 for 7 s: stopped, asleep, or stuck in a driver? After 30 s "
+    assert said({1: 7.2}, True).startswith(one + "the cluster starts new engines, and sends the rows again;")
+    assert said({1: 7.2}, False).startswith(one + "the call ends; interrupt")
+    assert "any engine for 8 s" in said({0: 6, 1: 8}, True)
+    assert "After 300 s" in said({0: 6, 1: 8}, True)
+    call.cluster.size = 1  # type: ignore[misc]
+    assert "any engine for 7 s" in said({0: 7}, True)
+    assert "After 30 s" in said({0: 7}, True)
+
+
+FIT = {"name": b"KMeans.fit", "task": 5, "run": 1, "inertia": 9.0, "center_shift": 0.1, "rows": 50, "total": 2.0}
+
+
+def test_what_an_earlier_task_left_on_the_board_is_not_shown() -> None:
+    before = {**FIT, "task": 0, "iteration": 50, "seconds": [[1.0] * 5] * 2}
+    other = {**FIT, "task": 4, "name": b"release", "iteration": 50}
+    _, stages = followed([before, other, {**FIT, "iteration": 1}, {"iteration": 3}])
+    assert [[i["number"] for i in stage["iterations"]] for stage in stages] == [[], [], [1], [1, 3]]
+    assert [stage["engines"][0]["total"] for stage in stages] == [0.0, 0.0, 2.0, 2.0]
+
+
+def test_iterations_seen_share_the_time_since_the_last_look() -> None:
+    _, stages = followed([{**FIT, "iteration": 0}, {"after": 0.4, "iteration": 4}, {"after": 0.2, "iteration": 5}])
+    four, five = stages[-1]["iterations"]
+    assert 0.1 <= four["seconds"] < 0.2
+    assert 0.2 <= five["seconds"] < 0.4
+    report = FitReport.from_dict(stages[-1])
+    assert report.remaining is not None
+    assert report.remaining >= (600 - 5) * 0.15
+
+
+def test_a_second_run_begins_at_one_again() -> None:
+    _, stages = followed([{**FIT, "iteration": 9}, {"run": 2, "iteration": 1}, {"run": 2, "iteration": 1}])
+    assert [(i["init"], i["number"]) for i in stages[-1]["iterations"]] == [(1, 9), (2, 1)]
+
+
+def test_the_report_ends_with_what_the_engines_answered() -> None:
+    report, _ = followed([{**FIT, "iteration": 7}])
+    assert [iteration.number for iteration in report.iterations] == list(range(1, 11))
+    assert [iteration.seconds for iteration in report.iterations] == pytest.approx([0.25] * 10)
+    assert [(e.rows, e.total, e.seconds["kernel"]) for e in report.engines] == [(50, 3.0, 0.5)] * 2
+    assert (report.status, report.n_init, report.notes) == ("finished", 2, ["2 engines share the core 0"])
+    for package in ("python", "xpulab", "scikit-learn", "numpy", "dpctl", "dpnp", "intel-opencl-rt", "mpi4py"):
+        assert report.versions[package][0].isdigit()
+    assert report.versions["driver of Arc"] == "1.3"
+
+
+def test_package_that_is_not_there_is_left_out_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(name: str) -> str:
+        if name == "intel-opencl-rt":
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(metadata, "version", installed)
+    versions = calls._packages.__wrapped__()
+    assert "intel-opencl-rt" not in versions
+    assert versions["mpi4py"] == "1.0"
+
+
+@pytest.fixture
+def stages() -> Iterator[list[dict[str, Any]]]:
+    """What a view saw of each report."""
+    seen: list[dict[str, Any]] = []
+
+    class View:
+        def update(self, report: Any) -> None:
+            seen.append(report.to_dict())
+
+        def close(self, report: Any) -> None: ...
+
+    unsubscribe = progress.subscribe(lambda report: View())
+    yield seen
+    unsubscribe()
+
+
+@pytest.mark.cluster
+def test_a_real_fit_is_shown_while_it_runs(
+    pair: xpulab.XPUCluster, stages: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    X = np.random.RandomState(0).normal(size=(200_000, 14)).astype(np.float32)
+    for _ in range(2):  # the second one's board holds the first one's end
+        stages.clear()
+        km = KMeans(100, init=X[:100], n_init=1, max_iter=300, tol=0).fit(X)
+        running = [stage for stage in stages if stage["iterations"]]
+        assert running, "shown too late"
+        assert all(stage["status"] == "running" for stage in running)
+        numbers = [stage["iterations"][-1]["number"] for stage in running]
+        assert numbers == sorted(numbers)
+        assert numbers[0] < km.n_iter_
+        last = running[-1]
+        assert np.isfinite(last["iterations"][-1]["inertia"])
+        assert all(engine["seconds"]["kernel"] > 0 for engine in last["engines"])
+        assert [engine["rows"] for engine in last["engines"]] == [100_000, 100_000]
+        assert 0 < last["iterations"][-1]["seconds"] < km.report_.seconds
+        assert km.report_ is pair.last_report

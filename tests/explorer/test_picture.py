@@ -1,0 +1,99 @@
+"""From counts to an image: what is drawn where, and colours that colour-blind readers tell apart."""
+
+from __future__ import annotations
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from xpulab.explorer.picture import INKS, PALETTE, Picture, colour, colour_of, ink_on
+
+# What readers without the receptors for red, green and blue see: Machado, Oliveira and Fernandes, "A physiologically-
+# based model for simulation of color vision deficiency", IEEE TVCG 15 (2009), for a full deficiency.
+BLINDNESS = {
+    "none": np.eye(3),
+    "red": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "green": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "blue": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+
+
+def linear(colour: str) -> np.ndarray:
+    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def oklab(rgb: np.ndarray) -> np.ndarray:
+    """Ottosson's uniform space, in which a distance of 0.02 is just noticeable."""
+    to_lms = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+              [0.0883024619, 0.2817188376, 0.6299787005]]  # fmt: skip
+    to_lab = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
+              [0.0259040371, 0.7827717662, -0.8086757660]]  # fmt: skip
+    return np.array(to_lab) @ np.cbrt(np.array(to_lms) @ np.clip(rgb, 0, 1))
+
+
+def contrast(one: str, two: str) -> float:
+    dark, light = sorted(float(linear(colour) @ (0.2126, 0.7152, 0.0722)) + 0.05 for colour in (one, two))
+    return light / dark
+
+
+@pytest.mark.parametrize("kind", BLINDNESS)
+def test_twelve_colours_are_told_apart(kind: str) -> None:
+    assert len(set(PALETTE)) == 12
+    seen = [oklab(BLINDNESS[kind] @ linear(colour)) for colour in PALETTE]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 0.08
+    first_six = min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen[:6], 2))
+    assert first_six > 0.12
+
+
+@pytest.mark.parametrize("colour", PALETTE)
+def test_a_colour_is_seen_on_light_and_on_dark_and_its_number_on_it(colour: str) -> None:
+    assert min(contrast(colour, "#ffffff"), contrast(colour, "#111111")) > 2.2
+    assert contrast(colour, ink_on(colour)) > 4.5
+
+
+def test_a_pixel_has_the_colour_of_the_cluster_with_most_rows_and_the_first_line_is_the_highest() -> None:
+    counts = np.zeros((14, 3, 2), int)
+    counts[:, 0, 0] = range(14)  # the lowest line, 91 rows
+    counts[2, 2, 1] = 1
+    counts[5, 2, 1] = 1  # among equals the first
+    image = INKS[colour(counts)]
+    assert image.shape == (3, 2, 4)
+    assert tuple(image[2, 0, :3]) == tuple(bytes.fromhex(colour_of(13)[1:]))
+    assert colour_of(13) == PALETTE[1]
+    assert tuple(image[0, 1, :3]) == tuple(bytes.fromhex(PALETTE[2][1:]))
+    assert (image[..., 3] > 0).sum() == 2
+    assert image[2, 0, 3] > image[0, 1, 3] >= 100  # denser where more rows are, and seen where one is
+
+
+def test_few_rows_are_drawn_larger_and_stay_inside() -> None:
+    counts = np.zeros((2, 100, 100), int)
+    counts[0, 0, 0] = counts[1, 50, 50] = counts[0, 50, 51] = 1
+    counts[1, 50, 51] = 5
+    filled = colour(counts) > 0
+    assert filled[-3:, :3].sum() == 8  # a quarter of a disc in the corner
+    assert 21 < filled[40:60, 40:60].sum() < 42
+    assert (colour(np.ones((1, 100, 100), int)) == 1).all()
+
+
+def test_nothing_to_see_is_transparent() -> None:
+    assert not colour(np.zeros((3, 4, 5), np.int32)).any()
+
+
+def test_a_picture_is_a_png_of_its_size_with_the_rows_of_each_cluster() -> None:
+    counts = np.random.default_rng(0).integers(0, 9, (3, 40, 60), np.int32)
+    picture = Picture(counts, ("a", "b"), (0.0, 0.0), (1.0, 1.0))
+    image = Image.open(io.BytesIO(picture.png))
+    assert (image.format, image.size, image.mode) == ("PNG", (60, 40), "P")
+    np.testing.assert_array_equal(np.asarray(image.convert("RGBA")), INKS[colour(counts)])
+    np.testing.assert_array_equal(picture.sizes, counts.sum(axis=(1, 2)))
+    assert picture._repr_png_() is picture.png

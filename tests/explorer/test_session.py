@@ -1,0 +1,302 @@
+"""The explorer's model on real engines: against NumPy, scikit-learn and `KMeans`, for any number of engines."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.cluster
+from scipy.spatial.distance import cdist
+
+import xpulab
+from xpulab.cluster import KMeans
+from xpulab.explorer.session import Explorer
+
+pytestmark = pytest.mark.cluster
+
+
+def groups(dtype: Any = np.float32, grid: bool = False) -> np.ndarray:
+    """3,000 rows of 3 features; on a grid float32 distances are exact, and ties go to the first centre everywhere."""
+    rng = np.random.default_rng(0)
+    middles = rng.uniform(-8, 8, (5, 3))
+    rows = middles[rng.integers(0, 5, 3000)] + rng.normal(size=(3000, 3))
+    return (np.round(rows * 8) / 8 if grid else rows).astype(dtype)
+
+
+def counted(X: np.ndarray, centers: np.ndarray, explorer: Explorer) -> np.ndarray:
+    """What the picture should count, by NumPy."""
+    labels = cdist(X.astype(np.float64), centers.astype(np.float64), "sqeuclidean").argmin(axis=1)
+    picture = explorer.picture()
+    lines, columns = picture.counts.shape[1:]
+    edges = [np.arange(len(centers) + 1) - 0.5]
+    for axis, pixels in ((1, lines), (0, columns)):
+        edges.append(np.linspace(picture.low[axis], picture.high[axis], pixels + 1))
+    x, y = explorer.features
+    return np.histogramdd(np.column_stack([labels, X[:, y], X[:, x]]), edges)[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_picture_counts_every_row_at_its_pixel_and_cluster(current: xpulab.XPUCluster, dtype: Any) -> None:
+    X = groups(dtype, grid=True)
+    explorer = Explorer(X, 5, features=(2, 0), shape=(30, 40))
+    assert explorer.centers.dtype == dtype
+    centers = explorer.centers.copy()  # rows, and so on the grid
+    np.testing.assert_array_equal(explorer.picture().counts, counted(X, centers, explorer))
+    explorer.features = (0, 1)
+    np.testing.assert_array_equal(explorer.picture().counts, counted(X, centers, explorer))
+    explorer.move_center(3, 1.25, -0.5)
+    centers[3, :2] = 1.25, -0.5
+    np.testing.assert_array_equal(explorer.centers, centers)
+    np.testing.assert_array_equal(explorer.picture().counts, counted(X, centers, explorer))
+    assert explorer.picture().counts.sum() > 0.99 * len(X)
+
+
+def test_one_and_two_engines_count_the_same(pair: xpulab.XPUCluster) -> None:
+    X = np.random.default_rng(0).normal(1e3, 1, (20001, 2)).astype(np.float32)  # near-ties, and a mean that is rounded
+
+    def counts(cluster: xpulab.XPUCluster) -> list[np.ndarray]:
+        explorer = Explorer(cluster.scatter(X), 7, random_state=3)
+        seen = [explorer.picture().counts]
+        explorer.points = 1234
+        explorer.move_center(0, 1000, 1000)
+        return [*seen, explorer.picture().counts, explorer.centers]
+
+    with xpulab.XPUCluster(1) as single:
+        alone = counts(single)
+    for one, two in zip(alone, counts(pair), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_the_start_is_that_of_kmeans(current: xpulab.XPUCluster) -> None:
+    X = groups()
+    explorer = Explorer(X, 6, random_state=4)
+    for start in (4, 5):
+        centers, _ = sklearn.cluster.kmeans_plusplus(X, 6, random_state=start)
+        np.testing.assert_array_equal(explorer.centers, centers)
+        inertia = cdist(X, centers, "sqeuclidean").min(axis=1).sum()
+        assert explorer.inertias == pytest.approx([inertia], rel=1e-6)
+        explorer.restart()
+
+
+def test_a_step_is_one_iteration_of_kmeans(current: xpulab.XPUCluster) -> None:
+    X = groups()
+    explorer = Explorer(X, 6)
+    for turn in range(1, 4):
+        fitted = KMeans(6, init=explorer.centers, n_init=1, max_iter=1).fit(X)
+        theirs = sklearn.cluster.KMeans(6, init=explorer.centers, n_init=1, max_iter=1).fit(X)
+        explorer.step()
+        for each in (fitted, theirs):
+            np.testing.assert_allclose(explorer.centers, each.cluster_centers_, rtol=1e-5, atol=1e-5)
+            assert explorer.inertias[-1] == pytest.approx(each.inertia_, rel=1e-5)
+        assert len(explorer.trails) == len(explorer.inertias) == turn + 1
+        np.testing.assert_array_equal(explorer.picture().sizes, np.bincount(fitted.labels_))
+
+
+def test_steps_converge_where_kmeans_does(current: xpulab.XPUCluster) -> None:
+    X = groups()
+    explorer = Explorer(X, 4)
+    while not explorer.converged:
+        explorer.step()
+    fitted = KMeans(4, random_state=0, n_init=1).fit(X)
+    assert len(explorer.inertias) - 1 == fitted.n_iter_
+    assert explorer.inertias[-1] == pytest.approx(fitted.inertia_, rel=1e-5)
+    assert (np.diff(explorer.inertias) <= 0).all()
+
+
+def test_an_empty_cluster_is_filled_by_a_step(pair: xpulab.XPUCluster) -> None:
+    X = groups()
+    explorer = Explorer(pair.scatter(X), 3)
+    explorer.move_center(1, 1e4, 1e4)
+    assert explorer.picture().sizes[1] == 0
+    explorer.step()
+    assert explorer.picture().sizes[1] > 0
+
+
+def test_reset_goes_back_to_where_the_trails_begin(pair: xpulab.XPUCluster) -> None:
+    explorer = Explorer(pair.scatter(groups()), 4)
+    explorer.move_center(2, 0.5, 0.5)
+    start, counts, inertia = explorer.centers.copy(), explorer.picture().counts.copy(), explorer.inertias[0]
+    explorer.step()
+    explorer.step()
+    explorer.reset()
+    np.testing.assert_array_equal(explorer.trails, [start])
+    np.testing.assert_array_equal(explorer.picture().counts, counts)
+    assert explorer.inertias == [inertia]
+
+
+def test_the_elbow_falls_and_is_the_inertia_of_kmeans(current: xpulab.XPUCluster) -> None:
+    X = groups()
+    explorer = Explorer(X, 2, random_state=1)
+    explorer.step()
+    explorer.restart()  # the elbow is that of the first start
+    counts = explorer.picture().counts
+    elbow = explorer.elbow(range(1, 6))
+    assert list(elbow) == [1, 2, 3, 4, 5]
+    assert (np.diff(list(elbow.values())) < 0).all()
+    for k, inertia in elbow.items():
+        assert inertia == pytest.approx(KMeans(k, random_state=1, n_init=1).fit(X).inertia_, rel=1e-5)
+    explorer.features = (0, 1)  # the labels are still those of the centres shown
+    np.testing.assert_array_equal(explorer.picture().counts, counts)
+
+
+@pytest.mark.parametrize("points", [1, 2, 999, 2999])
+def test_points_are_as_many_as_asked_for(current: xpulab.XPUCluster, points: int) -> None:
+    X = np.arange(3000.0)[:, None] * [1, 0]  # the row's number is its place
+    explorer = Explorer(X, 1, points=points, shape=(1, 30000))
+    low, high = explorer.limits
+    assert (low[0], high[0]) < (0, 2999)
+    places = np.flatnonzero(explorer.picture().counts[0, 0])
+    assert explorer.picture().counts.sum() == len(places) == points
+    # Spread over all rows: no gap is much larger than any other.
+    rows = np.round(low[0] + (places + 0.5) * (high[0] - low[0]) / 30000)
+    if points == 999:
+        assert np.diff(rows).max() <= 8
+
+
+def test_more_points_are_the_same_ones_and_some_more(pair: xpulab.XPUCluster) -> None:
+    explorer = Explorer(pair.scatter(groups()), 1)
+    seen = []
+    for points in (100, 1000, 3000):
+        explorer.points = points
+        seen.append(explorer.picture().counts.copy())
+    assert [int(counts.sum()) for counts in seen] == [100, 1000, 3000]
+    assert (seen[0] <= seen[1]).all()
+    assert (seen[1] <= seen[2]).all()
+
+
+def test_fewer_points_than_clusters_take_clusters_away(pair: xpulab.XPUCluster) -> None:
+    explorer = Explorer(pair.scatter(groups()), 8)
+    explorer.elbow([2])
+    explorer.points = 5
+    assert (explorer.k, explorer.points, explorer.elbows) == (5, 5, {})
+    explorer.points = 3000
+    assert explorer.k == 5
+    explorer.elbow([2])
+    assert explorer.elbow(range(1, 3)).keys() == {1, 2}
+
+
+def test_data_frames_give_the_features_their_names(pair: xpulab.XPUCluster) -> None:
+    frame = pd.DataFrame(groups(), columns=["height", "width", "depth"])
+    explorer = Explorer(pair.scatter(frame), 2, features=("depth", "height"))
+    assert explorer.features == (2, 0)
+    assert explorer.picture().names == ("depth", "height")
+    assert (frame["depth"].between(explorer.picture().low[0], explorer.picture().high[0])).all()
+
+
+def test_rows_of_one_feature_and_of_one_value_can_be_seen(pair: xpulab.XPUCluster) -> None:
+    explorer = Explorer(pair.scatter(np.full((100, 1), 7.0)), 1)
+    assert explorer.features == (0, 0)
+    assert explorer.picture().counts.sum() == 100
+    explorer.step()
+    assert explorer.inertias == [0, 0]
+    assert explorer.converged
+
+
+def test_a_far_row_does_not_shrink_all_others(pair: xpulab.XPUCluster) -> None:
+    X = np.random.default_rng(0).normal(size=(10000, 2))
+    X[0] = 1e3
+    explorer = Explorer(pair.scatter(X), 3)
+    assert explorer.picture().counts.sum() == 9999
+    assert explorer.picture().high[0] < 100
+
+
+def test_what_cannot_be_is_refused_and_changes_nothing(pair: xpulab.XPUCluster) -> None:
+    rows = pair.scatter(groups())
+    explorer = Explorer(rows, 4)
+    before = explorer.picture().counts
+
+    def refused(name: str, value: Any) -> str:
+        with pytest.raises(ValueError, match="expected") as caught:
+            setattr(explorer, name, value)
+        return str(caught.value)
+
+    assert refused("k", 0) == "k=0 was given; expected a whole number from 1 to 3,000"
+    assert refused("points", 3001) == "points=3001 was given; expected a whole number from 1 to 3,000"
+    assert refused("features", (0, 3)) == (
+        "features=(0, 3) was given; expected two of 0 to 2, or of feature 0, feature 1, feature 2"
+    )
+    with pytest.raises(ValueError, match="j=4 was given; expected a whole number from 0 to 3"):
+        explorer.move_center(4, 0, 0)
+    with pytest.raises(ValueError, match="k=9 was given; expected a whole number from 1 to 5"):
+        Explorer(rows, 9, points=5)
+    assert (explorer.k, explorer.points, explorer.features) == (4, 3000, (0, 1))
+    assert explorer.picture().counts is before
+
+
+def test_more_counters_than_32_bits_reach_are_refused_early(
+    pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pair.scatter(groups())
+    explorer = Explorer(rows, 1, shape=(2, 3))
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("something was sent to the engines")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(xpulab.XPUCluster, "_exchange", never)
+        with pytest.raises(ValueError, match=r"k=8 with shape=\(20000, 20000\) is 3,200,000,000 counters.*: k=5, or a"):
+            Explorer(rows, shape=(20_000, 20_000))
+        explorer.shape = (40_000, 40_000)
+        with pytest.raises(ValueError, match=r"k=2 with shape=\(40000, 40000\) .* at most 2,147,483,616: k=1, or a"):
+            explorer.k = 2
+    explorer.shape = (2, 3)
+    explorer.step()
+    assert explorer.picture().counts.shape == (1, 2, 3)
+
+
+def test_rows_that_someone_else_freed_are_not_looked_at_any_more(pair: xpulab.XPUCluster) -> None:
+    # Their memory is a block of that one's process, who may put other rows into it.
+    rows = pair.scatter(np.repeat(groups(), 100, axis=0))
+    explorer, part = Explorer(rows, 3), Explorer(rows, 3, points=500)
+    held = sum(engine.device_bytes or 0 for engine in pair.status().engines)
+    pair._exchange("release", {"handles": [rows.id]}, None)
+    assert sum(engine.device_bytes or 0 for engine in pair.status().engines) <= held - rows.nbytes
+    for look in (explorer, part):
+        with pytest.raises(xpulab.exceptions.HandleError, match="gone from the engines"):
+            look.step()
+
+
+def test_a_change_that_is_cut_off_can_be_made_good(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    explorer = Explorer(pair.scatter(groups()), 4)
+    counts, centers = explorer.picture().counts, explorer.centers
+    call = pair.call
+
+    def interrupted(*arguments: Any) -> Any:
+        call(*arguments)  # the engines have other labels by now
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pair, "call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        explorer.k = 7
+    monkeypatch.undo()
+    np.testing.assert_array_equal(explorer.centers, centers)
+    explorer.features = (0, 1)
+    np.testing.assert_array_equal(explorer.picture().counts, counts)
+
+
+def test_the_engines_forget_with_the_explorer(pair: xpulab.XPUCluster) -> None:
+    explorer = Explorer(pair.scatter(groups()), 4, points=100)
+    name = explorer._id
+
+    def held(task: Any) -> bool:
+        return name in task.engine.handles
+
+    assert pair.run(held) == [True, True]
+    del explorer
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while any(pair.run(held)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert pair.run(held) == [False, False]
+
+
+def test_without_a_cluster_it_says_what_to_type(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xpulab.deploy import cluster as registry
+
+    monkeypatch.setattr(registry, "_clusters", [])
+    with pytest.raises(xpulab.exceptions.NoClusterError, match="%xpu_cluster start"):
+        Explorer(groups())

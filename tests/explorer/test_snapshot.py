@@ -1,0 +1,120 @@
+"""A snapshot in each of its forms: HTML that stands alone, text, a figure."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from reports import EVIL, Document
+
+from xpulab.explorer.picture import PALETTE, Picture
+from xpulab.explorer.snapshot import Snapshot
+from xpulab.rendering import escape
+
+matplotlib.use("Agg")
+
+
+def snapshot(
+    k: int = 3, turns: int = 2, elbows: int = 5, names: tuple[str, str] = ("width", "height"), **changes: Any
+) -> Snapshot:
+    counts = np.zeros((k, 30, 40), np.int32)
+    counts[np.arange(k), np.arange(k), np.arange(k)] = np.arange(1, k + 1)
+    values: dict[str, Any] = {
+        "picture": Picture(counts, names, (0.0, -1.0), (4.0, 2.0)),
+        "k": k,
+        "points": 1000,
+        "n_samples": 1000,
+        "n_features": 5,
+        "random_state": 7,
+        "trails": np.linspace([0.5, -0.5], [2.0, 0.5], (turns + 1) * k).reshape(turns + 1, k, 2),
+        "inertias": tuple(100.0 / (turn + 1) for turn in range(turns + 1)),
+        "elbows": {n: 50.0 / n for n in range(1, elbows + 1)},
+        "converged": False,
+    }
+    return Snapshot(**{**values, **changes})
+
+
+def test_the_line_says_what_it_is() -> None:
+    assert snapshot().line() == "k-means of 1,000 rows x 5, k=3, start 7: 2 iterations, inertia 33.3333"
+    assert snapshot(turns=1, n_samples=9000, converged=True).line() == (
+        "k-means of 1,000 of 9,000 rows x 5, k=3, start 7: 1 iteration, converged, inertia 50"
+    )
+
+
+def test_the_html_holds_the_image_the_centres_and_the_curves() -> None:
+    document = Document(snapshot()._repr_html_())
+    (image,) = document.attributes("image")
+    assert base64.b64decode(str(image["href"]).removeprefix("data:image/png;base64,")) == snapshot().png
+    centers = [each for each in document.attributes("g") if each.get("class") == "xpu-center"]
+    assert [each["data-center"] for each in centers] == ["0", "1", "2"]
+    # (2, 0.5) is in the middle of the picture.
+    assert centers[2]["transform"] == f"translate({60 + 20:.1f},{10 + 15:.1f})"
+    assert len([each for each in document.attributes("polyline") if each.get("class") == "xpu-trail"]) == 3
+    labels = [each.get("aria-label") for each in document.attributes("svg") if each.get("role") == "img"]
+    assert labels == [
+        "k-means of 1,000 rows x 5, k=3, start 7: 2 iterations, inertia 33.3333. Across: width, up: height.",
+        "Inertia by iteration: from 100 at 0 to 33.3333 at 2",
+        "Inertia by number of clusters: from 50 at 1 to 10 at 5",
+    ]
+    for text in ("Centres", "rows in view", "width", "height"):
+        assert text in document.text
+
+
+def test_a_number_goes_with_each_colour() -> None:
+    html = snapshot(k=14)._repr_html_()
+    document = Document(html)
+    for j in range(14):
+        assert f">{j}</text>" in html
+    keys = [each["style"] for each in document.attributes("i")]
+    assert keys[:12] == [f"background:{colour}" for colour in PALETTE]
+    assert keys[12:] == keys[:2]
+
+
+def test_a_start_has_neither_trails_nor_a_curve() -> None:
+    document = Document(snapshot(turns=0, elbows=1)._repr_html_())
+    assert not [each for each in document.attributes("polyline") if each.get("class") == "xpu-trail"]
+    assert len([each for each in document.attributes("svg") if each.get("role") == "img"]) == 1
+
+
+def test_a_centre_beyond_the_picture_stands_at_its_edge() -> None:
+    html = snapshot(k=1, turns=0, trails=np.array([[[99.0, -99.0]]]))._repr_html_()
+    assert f'transform="translate({60 + 40:.1f},{10 + 30:.1f})"' in html
+
+
+def test_names_from_data_are_text() -> None:
+    shown = snapshot(names=(EVIL, "y"))
+    html = shown._repr_html_()
+    assert "<script" not in html
+    assert escape("<script>alert('x')</script>") in html
+    assert "\x1b" not in html + str(shown)
+    Document(html)
+
+
+def test_the_text_holds_the_same() -> None:
+    lines = str(snapshot()).splitlines()
+    assert lines[0] == snapshot().line()
+    assert lines[1].split() == ["cluster", "width", "height", "rows", "in", "view"]
+    assert lines[4].split() == ["2", "2", "0.5", "3"]
+    assert lines[-1] == "  inertia by number of clusters: 1: 50, 2: 25, 3: 16.67, 4: 12.5, 5: 10"
+    assert len(str(snapshot(elbows=0)).splitlines()) == len(lines) - 1
+
+
+def test_a_front_end_gets_both_forms() -> None:
+    assert set(snapshot()._repr_mimebundle_()) == {"text/html", "text/plain"}
+
+
+@pytest.mark.parametrize("turns", [0, 4])
+def test_the_figure_shows_rows_centres_and_curves(turns: int) -> None:
+    figure = snapshot(turns=turns).plot()
+    rows, inertia, elbow = figure.axes
+    assert [text.get_text() for text in rows.texts] == ["0", "1", "2"]
+    assert rows.get_xlim() == (0, 4)
+    assert rows.get_ylim() == (-1, 2)
+    np.testing.assert_array_equal(inertia.lines[0].get_ydata(), snapshot(turns=turns).inertias)
+    np.testing.assert_array_equal(elbow.lines[0].get_xdata(), range(1, 6))
+    again = snapshot().plot(figure.axes)
+    assert again is figure
+    matplotlib.pyplot.close(figure)

@@ -1,0 +1,323 @@
+"""The explorer's view: the latest value wins, the controls do what they say, and a picture stays in the end."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reports import Document
+
+import xpulab
+from xpulab.explorer import view as explore_view
+from xpulab.explorer.picture import Picture
+from xpulab.explorer.session import Explorer
+from xpulab.explorer.snapshot import Snapshot
+from xpulab.explorer.view import ExploreView, Latest
+
+
+class Slow(Explorer):
+    """An explorer without engines, which takes as long as the test holds it, and writes down what it did."""
+
+    def __init__(self, n_samples: int = 5000) -> None:
+        self.rows: Any = np.empty((n_samples, 3))
+        self.names = ["a", "b", "c"]
+        self.elbows: dict[int, float] = {}
+        self.seconds = {"kernel": 0.001}
+        self.done: list[Any] = []
+        self.free = threading.Event()
+        self.free.set()
+        self.state: dict[str, Any] = {"k": 3, "points": n_samples, "features": (0, 1)}
+        self.inertias = [4.0]
+        self.converged = False
+
+    def _do(self, name: str, *values: Any) -> None:
+        assert self.free.wait(30)
+        self.done.append((name, *values))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("k", "points", "features"):
+            self._do(name, value)
+            self.state[name] = value
+        else:
+            object.__setattr__(self, name, value)
+
+    k: Any = property(lambda self: self.state["k"])
+    points: Any = property(lambda self: self.state["points"])
+    features: Any = property(lambda self: self.state["features"])
+
+    def step(self) -> None:
+        self._do("step")
+        self.inertias = [*self.inertias, self.inertias[-1] / 2]
+        self.converged = len(self.inertias) > 4
+
+    def restart(self) -> None:
+        self._do("restart")
+
+    def reset(self) -> None:
+        self._do("reset")
+
+    def move_center(self, j: int, x: float, y: float) -> None:
+        self._do("move", j, x, y)
+
+    def extend_elbow(self, k: int) -> None:
+        self._do("elbow", k)
+        self.elbows = {**self.elbows, k: 9.0 / k}
+
+    def snapshot(self) -> Snapshot:
+        k = self.state["k"]
+        counts = np.zeros((k, 6, 8), np.int32)
+        counts[:, 2, 3] = range(k)
+        turns = len(self.inertias)
+        return Snapshot(
+            Picture(counts, ("a", "b"), (0.0, 0.0), (1.0, 1.0)), k, self.points, len(self.rows), 3, 0,
+            np.full((turns, k, 2), 0.5), tuple(self.inertias), self.elbows, self.converged,
+        )  # fmt: skip
+
+
+class Shown:
+    """What a display gives: it keeps what it was updated with."""
+
+    def __init__(self) -> None:
+        self.updates: list[dict[str, str]] = []
+
+    def update(self, thing: Any) -> None:
+        self.updates.append(thing._repr_mimebundle_())
+
+
+@pytest.fixture
+def view(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExploreView]:
+    monkeypatch.setattr(explore_view, "PACE", 0.01)
+    view = ExploreView(Slow())
+    yield view
+    view.explorer.free.set()  # type: ignore[attr-defined]
+    view.close()
+
+
+def done(view: ExploreView) -> list[Any]:
+    assert view.wait(30)
+    return view.explorer.done  # type: ignore[attr-defined]
+
+
+def test_dragging_coalesces_and_the_last_value_is_always_drawn() -> None:
+    drawn: list[Any] = []
+    started, free = threading.Event(), threading.Event()
+
+    def draw(asked: dict[str, Any]) -> None:
+        started.set()
+        assert free.wait(30)
+        drawn.append(asked)
+
+    latest = Latest(draw)
+    latest.ask("k", 0)
+    assert started.wait(30)
+    for value in range(1, 20):
+        latest.ask("k", value)
+        latest.ask("points", -value)
+    assert not latest.wait(0.05)
+    free.set()
+    assert latest.wait(30)
+    assert drawn == [{"k": 0}, {"k": 19, "points": -19}]
+    latest.ask("k", 20)
+    assert latest.wait(30)
+    assert drawn[2:] == [{"k": 20}]
+
+
+def test_twenty_changes_of_a_slider_are_few_pictures(view: ExploreView) -> None:
+    explorer: Any = view.explorer
+    explorer.free.clear()
+    for k in range(4, 24):
+        view.ask("k", k)
+    explorer.free.set()
+    ks = [k for _, k in done(view)]
+    assert ks[-1] == 23
+    assert len(ks) <= 2
+
+
+def test_nothing_runs_when_nothing_is_asked_for(view: ExploreView) -> None:
+    view.ask("step")
+    assert view.wait(30)
+    assert not [thread for thread in threading.enumerate() if thread.name == "xpulab-explore"]
+
+
+def test_each_control_does_what_it_says(view: ExploreView) -> None:
+    for name, value in [
+        ("k", 5), ("points", 100), ("x", 2), ("y", 0), ("move", [1, 0.5, 0.25]), ("step", None), ("reset", None),
+        ("restart", None),
+    ]:  # fmt: skip
+        view.ask(name, value)
+        assert view.wait(30)
+    assert done(view) == [
+        ("k", 5), ("points", 100), ("features", [2, 1]), ("features", [2, 0]), ("move", 1, 0.5, 0.25), ("step",),
+        ("reset",), ("restart",),
+    ]  # fmt: skip
+
+
+def test_a_value_that_is_there_already_changes_nothing(view: ExploreView) -> None:
+    for name, value in [("k", 3), ("points", 5000), ("x", 0), ("y", 1)]:
+        view.ask(name, value)
+    assert done(view) == []
+
+
+def test_play_goes_on_until_it_has_converged(view: ExploreView) -> None:
+    view.ask("play", True)
+    assert done(view) == [("step",)] * 4
+    assert not view.playing
+
+
+def test_pause_ends_it_and_other_controls_work_meanwhile(view: ExploreView, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explore_view, "PACE", 30.0)
+    view.ask("play", True)
+    view.ask("k", 4)
+    time.sleep(0.05)
+    view.ask("play", False)
+    assert ("k", 4) in done(view)
+    assert ("step",) not in done(view)
+
+
+def test_the_elbow_comes_one_by_one_and_others_get_their_turn(view: ExploreView) -> None:
+    explorer: Any = view.explorer
+    explorer.elbows = {1: 9.0, 2: 5.0}
+    explorer.free.clear()
+    view.ask("elbow")
+    time.sleep(0.05)
+    view.ask("step")
+    explorer.free.set()
+    order = done(view)
+    assert [k for name, *k in order if name == "elbow"] == [[k] for k in range(3, 13)]
+    assert order.index(("step",)) <= 1
+
+
+def test_an_error_is_shown_and_stops_playing(view: ExploreView, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> None:
+        raise xpulab.exceptions.EngineLostError("the engines have ended; type: %xpu_cluster start")
+
+    monkeypatch.setattr(view.explorer, "step", gone)
+    view.ask("play", True)
+    assert view.wait(30)
+    assert view.message == "EngineLostError: the engines have ended; type: %xpu_cluster start"
+    assert not view.playing
+    view.ask("k", 7)
+    assert ("k", 7) in done(view)
+
+
+def test_the_widget_has_what_the_browser_shows(view: ExploreView) -> None:
+    view.widget = view._make_widget()
+    assert view.widget.choices == {
+        "names": ["a", "b", "c"],
+        "points": [100, 200, 500, 1000, 2000, 5000],
+        "clusters": list(range(1, 21)),
+    }
+    json.dumps(view.widget.state)
+    before = view.widget.png
+    view.widget._handle_custom_msg({"name": "k", "value": 6}, [])
+    assert view.wait(30)
+    state = view.widget.state
+    assert (state["k"], state["points"], state["x"], state["y"], state["playing"]) == (6, 5000, 0, 1, False)
+    assert state["centers"] == [[0.5, 0.5]] * 6
+    assert "to the answer of the engines" in state["message"]
+    assert view.widget.png == view.snapshot().png != before
+    document = Document(f"<div>{state['html']}</div>")
+    assert [each["href"] for each in document.attributes("image")] == [""]
+    assert [each["data-center"] for each in document.attributes("g") if "data-center" in each] == list("012345")
+
+
+def test_what_was_chosen_in_python_can_be_chosen_again() -> None:
+    explorer: Any = Slow(12)
+    explorer.state.update(k=11, points=7)
+    widget = ExploreView(explorer)._make_widget()
+    assert widget.choices["points"] == [7, 12]
+    assert widget.choices["clusters"] == list(range(1, 13))
+    widget.close()
+
+
+def test_the_standing_picture_is_the_last_one_and_hides_while_the_widget_lives(view: ExploreView) -> None:
+    view._standing = shown = Shown()
+    view.ask("k", 5)
+    assert view.wait(30)
+    bundle = shown.updates[-1]
+    assert set(bundle) == {"text/html", "text/plain"}
+    assert "k=5" in bundle["text/plain"]
+    document = Document(bundle["text/html"])
+    assert str(document.attributes("image")[0]["href"]).startswith("data:image/png;base64,")
+    assert {"data-xpu-standing": view.name} in document.attributes("div")
+    assert f".xpu-live-{view.name} " in bundle["text/html"]
+
+
+def test_without_ipywidgets_there_is_no_widget_and_a_snapshot(
+    view: ExploreView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import builtins
+
+    real = builtins.__import__
+
+    def missing(name: str, *arguments: Any, **keywords: Any) -> Any:
+        if name in ("xpulab.explorer.widget", "anywidget", "ipywidgets"):
+            raise ImportError(name)
+        return real(name, *arguments, **keywords)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    assert view._make_widget() is None
+    assert "k=3" in str(view.snapshot())
+
+
+def test_a_terminal_shows_the_text_and_makes_no_widget(view: ExploreView, capsys: pytest.CaptureFixture[str]) -> None:
+    view._ipython_display_()
+    assert capsys.readouterr().out == f"{view.snapshot()}\n"
+    assert view.widget is None
+
+
+def test_the_javascript_is_in_the_package() -> None:
+    from xpulab.explorer.widget import ExploreWidget
+
+    assert "export default" in (Path(explore_view.__file__).parent / "explore.js").read_text()
+    assert "export default" in str(ExploreWidget._esm)
+
+
+@pytest.mark.cluster
+def test_on_engines(pair: xpulab.XPUCluster) -> None:
+    from xpulab.deploy import cluster as registry
+
+    registry._clusters.remove(pair)
+    registry._clusters.append(pair)
+    X = np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32)
+    view = xpulab.explore(X, k=4, features=(2, 1), points=1000)
+    assert repr(view).startswith("k-means of 1,000 of 4,000 rows x 3, k=4, start 0: 0 iterations")
+    before = view.snapshot().png
+    for name, value in [("k", 5), ("x", 0), ("points", 4000), ("step", None), ("move", [1, 0.0, 0.0]), ("play", True)]:
+        view.ask(name, value)
+        assert view.wait(60)
+        assert "Error" not in view.message
+    assert view.explorer.converged
+    assert (view.explorer.k, view.explorer.features, view.explorer.points) == (5, (0, 1), 4000)
+    assert view.snapshot().png != before
+    view.ask("elbow")
+    assert view.wait(120)
+    assert list(view.snapshot().elbows) == list(range(1, 13))
+    assert view.snapshot().elbows[1] == pytest.approx(((X - X.mean(axis=0)) ** 2).sum(), rel=1e-5)
+
+
+@pytest.mark.cluster
+def test_a_notebook_without_a_kernel_shows_the_last_picture(tmp_path: Path) -> None:
+    """In a real kernel: pictures are drawn in a thread, and the output must be the cell's."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    cells = [
+        "import numpy as np, xpulab, warnings\nwarnings.simplefilter('ignore')\n"
+        "cluster = xpulab.XPUCluster(1, timeout=60).start()\n"
+        "view = xpulab.explore(np.random.default_rng(0).normal(size=(1000, 2)), k=3)\nview",
+        "view.ask('k', 4); view.wait()",
+        "cluster.stop()",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    bundles = [output.data for output in notebook.cells[0].outputs if output.output_type == "display_data"]
+    assert "application/vnd.jupyter.widget-view+json" in bundles[0]
+    assert "k=4" in bundles[1]["text/plain"]
+    assert "data:image/png;base64," in bundles[1]["text/html"]

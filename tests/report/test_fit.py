@@ -1,0 +1,230 @@
+"""The record of a call: its figures, its text, its way to JSON and back, its figure."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from reports import EVIL, engine, report
+
+from xpulab.report.fit import EngineReport, FitReport, Iteration
+
+
+def test_the_round_trip_through_json_keeps_everything() -> None:
+    original = report(runs=2)
+    again = FitReport.from_dict(json.loads(json.dumps(original.to_dict())))
+    assert again == original
+    assert str(again) == str(original)
+
+
+def test_parameters_are_described_and_hold_no_data() -> None:
+    def start(X: object, k: int) -> None: ...
+
+    parameters = {
+        "init": np.zeros((8, 14), np.float32),
+        "tol": np.float64(0.5),
+        "copy_x": True,
+        "max_iter": np.int64(5),
+        "choose": start,
+        "random_state": None,
+        "extra": list(range(1000)),
+    }
+    kept = report(parameters=parameters).parameters
+    assert kept["init"] == "ndarray of shape (8, 14)"
+    assert (kept["tol"], kept["copy_x"], kept["max_iter"], kept["random_state"]) == (0.5, True, 5, None)
+    assert kept["choose"].endswith("start")
+    assert len(kept["extra"]) == 80
+    json.dumps(kept)
+
+
+def test_other_is_the_rest_of_an_engines_time() -> None:
+    assert engine(0, kernel=1.0).other == pytest.approx(0.25 - 1.0 + 1.0)
+
+
+def test_other_is_never_negative() -> None:
+    # the device's clock and the host's may disagree by more than the rest
+    assert engine(0, total=1.0).other == 0.0
+
+
+def test_phases_left_out_are_zero_and_unknown_ones_an_error() -> None:
+    assert EngineReport(0, "h", 1, "d", 5, seconds={"kernel": 1.0}).seconds == {
+        "transfer": 0.0, "compile": 0.0, "kernel": 1.0, "communicate": 0.0, "wait": 0.0,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"unknown phases \['kernal'\] in seconds; the phases are transfer, compile"):
+        EngineReport(0, "h", 1, "d", 5, seconds={"kernal": 1.0})
+
+
+def test_the_slowest_engine_is_the_one_that_works_longest_not_the_one_that_waits() -> None:
+    waiting, working = engine(0, kernel=0.5), engine(1, kernel=1.5)
+    assert waiting.total == working.total
+    both = report(engines=2)
+    both.engines = [waiting, working]
+    assert both.slowest is working
+    assert both.imbalance == pytest.approx(100 * (2.5 / 2.0 - 1))
+
+
+def test_one_engine_alone_is_not_called_slow() -> None:
+    alone = report(engines=1)
+    assert (alone.slowest, alone.imbalance) == (None, None)
+    assert "slowest" not in str(alone)
+
+
+def test_inertia_is_that_of_the_run_that_is_kept() -> None:
+    runs = [Iteration(1, 9.0, init=1), Iteration(2, 3.0, init=1), Iteration(1, 2.0, init=2), Iteration(2, 5.0, init=2)]
+    assert report(iterations=0, n_init=2).inertia is None
+    kept = report(n_init=2)
+    kept.iterations = runs
+    assert kept.inertia == 3.0
+
+
+def test_the_time_left_assumes_that_no_run_converges_early() -> None:
+    running = report(runs=2, iterations=0, parameters={"max_iter": 10}, status="running")
+    assert (running.fraction, running.remaining) == (0.0, None)
+    running.iterations = [Iteration(5, 1.0, seconds=0.5, init=1)]
+    assert running.fraction == 0.25
+    assert running.remaining == 8.0  # 15 iterations of half a second, rounded up
+
+
+def test_without_max_iter_nothing_is_foretold() -> None:
+    open_ended = report(parameters={}, status="running")
+    assert (open_ended.fraction, open_ended.remaining) == (None, None)
+    assert "left" not in open_ended.line()
+
+
+def test_the_clock_runs_until_the_report_is_finished() -> None:
+    running = report(status="running", seconds=0.0)
+    first = running.elapsed
+    assert running.elapsed > first
+    running.finish("interrupted", "by the user")
+    assert running.elapsed == running.seconds > first
+    assert (running.status, running.message) == ("interrupted", "by the user")
+
+
+def test_a_report_read_back_does_not_go_on_ageing() -> None:
+    again = FitReport.from_dict(report(status="running", seconds=2.0).to_dict())
+    assert again.elapsed == 2.0
+
+
+def test_started_is_a_time_in_utc() -> None:
+    from datetime import datetime, timedelta
+
+    assert datetime.fromisoformat(report().started).utcoffset() == timedelta(0)
+
+
+def test_text_has_headline_inertia_engines_straggler_and_notes() -> None:
+    assert str(report(engines=2)).splitlines() == [
+        "KMeans.fit: finished in 4 s, 1,000 × 14 float32 on 2 engines",
+        "  iteration 3, inertia 332.333",
+        "  engine  device  host    rows  transfer  compile  kernel  communicate   wait  other  total (s)",
+        "       0  Arc A0  node01   500     0.500    0.500   1.000        0.250  1.000  0.250      3.500",
+        "       1  Arc A1  node01   500     0.500    0.500   2.000        0.250  0.000  0.250      3.500",
+        "  slowest: engine 1 (Arc A1, node01), 20 % more work than the mean",
+        "  note: 2 engines share the cores 0-1",
+    ]
+
+
+def test_tiles_are_told_once_where_all_engines_have_the_same() -> None:
+    one, two = "4x4x16, span 4096 (default)", "1x8x64, span 1024 (tuned)"
+    assert report().tiles == ""
+    assert "tile" not in str(report())
+    same, differ = report(), report()
+    same.engines = [engine(rank, tile=one) for rank in range(2)]
+    assert f"  tile: {one}\n" in str(same)
+    differ.engines = [engine(rank, tile=tile) for rank, tile in enumerate((one, two))]
+    assert f"  tile: engine 0: {one}; engine 1: {two}\n" in str(differ)
+    assert f"<dt>tile</dt><dd>{one}</dd>" in same._repr_html_()
+
+
+def test_text_of_short_calls_is_in_milliseconds() -> None:
+    quick = report(engines=1)
+    quick.engines = [EngineReport(0, "h", 1, "d", 5, seconds={"kernel": 0.0015}, total=0.002)]
+    assert "total (ms)" in str(quick)
+    assert "1.500" in str(quick)
+
+
+def test_text_of_a_failure_keeps_its_lines_and_no_control_characters() -> None:
+    text = str(report(status="failed", message=f"engine 1 was lost:\n{EVIL}"))
+    assert "  engine 1 was lost:\n  <script>" in text
+    assert "\x1b" not in text
+
+
+def test_a_report_that_has_only_begun_has_every_form() -> None:
+    begun = FitReport("KMeans", "fit", {"max_iter": 300}, 10, 2, "float64", message="sending 10 rows")
+    assert "sending 10 rows" in begun.line()
+    assert "sending 10 rows" in str(begun)
+    assert "sending 10 rows" in begun._repr_html_()
+    assert repr(begun).startswith("<FitReport KMeans.fit: running for")
+
+
+def test_the_line_of_a_running_call_says_where_it_stands() -> None:
+    line = report(runs=2, status="running").line()
+    assert "KMeans.fit" in line
+    assert "run 2/2  iteration 3/300  inertia 331.333  at most 30 s left  shift 0.125" in line
+    assert "\n" not in report(status="running", message="a\nb").line()
+
+
+def test_front_ends_get_both_forms() -> None:
+    bundle = report()._repr_mimebundle_()
+    assert set(bundle) == {"text/html", "text/plain"}
+    assert bundle["text/plain"] == str(report())
+
+
+def test_two_reports_compare_side_by_side() -> None:
+    slow, fast = report(engines=1), report(engines=2, seconds=1.6)
+    text = str(slow.compare(fast))
+    assert "on 1 engine " in text
+    assert "on 2 engines" in text
+    assert [line.split() for line in text.splitlines() if line.startswith("wall")] == [
+        ["wall", "time", "4", "s", "1.6", "s", "2.50"]
+    ]
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("kernel")] == ["0.67"]
+
+
+def test_equal_reports_keep_apart_when_compared() -> None:
+    text = str(report().compare(report()))
+    assert "(first)" in text
+    assert "(second)" in text
+
+
+def test_a_report_without_engines_can_be_compared() -> None:
+    text = str(report().compare(report(engines=0)))
+    assert "wall time" in text
+    assert "mean of engines" not in text
+
+
+def test_plot_draws_the_inertia_of_each_run_and_the_phases_of_each_engine() -> None:
+    drawn = report(engines=3, runs=2)
+    figure = drawn.plot()
+    curve, bars = figure.axes
+    assert [list(line.get_ydata()) for line in curve.lines] == [
+        [i.inertia for i in drawn.iterations if i.init == run] for run in (1, 2)
+    ]
+    kernel = next(group for group in bars.containers if group.get_label() == "kernel")
+    assert [bar.get_width() for bar in kernel] == [1.0, 2.0, 3.0]
+    other = next(group for group in bars.containers if group.get_label() == "other")
+    assert [bar.get_x() + bar.get_width() for bar in other] == pytest.approx(
+        [sum(e.phases.values()) for e in drawn.engines]
+    )
+    figure.canvas.draw()
+
+
+def test_plot_uses_the_axes_it_is_given() -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axes = figure.subplots(2)
+    assert report().plot(tuple(axes)) is figure
+    assert axes[0].lines
+
+
+@pytest.mark.parametrize(
+    "module", ["xpulab.report.fit", "xpulab.report.progress", "xpulab.rendering", "xpulab.widgets"]
+)
+def test_importing_is_light(module: str) -> None:
+    code = (
+        f"import sys, {module}; print({{'IPython', 'ipywidgets', 'matplotlib', 'dpctl', 'mpi4py'}} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"

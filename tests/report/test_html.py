@@ -1,0 +1,143 @@
+"""Reports as HTML: complete, escaped, and readable without sight, colour or style sheet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from reports import EVIL, Document, engine, report
+
+from xpulab.report.fit import EngineReport, Iteration
+from xpulab.report.html import fit_html, page_html, task_html
+from xpulab.report.progress import TaskReport
+
+
+@pytest.mark.parametrize("engines", [0, 1, 4, 16])
+@pytest.mark.parametrize("status", ["running", "finished", "interrupted", "failed"])
+def test_every_state_is_sound_html_that_names_itself(engines: int, status: str) -> None:
+    document = Document(fit_html(report(engines=engines, status=status, runs=3)))
+    assert status in document.text
+    assert document.attributes("div")[0]["role"] == "group"
+    label = document.attributes("div")[0]["aria-label"]
+    assert label is not None
+    assert label.startswith(f"KMeans.fit: {status}")
+
+
+def test_the_table_holds_every_figure_of_every_engine() -> None:
+    document = Document(fit_html(report(engines=2)))
+    scopes = [attributes.get("scope") for attributes in document.attributes("th")]
+    assert scopes == ["col"] * 9 + ["row"] * 2
+    for text in ("Arc A1", "500 rows", "1.0 MiB", "seconds by phase", "2.000", "3.500", "20 % more work than the mean"):
+        assert text in document.text
+
+
+def test_hosts_are_named_once_or_with_each_engine() -> None:
+    one = report(engines=2)
+    assert Document(fit_html(one)).text.count("node01") == 1
+    one.engines[1].host = "node02"
+    assert Document(fit_html(one)).text.count("node02") == 1
+
+
+def test_bars_show_the_phases_to_scale_with_a_pattern_for_each() -> None:
+    drawn = report(engines=0)
+    drawn.engines = [engine(0), engine(1, total=0.0, seconds={"kernel": 1.75})]
+    pieces = [a for a in Document(fit_html(drawn)).attributes("i") if "style" in a]
+    assert [(a["class"], a["style"]) for a in pieces] == [
+        ("xpu-p-transfer", "width:14.29%"),
+        ("xpu-p-compile", "width:14.29%"),
+        ("xpu-p-kernel", "width:28.57%"),
+        ("xpu-p-communicate", "width:7.14%"),
+        ("xpu-p-wait", "width:28.57%"),
+        ("xpu-p-other", "width:7.14%"),
+        ("xpu-p-kernel", "width:50.00%"),
+    ]
+
+
+def test_pictures_are_hidden_from_screen_readers_or_described() -> None:
+    document = Document(fit_html(report(iterations=5)))
+    assert [a["aria-hidden"] for a in document.attributes("div") if a.get("class") == "xpu-bar"] == ["true", "true"]
+    inertia, shift = document.attributes("svg")
+    assert (inertia["role"], shift["role"]) == ("img", "img")
+    assert inertia["aria-label"] == "Inertia by iteration: from 999 to 199 in 5 iterations"
+    assert shift["aria-label"] == (
+        "Centre shift by iteration, on a logarithmic scale: from 0.5 to 0.0312 in 5 iterations"
+    )
+
+
+def test_the_curve_spans_its_frame_and_the_best_run_stands_out() -> None:
+    drawn = report(runs=1, iterations=0, n_init=2)
+    drawn.iterations = [Iteration(1, 10.0, init=1), Iteration(2, 8.0, init=1), Iteration(1, 9.0, init=2)]
+    drawn.iterations += [Iteration(3, 0.0, init=2)]
+    lines = Document(fit_html(drawn)).attributes("polyline")
+    assert [(a["class"], a["points"]) for a in lines] == [
+        ("xpu-run", "0.00,0.00 50.00,20.00"),
+        ("xpu-best", "0.00,10.00 100.00,100.00"),
+    ]
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
+    drawn = report(iterations=10_000)
+    points = str(Document(fit_html(drawn)).attributes("polyline")[0]["points"]).split()
+    assert len(points) <= 201
+    assert points[0] == "0.00,0.00"
+    assert points[-1] == "100.00,100.00"
+
+
+def test_a_constant_inertia_is_a_curve_too() -> None:
+    drawn = report()
+    for iteration in drawn.iterations:
+        iteration.inertia = 0.0
+    assert "polyline" in fit_html(drawn)
+
+
+def test_only_a_running_call_has_a_progress_bar() -> None:
+    (bar,) = Document(fit_html(report(status="running"))).attributes("progress")
+    assert (bar["value"], bar["max"], bar["aria-label"]) == ("0.010", "1", "iterations done")
+    assert not Document(fit_html(report())).attributes("progress")
+
+
+def test_nothing_folds_while_it_is_redrawn() -> None:
+    assert not Document(fit_html(report(status="running"))).attributes("details")
+    assert len(Document(fit_html(report())).attributes("details")) == 2
+
+
+def test_every_text_that_comes_from_data_is_escaped() -> None:
+    evil = report(
+        estimator=EVIL, method=EVIL, parameters={EVIL: EVIL}, dtype=EVIL, message=EVIL, started=EVIL,
+        versions={EVIL: EVIL}, notes=[EVIL],
+    )  # fmt: skip
+    evil.engines = [EngineReport(rank, EVIL + str(rank), 1, EVIL, 5, total=1.0) for rank in range(2)]
+    task = TaskReport(EVIL, message=EVIL)
+    for html in (fit_html(evil), page_html(evil), evil.compare(evil)._repr_html_(), task_html(task)):
+        assert "<script" not in html
+        assert "\x1b" not in html
+        assert Document(html).text.count("<script>alert('x')</script>") >= 1
+
+
+def test_a_page_stands_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    page = report().to_html(path, extra=["<h2>Before and after</h2>"])
+    assert path.read_text(encoding="utf-8") == page
+    document = Document(page)
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<section><h2>Before and after</h2></section>" in page
+    for text in ("n_clusters = 8", "xpulab = 0.1.0", "Arc A1", "Started at 20"):
+        assert text in document.text
+    assert all("open" in attributes for attributes in document.attributes("details"))
+    assert not any(word in page for word in ("http:", "https:", "src=", "url(", "@import"))
+
+
+def test_comparison_is_a_table_with_headers() -> None:
+    document = Document(report(engines=1).compare(report(engines=2))._repr_html_())
+    assert "on 1 engine" in document.text
+    assert "ratio" in document.text
+
+
+def test_a_task_shows_its_steps_until_it_ends() -> None:
+    task = TaskReport("start 4 engines", total=4, done=1, message="waiting for engine 2 of 4")
+    document = Document(task_html(task))
+    assert document.attributes("progress")[0]["value"] == "0.250"
+    assert "waiting for engine 2 of 4" in document.text
+    task.finish()
+    assert not Document(task_html(task)).attributes("progress")
+    assert "finished" in Document(task_html(task)).text

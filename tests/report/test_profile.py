@@ -1,0 +1,88 @@
+"""%%xpu_profile: every call in a cell, the cell's own value, and what an error leaves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from reports import EVIL, Document, report
+
+from xpulab.deploy import cluster as registry
+from xpulab.report import progress
+from xpulab.report.profile import Profile, profiled
+
+FITS = """
+from reports import report
+from xpulab.report import progress
+for method in ("fit", "predict"):
+    with progress.open(report(method=method, status="running")):
+        pass
+"""
+
+
+def test_every_call_is_collected_and_nothing_after() -> None:
+    with profiled() as profile:
+        with progress.open(report(status="running")):
+            pass
+        with progress.open(progress.TaskReport("start")):
+            pass
+        with pytest.raises(ZeroDivisionError), progress.open(report(method="predict", status="running")):
+            1 / 0  # noqa: B018
+    progress.open(report()).close()
+    assert [(r.title, r.status) for r in profile.reports] == [("KMeans.fit", "finished"), ("KMeans.predict", "failed")]
+    assert 0 < profile.inside <= profile.seconds
+    assert json.loads(json.dumps(profile.to_dict()))["reports"][0]["method"] == "fit"
+
+
+def test_text_and_html_say_the_same() -> None:
+    profile = Profile([report(), report(method="predict", engines=1, iterations=0)], 16.0)
+    for text in (str(profile), Document(profile._repr_html_()).text):
+        assert "Profile: 2 calls, 8 s (50 %) of 16 s" in text
+        for word in ("1  KMeans.fit", "2  KMeans.predict", "engine 1", "20 %", "1,000 × 14"):
+            assert word in text
+    assert str(Profile([], 2.0)) == "Profile: no call of an estimator of 2 s"
+    assert "<table" not in Profile([], 2.0)._repr_html_()
+
+
+def test_everything_is_escaped() -> None:
+    evil = report()
+    evil.estimator = evil.dtype = evil.engines[1].device = evil.engines[1].host = EVIL
+    profile = Profile([evil], 8.0)
+    assert "<script" not in profile._repr_html_()
+    assert "\x1b" not in profile._repr_html_() + str(profile)
+
+
+def test_the_magic_shows_the_calls_and_returns_the_cells_value(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell.run_cell_magic("xpu_profile", "--out kept", f"{FITS}\nx = 20\nx + 1") == 21
+    assert shell.user_ns["x"] == 20
+    assert len(shell.user_ns["kept"].reports) == 2
+    assert "Profile: 2 calls" in capsys.readouterr().out
+    assert shell.run_cell_magic("xpu_profile", "", "x = 1") is None
+    assert shell.run_cell_magic("xpu_profile", "-h", "x = 2") is None
+    assert shell.user_ns["x"] == 1
+    result = shell.run_cell("%%xpu_profile\n%config XPUMagics.n = 3\n[x]")
+    assert result.result == [1]
+
+
+def test_an_error_in_the_cell_is_the_cells_and_what_ran_is_shown(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        shell.run_cell_magic("xpu_profile", "", f"{FITS}\n1 / 0")
+    assert "Profile: 2 calls" in capsys.readouterr().out
+
+
+@pytest.mark.cluster
+def test_real_calls(pair: Any) -> None:
+    import numpy as np
+
+    from xpulab.cluster import KMeans
+
+    registry._clusters.remove(pair)
+    registry._clusters.append(pair)
+    X = np.random.RandomState(0).normal(size=(999, 2))
+    with profiled() as profile:
+        KMeans(3, random_state=0).fit(X).predict(X)
+    assert [r.title for r in profile.reports] == ["KMeans.fit", "KMeans.predict"]
+    assert all(len(r.engines) == 2 and r.status == "finished" for r in profile.reports)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from xpulab.sharing import owner
+
+
+def test_a_process_ends_with_its_owner() -> None:
+    owner = subprocess.Popen(["sleep", "60"])
+    code = (
+        "import sys, time; from xpulab.sharing import owner; owner.end_with(int(sys.argv[1]));"
+        "print('up', flush=True); time.sleep(60)"
+    )
+    served = subprocess.Popen([sys.executable, "-c", code, str(owner.pid)], stdout=subprocess.PIPE)
+    assert served.stdout is not None
+    served.stdout.readline()
+    owner.kill()
+    owner.wait()
+    started = time.monotonic()
+    served.wait(10)
+    served.stdout.close()
+    assert time.monotonic() - started < 5
+    assert not psutil.pid_exists(served.pid)
+
+
+def test_a_process_whose_owner_has_gone_says_so() -> None:
+    owner = subprocess.Popen(["true"])
+    owner.wait()
+    code = "import sys; from xpulab.sharing import owner; owner.end_with(int(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", code, str(owner.pid)], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "has ended" in done.stderr
+
+
+@pytest.mark.parametrize("signal", ["TERM", "KILL"])
+def test_either_end_of_the_owner_counts(signal: str) -> None:
+    owner = subprocess.Popen(["sleep", "60"])
+    code = "import sys, time; from xpulab.sharing import owner; owner.end_with(int(sys.argv[1])); time.sleep(60)"
+    served = subprocess.Popen([sys.executable, "-c", code, str(owner.pid)])
+    time.sleep(0.5)
+    subprocess.run(["kill", f"-{signal}", str(owner.pid)], check=True)
+    owner.wait()
+    assert served.wait(10) != 0
+
+
+@pytest.mark.parametrize("others", ["run", "ended"])
+def test_a_process_that_was_let_go_ends_with_those_that_follow(others: str) -> None:
+    owner, other = subprocess.Popen(["sleep", "60"]), subprocess.Popen(["sleep", "60"])
+    code = (
+        "import sys, time; from xpulab.sharing import owner;"
+        "owner.end_with(int(sys.argv[1]), lambda: [int(sys.argv[2])]); print('up', flush=True); time.sleep(60)"
+    )
+    served = subprocess.Popen([sys.executable, "-c", code, str(owner.pid), str(other.pid)], stdout=subprocess.PIPE)
+    assert served.stdout is not None
+    served.stdout.readline()
+    if others == "run":
+        owner.kill()
+        with pytest.raises(subprocess.TimeoutExpired):
+            served.wait(0.5)
+    other.kill()
+    other.wait()
+    owner.kill()
+    owner.wait()
+    assert served.wait(10) != 0
+    served.stdout.close()
+
+
+def test_processes_follow_each_other_only_where_they_were_detached(tmp_path: Path) -> None:
+    assert owner.successors(str(tmp_path)) == []
+    for detached, pids in ((True, [7, 8]), (False, [])):
+        record = {"detached": detached, "processes": {"controller": [7, 0.5], "mpiexec": [8, 0.5]}}
+        (tmp_path / owner.RECORD).write_text(json.dumps(record))
+        assert owner.successors(str(tmp_path)) == pids

@@ -1,0 +1,447 @@
+"""Start and stop the processes of a cluster: ipyparallel's controller, and one engine a rank through mpiexec.
+
+Nothing here knows what the engines compute. The settings that make a start quick are gathered in `controller_settings`
+and `engine_settings`, which start nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import select
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ipyparallel as ipp
+import psutil
+from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLauncher
+from traitlets.config import Config
+
+import xpulab
+from xpulab import oneapi
+from xpulab.deploy.leftovers import remove_leftovers
+from xpulab.deploy.plan import Plan
+from xpulab.deploy.record import Record, identity, runs
+from xpulab.exceptions import ClusterError, ClusterStartError
+from xpulab.sharing.owner import RECORD
+
+__all__ = ["Launched", "Processes", "controller_settings", "engine_settings"]
+
+_STOP_GRACE = 3.0  # seconds that a process has to be gone
+
+
+def controller_settings(folder: Path, owner: int) -> Config:
+    """ipyparallel's settings for the controller of a local cluster, which do not depend on where engines go.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Private folder of the cluster: connection files and logs.
+    owner : int
+        Process with which the cluster ends unless it is detached; 0 for none.
+    """
+    config = Config()
+    config.Cluster.load_profile = False
+    # The engines import their packages while the controller starts, and then wait for its connection file.
+    config.Cluster.send_engines_connection_env = False
+    config.Cluster.delay = 0
+    config.LocalControllerLauncher.controller_cmd = [sys.executable, "-m", "xpulab.deploy.controller"]
+    config.LocalControllerLauncher.controller_args = [
+        "--ip=127.0.0.1",
+        # One process and its threads instead of seven processes.
+        "--IPController.use_threads=True",
+        # Who has not the keys of the connection file is refused before a message of theirs is looked at.
+        "--IPController.enable_curve=True",
+        "--TaskScheduler.scheme_name=none",
+        # One scheduler hands every SPMD task to all engines: one order everywhere, whoever sends.
+        "--IPController.broadcast_scheduler_depth=0",
+        # An engine counts as registered after two beats (3 s each by default). A stopped process is not a lost one:
+        # the board and mpiexec tell about the engines, so that the controller never drops any by itself.
+        "--HeartMonitor.period=250",
+        "--HeartMonitor.max_heartmonitor_misses=1000000",
+        # Results are not stored: nothing stays in the controller.
+        "--IPController.db_class=NoDB",
+    ]
+    config.LocalControllerLauncher.environment = {"XPULAB_OWNER": str(owner), "XPULAB_FOLDER": str(folder)}
+    return config
+
+
+def engine_settings(plan: Plan, folder: Path, owner: int) -> Config:
+    """ipyparallel's settings for the engines of a local cluster.
+
+    Parameters
+    ----------
+    plan : Plan
+        One placement a rank.
+    folder, owner
+        As for `controller_settings`.
+    """
+    ranks = [
+        {"environment": plan.environment(p.rank), "cores": list(p.cores), "selector": p.selector} for p in plan.ranks
+    ]
+    config = Config()
+    config.MPIEngineSetLauncher.mpi_cmd = [str(oneapi.mpiexec())]
+    config.MPIEngineSetLauncher.mpi_args = list(oneapi.MPIEXEC_ARGUMENTS)
+    config.MPIEngineSetLauncher.engine_cmd = [sys.executable, "-m", "xpulab.engine"]
+    config.MPIEngineSetLauncher.engine_args = [
+        "--Session.digest_history_size=0",  # CurveZMQ takes no message twice; 65,536 signatures would be kept
+        "--IPEngine.enable_nanny=False",  # a process an engine, for signals that the board makes unnecessary
+        "--IPEngine.init_mpi=",
+    ]
+    config.MPIEngineSetLauncher.environment = {
+        **oneapi.MPIEXEC_ENVIRONMENT,
+        "XPULAB_ENGINE": json.dumps(
+            {
+                "owner": owner,
+                "folder": str(folder),
+                "ranks": ranks,
+                "connection": str(folder / "security" / "ipcontroller-engine.json"),
+            }
+        ),
+    }
+    return config
+
+
+# ipyparallel warns of processes that end with a status other than 0, as engines that are stopped do; what a user should
+# see of it, `Processes.logs` has.
+_SILENT = logging.getLogger("xpulab.deploy.processes")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+
+
+_LOOK = 0.5  # seconds between two looks at ranks that start
+_KNOCK = 1.0  # seconds that the controller has for its first answer, until it is asked again
+
+
+class _KeepsLog:
+    """Keeps what the process said: ipyparallel would log and remove it, in a notebook as soon as the process ends."""
+
+    def _log_output(self, stop_data: Any = None) -> None:
+        pass
+
+
+class _Controller(_KeepsLog, LocalControllerLauncher):
+    pass
+
+
+class _Engines(_KeepsLog, MPIEngineSetLauncher):
+    pass
+
+
+class Processes:
+    """The processes of one cluster, whoever started them.
+
+    Parameters
+    ----------
+    record : Record
+        Of the cluster.
+
+    Attributes
+    ----------
+    folder : pathlib.Path
+        Private (0700) folder with connection files and logs; removed by `stop`.
+    client : ipyparallel.Client
+    """
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.folder = Path(record.folder)
+        self.client: Any = None
+        self._watched: dict[str, tuple[int, int]] = {}  # name -> pid, pidfd
+        #: Engines in the order in which they ended, as long as the others had not: the first is the one that was lost.
+        self.first_gone: list[int] = []
+        #: Why the cluster gave them up, if it did: for those who wait in other threads.
+        self.lost = ""
+
+    def attach(self, timeout: float) -> None:
+        """Reach the processes that another one started.
+
+        Raises
+        ------
+        ClusterError
+            If they do not answer.
+        """
+        deadline = time.monotonic() + timeout
+        try:
+            for name, (pid, started) in self.record.processes.items():
+                self._watched[name] = (pid, os.pidfd_open(pid))
+                if not runs(pid, started):
+                    raise ProcessLookupError(f"the {name} has ended")
+            self.watch([fact["pid"] for fact in self.record.facts])
+            self._connect(deadline)
+            while len(self.client.ids) < len(self.record.facts):
+                self._still_starting(deadline)
+                time.sleep(0.02)
+        except BaseException as error:
+            words = self.logs()
+            self.leave()
+            if isinstance(error, (_Ended, OSError, TimeoutError)):
+                raise ClusterError(
+                    f"the cluster {self.record.name} does not answer ({error}); type: %xpu_cluster start\n{words}"
+                ) from None
+            raise
+
+    def find(self) -> None:
+        """Watch those that run, to `stop` them, also where they do not answer any more."""
+        for name, (pid, started) in self.record.processes.items():
+            if runs(pid, started):
+                with contextlib.suppress(ProcessLookupError):
+                    self._watched[name] = (pid, os.pidfd_open(pid))
+
+    def _connect(self, deadline: float) -> None:
+        connection = self.folder / "security" / "ipcontroller-client.json"
+        while not connection.exists() or not connection.read_text().endswith("}"):  # it may be half written
+            self._still_starting(deadline)
+            time.sleep(0.02)
+        while self.client is None:
+            try:
+                self.client = ipp.Client(str(connection), timeout=_KNOCK)
+            except TimeoutError:  # a controller that is busy answers the next time, one that has ended never does
+                self._still_starting(deadline)
+        self.client.session.digest_history_size = 0  # as on the engines
+
+    def _still_starting(self, deadline: float) -> None:
+        ended = self.ended()
+        if ended:
+            raise _Ended(f"{ended} ended while the cluster was starting; its words:")
+        if time.monotonic() > deadline:
+            raise _Ended("the engines were not ready in time; their words so far:")
+
+    def watch(self, pids: list[int]) -> None:
+        """Note which of the engines' processes ends first: mpiexec then ends the others within milliseconds."""
+        descriptors = {}
+        for pid in pids:
+            try:
+                descriptors[os.pidfd_open(pid)] = pid
+            except ProcessLookupError:
+                self.first_gone.append(pid)
+
+        def wait() -> None:
+            poll = select.poll()
+            for descriptor in descriptors:
+                poll.register(descriptor, select.POLLIN)
+            ended = [descriptors[descriptor] for descriptor, _ in poll.poll()]
+            self.first_gone += ended
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+        threading.Thread(target=wait, name="xpulab-watch", daemon=True).start()
+
+    def cause(self, pid: int) -> str:
+        """What mpiexec says of the end of the engine with this process: ``": killed by signal: 9 (Killed)"``, or ""."""
+        poll = select.poll()
+        for name, (_, descriptor) in list(self._watched.items()):
+            if name == "mpiexec":
+                poll.register(descriptor, select.POLLIN)
+        poll.poll(2000)  # it ends the other engines, says why, and ends
+        found = re.search(rf"PID {pid} .*\n=\s+(.*)", self.logs(200))
+        return f": {found[1].lower()}" if found else ""
+
+    def ended(self) -> str:
+        """Name of a process that is gone though it should run, or ""."""
+        if self.first_gone:
+            return "an engine"
+        poll = select.poll()
+        for _, descriptor in self._watched.values():
+            poll.register(descriptor, select.POLLIN)
+        gone = {descriptor for descriptor, _ in poll.poll(0)}
+        return next((name for name, (_, descriptor) in self._watched.items() if descriptor in gone), "")
+
+    def pids(self) -> list[int]:
+        """Every process of the cluster that runs now."""
+        return [pid for name in self._watched for pid in self._pids_of(name)]
+
+    def _pids_of(self, name: str) -> list[int]:
+        """The process watched under this name, and those it started."""
+        if name not in self._watched:
+            return []
+        try:
+            process = psutil.Process(self._watched[name][0])
+            return [process.pid, *(child.pid for child in process.children(recursive=True))]
+        except psutil.NoSuchProcess:
+            return []
+
+    def logs(self, lines: int = 40) -> str:
+        """Last lines of what the controller, mpiexec and the engines have said."""
+        parts = []
+        for path in sorted((self.folder / "log").glob("*.log")):
+            last = path.read_text(errors="replace").splitlines()[-lines:]
+            parts.append(f"--- {path.stem}\n" + "\n".join(last))
+        return "\n".join(parts)
+
+    def leave(self) -> None:
+        """Let go of the processes, which go on. Harmless when repeated."""
+        if self.client is not None:
+            with contextlib.suppress(Exception):
+                self.client.close(linger=0)
+            self.client = None
+        for _, descriptor in self._watched.values():
+            os.close(descriptor)
+        self._watched.clear()
+
+    def stop(self, on_purpose: bool = True) -> None:
+        """End every process, within seconds, and remove the folder. Harmless when repeated.
+
+        Parameters
+        ----------
+        on_purpose : bool
+            If not, the folder stays: those who find no record there take it that the cluster was stopped, not lost.
+        """
+        if on_purpose:  # first, so that nobody attaches any more
+            (self.folder / RECORD).unlink(missing_ok=True)
+        # They hold nothing that must be saved: ending them at once takes 0.1 s, asking them to end 2 s.
+        processes = []
+        for pid in self.pids():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, perhaps just now
+                process = psutil.Process(pid)
+                process.kill()
+                processes.append(process)
+        _still_there(processes, _STOP_GRACE)
+        self.leave()
+        if on_purpose:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        remove_leftovers()
+
+
+class Launched(Processes):
+    """The processes of a cluster that this process starts.
+
+    Parameters
+    ----------
+    owner : int
+        Process with which all of them end unless it detaches them; 0 for none.
+    name : str, optional
+        Of the cluster, for others who look for it.
+    silence : float
+        Seconds that an engine may stand still while it starts.
+    """
+
+    def __init__(self, owner: int, name: str | None = None, *, silence: float) -> None:
+        super().__init__(Record.create(name, owner, xpulab.__version__))
+        self._owner = owner
+        self._silence = silence
+        self._looked = 0.0  # when, for ranks that are lost while they start
+        self._odd: dict[tuple[int, str], float] = {}  # pid and state -> since when
+        self._cluster = ipp.Cluster(
+            engines=_Engines,
+            controller=_Controller,
+            config=controller_settings(self.folder, owner),
+            profile_dir=str(self.folder),
+            load_profile=False,
+            log=_SILENT,
+            cluster_id="",
+            cluster_file="",  # who attaches finds the connection files; nothing else needs to know of this cluster
+            shutdown_atexit=False,
+        )
+
+    def start_controller(self) -> None:
+        """Start the controller, and do not wait for it; `start` may then find it ready."""
+        self._cluster.start_controller_sync()
+        pid = self._cluster.controller.process.pid
+        self._watched["controller"] = (pid, os.pidfd_open(pid))
+
+    def start(self, plan: Plan, timeout: float, progress: Callable[[str], None]) -> None:
+        """Start the engines, and wait until every rank answers.
+
+        Raises
+        ------
+        ClusterStartError
+            With the words of mpiexec and of the engines; nothing is left running.
+        """
+        deadline = time.monotonic() + timeout
+        n = len(plan.ranks)
+        try:
+            progress("starting mpiexec and the engines")
+            self._cluster.update_config(engine_settings(plan, self.folder, self._owner))
+            self._cluster.start_engines_sync(n)
+            pid = self._cluster.engine_set.process.pid
+            self._watched["mpiexec"] = (pid, os.pidfd_open(pid))
+            self._connect(deadline)
+            known = -1
+            while len(self.client.ids) < n:
+                if len(self.client.ids) != known:
+                    known = len(self.client.ids)
+                    progress(f"{known} of {n} engines are ready")
+                self._still_starting(deadline)
+                time.sleep(0.02)
+        except BaseException as error:
+            words = self.logs()
+            self.stop()
+            if isinstance(error, _Ended):
+                raise ClusterStartError(f"{error}\n{words}\nto look for a cause, type: %xpu_cluster doctor") from None
+            raise
+
+    def _still_starting(self, deadline: float) -> None:
+        super()._still_starting(deadline)
+        if self._looked + _LOOK < time.monotonic():
+            self._looked = time.monotonic()
+            self._require_ranks()
+
+    def _require_ranks(self) -> None:
+        """Look for ranks that ended, or were stopped, before they began with MPI: mpiexec would wait for them."""
+        # A process that a rank has started may have ended just now, and is a zombie for a moment.
+        limits: dict[str, tuple[float, str]] = {
+            psutil.STATUS_ZOMBIE: (_LOOK / 2, "ended"),
+            psutil.STATUS_STOPPED: (self._silence, "was stopped"),
+        }
+        since: dict[tuple[int, str], float] = {}
+        for pid in self._pids_of("mpiexec"):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                state: str = psutil.Process(pid).status()
+                if state in limits:
+                    since[pid, state] = self._odd.get((pid, state), self._looked)
+        self._odd = since
+        for (pid, odd), first in since.items():
+            limit, what = limits[odd]
+            if self._looked - first > limit:
+                raise _Ended(f"an engine (pid {pid}) {what} while the cluster was starting; the words of all:")
+
+    def publish(self, **about: Any) -> None:
+        """Have others of this user find the cluster, which has started.
+
+        Parameters
+        ----------
+        **about : Any
+            Of the record's attributes those that say more of the cluster.
+        """
+        pids = {name: identity(pid) for name, (pid, _) in self._watched.items()}
+        self.record = self.record.write(processes=pids, **about)
+
+    def leave(self) -> None:
+        """Let go of the processes, which go on or have been stopped."""
+        super().leave()
+        for launcher in (self._cluster.controller, self._cluster.engine_set):
+            started = getattr(launcher, "_popen_process", None)
+            if started is not None and started.poll() is None:
+                _let_go.append(started)
+
+
+class _Ended(Exception):
+    """A process ended, or did not come up in time."""
+
+
+def _still_there(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that run still after so many seconds; one that only waits to be reaped, by us or by others, does not."""
+
+    def there(process: psutil.Process) -> bool:
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    deadline = time.monotonic() + seconds
+    while (left := [process for process in processes if there(process)]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
+
+
+#: Processes that run on without us. Kept, as Python warns when it forgets one that runs.
+_let_go: list[Any] = []

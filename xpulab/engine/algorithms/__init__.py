@@ -1,0 +1,1 @@
+"""The algorithms that ranks run together, one a file."""

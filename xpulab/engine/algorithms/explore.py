@@ -1,0 +1,192 @@
+"""The explorer's part on the ranks: k-means on some of the rows that are here, and the picture of its clusters.
+
+Between two tasks the ranks keep the rows in view and their labels, so that a look at two other features computes no
+distance.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from xpulab.engine.algorithms import kmeans
+from xpulab.engine.dataset import rows_of, write_block
+from xpulab.engine.engine import Task, task
+from xpulab.kernels.histogram import count_pixels, ranges
+from xpulab.kernels.rows import Rows, take
+
+__all__ = ["Held", "chosen_rows", "facts", "held_for", "picture", "restart", "step", "whole_fit"]
+
+
+@dataclass(eq=False)
+class Held:
+    """What a rank keeps for one explorer, under the explorer's name among the engine's handles.
+
+    Attributes
+    ----------
+    handle : str
+        Of the rows.
+    points : int
+        How many of all ranks' rows are in view.
+    problem : Problem
+        Those rows of this rank.
+    labels : Labels
+        Of these rows, for `centers`.
+    centers : numpy.ndarray of shape (n_clusters, n_features)
+        In the shifted frame.
+    """
+
+    handle: str
+    points: int
+    problem: kmeans.Problem
+    labels: Any
+    centers: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device: of the labels, and of the rows if they are copies."""
+        copied = self.problem.rows.nbytes if self.points < self.problem.n_samples else 0
+        return copied + self.labels.current.nbytes + self.labels.listed.nbytes
+
+
+def chosen_rows(first: int, last: int, points: int, n_samples: int) -> np.ndarray:
+    """Which of the rows from `first` to `last` are among `points` of all `n_samples` rows.
+
+    The rows are taken in steps of the golden ratio, around and around, until there are `points`: exactly as many as
+    asked for, the same for any number of ranks, even over sorted and over periodic rows, and with more points the same
+    ones and some more.
+
+    Returns
+    -------
+    numpy.ndarray of int64
+        Ascending, from 0 for the row `first`.
+    """
+    step = round(n_samples * (math.sqrt(5) - 1) / 2)
+    while math.gcd(step, n_samples) > 1:
+        step += 1
+    # The row i is the (i * inverse)-th that is taken.
+    inverse = pow(step, -1, n_samples)
+    return np.flatnonzero(np.arange(first, last, dtype=np.int64) * inverse % n_samples < points)
+
+
+def facts(task: Task, source: dict[str, Any]) -> dict[str, Any]:
+    """The range, the mean and the standard deviation of each column, over all ranks."""
+    rows = rows_of(task, source)
+    assert isinstance(rows, Rows)
+    problem = kmeans.Problem(task, rows, source["bounds"], None)
+    low, high = ranges(rows)
+    columns = np.array(task.comm.allgather((low, high)))
+    return {
+        "low": columns[:, 0].min(axis=0),
+        "high": columns[:, 1].max(axis=0),
+        "mean": problem.mean,
+        "deviation": np.sqrt(problem.squares / problem.n_samples),
+    }
+
+
+def held_for(task: Task, explorer: str, source: dict[str, Any], points: int) -> Held:
+    """What this rank keeps for an explorer; made anew when the rows in view are others than before."""
+    held = task.engine.handles.get(explorer)
+    if held is not None and (held.handle, held.points) == (source["handle"], points):
+        held.problem.resume(task)
+        return held
+    rows, bounds = rows_of(task, source), source["bounds"]
+    assert isinstance(rows, Rows)
+    if points < bounds[-1]:
+        mine = chosen_rows(bounds[task.comm.rank], bounds[task.comm.rank + 1], points, bounds[-1])
+        rows = Rows.upload(task.device, take(rows, mine))
+        bounds = [0, *np.cumsum(task.comm.allgather(len(mine))).tolist()]
+    problem = kmeans.Problem(task, rows, bounds, None)
+    problem.shift = _coarse(problem)
+    labels = problem.kernels.new_labels(task.device, rows.n_samples)
+    centers = np.empty((0, rows.n_features), rows.dtype)
+    task.engine.handles[explorer] = held = Held(source["handle"], points, problem, labels, centers)
+    return held
+
+
+def _coarse(problem: kmeans.Problem) -> np.ndarray:
+    """A place near the mean, to about a standard deviation, that is the same for any number of ranks to the last bit.
+
+    The mean itself is a sum, whose rounding depends on how the rows are cut; so would labels at a near-tie, and pixels.
+    """
+    deviation = np.sqrt(problem.squares / problem.n_samples)
+    grid = np.exp2(np.floor(np.log2(np.where(deviation > 0, deviation, 1))))
+    return (np.round(problem.mean / grid) * grid).astype(problem.rows.dtype)
+
+
+def restart(held: Held, init: str | np.ndarray, n_clusters: int, random_state: int) -> float:
+    """Take up centres, from a start or as given, and label the rows; the inertia."""
+    problem = held.problem
+    if isinstance(init, str):
+        held.centers = kmeans.start(problem, init, n_clusters, np.random.RandomState(random_state))
+    else:
+        held.centers = (init - problem.shift).astype(problem.rows.dtype)
+    problem.kernels.assign(problem.rows, problem.shift, held.centers, held.labels, again=False)
+    return kmeans.inertia(problem, held.centers, held.labels)
+
+
+def step(held: Held, tol: float) -> tuple[float, bool]:
+    """One iteration; the inertia, and whether a fit would end here.
+
+    The new labels come with their sums, so that the next iteration adds up only the rows that go elsewhere.
+    """
+    problem = held.problem
+    turn = kmeans.iterate(problem, held.centers, held.labels)
+    held.centers = turn.centers
+    problem.kernels.lloyd_step(problem.rows, problem.shift, held.centers, held.labels)
+    inertia = kmeans.inertia(problem, held.centers, held.labels)
+    return inertia, turn.center_shift <= problem.tolerance(tol)
+
+
+def picture(held: Held, view: dict[str, Any]) -> np.ndarray:
+    """Rows of all ranks by cluster and pixel on rank 0, nothing elsewhere: shape (n_clusters or 0, lines, columns)."""
+    rows = held.problem.rows
+    assert isinstance(rows, Rows)
+    counts = count_pixels(rows, held.labels, len(held.centers), **view)
+    total = held.problem.comm.reduce(counts)
+    return counts[:0] if total is None else total
+
+
+def whole_fit(held: Held, n_clusters: int, max_iter: int, tol: float, random_state: int) -> float:
+    """The inertia at the end of a fit, which leaves the centres and labels here as they are."""
+    random = np.random.RandomState(random_state)
+    return kmeans.fit(held.problem, "k-means++", n_clusters, 1, max_iter, tol, random).inertia
+
+
+@task("explore.facts")
+def _explore_facts(task: Task, source: dict[str, Any]) -> dict[str, Any]:
+    return facts(task, source)
+
+
+@task("explore.update")
+def _explore_update(
+    task: Task,
+    explorer: str,
+    source: dict[str, Any],
+    points: int,
+    begin: dict[str, Any] | None,
+    tol: float | None,
+    view: dict[str, Any],
+    target: dict[str, Any],
+) -> dict[str, Any]:
+    """New centres if there is a `begin`, an iteration if there is a `tol`, and the picture."""
+    held = held_for(task, explorer, source, points)
+    result: dict[str, Any] = {"converged": False}
+    if begin is not None:
+        result["inertia"] = restart(held, **begin)
+    if tol is not None:
+        result["inertia"], result["converged"] = step(held, tol)
+    counts = picture(held, view)
+    write_block(task, target, [0, *[target["shape"][0]] * task.comm.size], [counts])
+    return {**result, "centers": held.centers + held.problem.shift}
+
+
+@task("explore.fit")
+def _explore_fit(
+    task: Task, explorer: str, source: dict[str, Any], points: int, parameters: dict[str, Any]
+) -> dict[str, Any]:
+    held = held_for(task, explorer, source, points)
+    return {"inertia": whole_fit(held, **parameters)}

@@ -1,0 +1,211 @@
+"""Where a rank's rows come from, and where its results go: shared memory of this host, a file, or a handle."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from xpulab.engine.engine import Task
+from xpulab.exceptions import HandleError
+from xpulab.kernels import dense, sparse
+from xpulab.kernels.choice import AnyRows, kernels_for
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.sparse import SparseRows
+from xpulab.sharing.memory import SharedBlock, file_state
+
+__all__ = ["Data", "data_of", "give_rows", "held_open", "kind_of", "pieces", "rows_of", "weights_of", "write_block"]
+
+_PIECE = 4 << 20  # bytes
+
+
+def weights_of(task: Task, weights: dict[str, Any] | None, bounds: list[int]) -> np.ndarray | None:
+    """This rank's sample weights, on the host; None for ones."""
+    if weights is None:
+        return None
+    with SharedBlock.open(weights["path"]) as block:
+        whole = block.array(tuple(weights["shape"]), weights["dtype"], weights["offset"])
+    return whole[bounds[task.comm.rank] : bounds[task.comm.rank + 1]]
+
+
+@dataclass(frozen=True)
+class Data:
+    """The rows of all ranks as one data set.
+
+    Attributes
+    ----------
+    rows : Rows
+        This rank's block, with its sample weights.
+    targets : Rows or None
+        The same rows' targets.
+    bounds : list of int
+        Rank r has the rows from bounds[r] to bounds[r + 1].
+    """
+
+    rows: Rows
+    targets: Rows | None
+    bounds: list[int]
+
+    @property
+    def n_samples(self) -> int:
+        """Rows of all ranks."""
+        return self.bounds[-1]
+
+
+def data_of(
+    task: Task, source: dict[str, Any], weights: dict[str, Any] | None = None, targets: dict[str, Any] | None = None
+) -> Data:
+    """What a proxy has packed, on this rank's device; dense rows only."""
+    bounds = source["bounds"]
+    rows = rows_of(task, source, weights_of(task, weights, bounds))
+    aligned = None if targets is None else rows_of(task, targets)
+    if not isinstance(rows, Rows) or not isinstance(aligned, Rows | None):
+        raise HandleError("the rows of this handle are sparse, and this estimator takes dense rows")
+    return Data(rows, aligned, bounds)
+
+
+def give_rows(
+    task: Task,
+    made: Rows,
+    bounds: list[int],
+    target: dict[str, Any] | None = None,
+    kept: dict[str, Any] | None = None,
+) -> None:
+    """Hand rows that were made from the rows of X to the notebook, or keep them here under a new handle."""
+    if kept is not None:
+        task.engine.handles[kept["handle"]], task.engine.abouts[kept["handle"]] = made, kept["about"]
+    if target is not None:
+        row_bytes = made.n_features * made.dtype.itemsize
+        parts = (dense.take(made, np.arange(*piece)) for piece in pieces(made.n_samples, row_bytes))
+        write_block(task, target, bounds, parts)
+
+
+def kind_of(task: Task, source: dict[str, Any]) -> tuple[ModuleType, np.dtype[Any], int]:
+    """Kernels for the rows of a source, their dtype and their number of features, before they are here."""
+    if "handle" in source:
+        held = _held(task, source)
+        return kernels_for(held), held.dtype, held.n_features
+    if "csr" in source:
+        return sparse, np.dtype(source["csr"][0]["dtype"]), source["shape"][1]
+    return dense, np.dtype(source["dtype"]), source["shape"][1]
+
+
+def _held(task: Task, source: dict[str, Any]) -> AnyRows:
+    held = task.engine.handles.get(source["handle"])
+    if held is None:
+        raise HandleError("the rows of this handle are gone from the engines; send them again: cluster.scatter(X)")
+    return held
+
+
+def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None = None) -> AnyRows:
+    """This rank's block of rows, on its device.
+
+    Parameters
+    ----------
+    task : Task
+        Its `transfer` grows by the seconds that this takes, what the device computes aside.
+    source : dict
+        ``bounds`` (rank r has the rows from bounds[r] to bounds[r + 1]) and one of: ``parts``, the path of a shared
+        block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for data, indices and indptr, with ``shape``;
+        ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and ``order``; ``handle``, rows that are here. Rows
+        from a file are looked through for NaN and infinity, which the notebook has not done, unless ``nan`` allows it.
+    sample_weight : numpy.ndarray or None
+        As `weights_of` gives them.
+    """
+    device, rank, bounds = task.device, task.comm.rank, source["bounds"]
+    with _transfer(task):
+        if "handle" in source:
+            held = _held(task, source)
+            rows: AnyRows = held if sample_weight is None else kernels_for(held).weighted(held, sample_weight)
+        elif "csr" in source:
+            rows = _sparse(task, source, sample_weight)
+        elif "file" in source:
+            rows = Rows.upload(device, _from_file(source, rank), sample_weight)
+            if not source.get("nan"):
+                _all_finite(task, rows, bounds)
+        else:
+            with SharedBlock.open(source["parts"][rank], writable=True) as block:
+                shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
+                rows = Rows.adopt(device, block, shape, source["dtype"], sample_weight)
+    task.show(rows=rows.n_samples)
+    return rows
+
+
+@contextmanager
+def _transfer(task: Task) -> Iterator[None]:
+    """Count the seconds of the block as transfer, what the device and the ranks did meanwhile aside."""
+
+    def others() -> float:
+        return sum(seconds for phase, seconds in task.seconds().items() if phase != "transfer")
+
+    before = others() + task.transfer
+    started = time.perf_counter()
+    yield
+    task.transfer += max(0.0, time.perf_counter() - started - (others() + task.transfer - before))
+
+
+def _all_finite(task: Task, rows: Rows, bounds: list[int]) -> None:
+    """Raise the same error on all ranks if any row holds NaN or infinity."""
+    local = dense.find_nonfinite(rows)
+    place = bounds[task.comm.rank] + local if local >= 0 else bounds[-1]
+    first = min(task.comm.allgather(place))
+    if first < bounds[-1]:
+        raise ValueError(f"Input X contains NaN or infinity; the first such row is row {first}.")
+
+
+def _sparse(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None) -> SparseRows:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(SharedBlock.open(part["path"])) for part in source["csr"]]
+        data, indices, indptr = (
+            block.array(tuple(part["shape"]), part["dtype"], part["offset"])
+            for block, part in zip(opened, source["csr"], strict=True)
+        )
+        mine = indptr[source["bounds"][task.comm.rank] : source["bounds"][task.comm.rank + 1] + 1]
+        stored = slice(int(mine[0]), int(mine[-1]))
+        return SparseRows.upload(task.device, data[stored], indices[stored], mine, source["shape"][1], sample_weight)
+
+
+def _from_file(source: dict[str, Any], rank: int) -> np.ndarray:
+    shape, dtype, offset = tuple(source["shape"]), np.dtype(source["dtype"]), source["offset"]
+    # Mapped pages that the file does not have would end this process.
+    has, needs = os.path.getsize(source["file"]), offset + int(np.prod(shape)) * dtype.itemsize
+    if has < needs:
+        raise ValueError(
+            f"{source['file']} has {has:,} bytes, and the rows of the memory-mapped X end at {needs:,}; it was "
+            "written to since: map it again"
+        )
+    if file_state(source["file"]) != source["state"]:
+        raise ValueError(
+            f"{source['file']} was written to or replaced since the call began; end what writes to it, and map it again"
+        )
+    whole = np.memmap(source["file"], dtype, "r", offset, shape, source["order"])
+    return whole[source["bounds"][rank] : source["bounds"][rank + 1]]
+
+
+def write_block(task: Task, target: dict[str, Any], bounds: list[int], parts: Iterable[np.ndarray]) -> None:
+    """Put this rank's rows of a result, some at a time, into the shared block that the notebook made for it."""
+    dtype = np.dtype(target["dtype"])
+    place = target["offset"] + bounds[task.comm.rank] * int(np.prod(target["shape"][1:])) * dtype.itemsize
+    with _transfer(task), SharedBlock.open(target["path"], writable=True) as shared:
+        for part in parts:
+            shared.write(part.astype(dtype, copy=False), place)
+            place += part.size * dtype.itemsize
+
+
+@contextmanager
+def held_open(target: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The place of a result, which stays also when the process that made it ends meanwhile."""
+    with SharedBlock.open(target["path"], writable=True) as block:
+        yield {**target, "path": block.path}
+
+
+def pieces(n: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """First and last of some of `n` rows at a time: a result is never on the host as a whole."""
+    step = max(1, _PIECE // row_bytes)
+    return ((first, min(first + step, n)) for first in range(0, n, step))

@@ -1,0 +1,1 @@
+"""What all estimators share: checking, sending, following and taking back one call."""

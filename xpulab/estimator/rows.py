@@ -1,0 +1,280 @@
+"""What an estimator is given: rows and the columns aligned with them, checked here, and sent as often as needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils import check_array
+from sklearn.utils.validation import _check_sample_weight, check_consistent_length, validate_data
+
+from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, looked_at_later, mapped, row_named
+from xpulab.deploy.cluster import XPUCluster
+from xpulab.deploy.limits import Demand
+from xpulab.estimator.call import Call
+
+__all__ = ["Packing", "checked_rows", "checked_targets", "checked_weights", "validated"]
+
+_FLOATS = [np.float64, np.float32]
+
+
+def checked_rows(
+    estimator: Any, cluster: XPUCluster, X: Any, *, reset: bool, look_now: bool = False, **rules: Any
+) -> Any:
+    """X as rows that can be sent, or the handle as it is; raises before anything has been sent.
+
+    Parameters
+    ----------
+    estimator : sklearn.base.BaseEstimator
+        Gets ``n_features_in_`` and ``feature_names_in_`` if `reset`; else these are compared with X.
+    cluster : XPUCluster
+    X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+    reset : bool
+        Whether this is a fit.
+    look_now : bool
+        Whether to look for NaN and infinity at once, and not while large rows are copied.
+    **rules : Any
+        Arguments of `sklearn.utils.validation.validate_data`, where they differ from those for dense, finite rows.
+
+    Returns
+    -------
+    numpy.ndarray, scipy.sparse.csr_matrix or ShardedArray
+
+    Raises
+    ------
+    ValueError, TypeError
+        As scikit-learn.
+    HandleError
+        For a `ShardedArray` whose rows are elsewhere or gone.
+    """
+    if isinstance(X, ShardedArray):
+        X.source(cluster)
+        _check_handle(estimator, X, reset, rules)
+        return X
+    if mapped(X) is not None:
+        # The engines read it, and look for NaN: this process does not touch the rows.
+        return validate_data(
+            estimator, X, **{**rules, "accept_sparse": False, "dtype": _FLOATS, "ensure_all_finite": False}, reset=reset
+        )
+    X = validated(estimator, X, reset=reset, look=look_now or not looked_at_later(X), **rules)
+    if sparse.issparse(X) and not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X
+
+
+def validated(estimator: Any, X: Any, *, reset: bool = False, look: bool = True, **rules: Any) -> Any:
+    """X as `sklearn.utils.validation.validate_data` returns it by these rules; NaN is looked for only if `look`."""
+    finite = rules.pop("ensure_all_finite", True) if look else False
+    rules.pop("ensure_all_finite", None)
+    with row_named(X):
+        return validate_data(
+            estimator,
+            X,
+            **{"dtype": _FLOATS, "accept_large_sparse": False, **rules},
+            reset=reset,
+            ensure_all_finite=finite,
+        )
+
+
+def _check_handle(estimator: Any, X: ShardedArray, reset: bool, rules: Mapping[str, Any]) -> None:
+    """What scikit-learn checks of an array's shape and names, of a handle."""
+    if X.ndim != 2:
+        raise ValueError(
+            f"Expected 2D array, got a ShardedArray of shape {X.shape} instead; send the rows as "
+            "cluster.scatter(X.reshape(-1, 1)) if it has a single feature"
+        )
+    if X.shape[0] < (least := rules.get("ensure_min_samples", 1)):
+        raise ValueError(
+            f"Found array with {X.shape[0]} sample(s) (shape={X.shape}) while a minimum of {least} is required by "
+            f"{type(estimator).__name__}."
+        )
+    names = None if X.columns is None else [name for name in X.columns if isinstance(name, str)]
+    named = names is not None and len(names) == X.shape[1]
+    if reset:
+        estimator.n_features_in_ = X.shape[1]
+        if named:
+            estimator.feature_names_in_ = np.asarray(names, dtype=object)
+        elif hasattr(estimator, "feature_names_in_"):
+            del estimator.feature_names_in_
+        return
+    if X.shape[1] != estimator.n_features_in_:
+        raise ValueError(
+            f"X has {X.shape[1]} features, but {type(estimator).__name__} is expecting {estimator.n_features_in_} "
+            "features as input."
+        )
+    fitted = getattr(estimator, "feature_names_in_", None)
+    if named and fitted is not None and list(fitted) != names:
+        raise ValueError(
+            "The feature names should match those that were passed during fit.\n"
+            f"The handle has {names[:5]}, expected {list(fitted[:5])} and so on."  # type: ignore[index]
+        )
+
+
+def checked_weights(
+    sample_weight: Any, X: Any, *, only_non_negative: bool = True, some_positive: bool = True
+) -> np.ndarray | None:
+    """Sample weights (n_samples,) in the dtype of X; None for ones.
+
+    Raises
+    ------
+    ValueError
+        For another length, NaN, infinity, a negative weight, or no positive one, as far as these are asked for.
+    """
+    if sample_weight is None:
+        return None
+    like = np.empty((X.shape[0], 0), X.dtype)
+    weights = _check_sample_weight(sample_weight, like, dtype=X.dtype)
+    if only_non_negative and weights.min() < 0:
+        place = int(np.argmax(weights < 0))
+        raise ValueError(f"Negative values in data passed to sample_weight: {weights[place]} for row {place}.")
+    if some_positive and not weights.any():
+        raise ValueError("sample_weight is zero for all rows; expected at least one positive weight.")
+    return weights
+
+
+def checked_targets(
+    estimator: Any, cluster: XPUCluster, y: Any, X: Any, *, multi_output: bool = True, numeric: bool = True
+) -> Any:
+    """Targets aligned with the rows of X: (n_samples,) or (n_samples, n_targets), or a handle cut as X is.
+
+    Parameters
+    ----------
+    estimator : sklearn.base.BaseEstimator
+    cluster : XPUCluster
+    y : array-like or ShardedArray
+    X : array or ShardedArray
+        As `checked_rows` returned it.
+    multi_output : bool
+        Whether y may have two dimensions.
+    numeric : bool
+        Whether y becomes the dtype of X.
+
+    Raises
+    ------
+    ValueError
+        If y is missing, has another length, or holds NaN or infinity.
+    HandleError
+        For a `ShardedArray` whose rows are elsewhere or gone.
+    """
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
+        )
+    if isinstance(y, ShardedArray):
+        y.source(cluster)
+        if y.shape[0] != X.shape[0]:
+            raise ValueError(
+                f"Found input variables with inconsistent numbers of samples: [{X.shape[0]}, {y.shape[0]}]"
+            )
+        if isinstance(X, ShardedArray) and X.bounds != y.bounds:
+            raise ValueError(
+                f"X has its rows on the engines as {X.counts}, and y as {y.counts}; send y with "
+                "cluster.scatter(y, counts=list(X.counts))"
+            )
+        if y.ndim == 2 and not multi_output:
+            raise ValueError(f"y should be a 1d array, got a ShardedArray of shape {y.shape} instead.")
+        return y
+    if not multi_output:
+        from sklearn.utils import column_or_1d
+
+        y = column_or_1d(y, warn=True)
+    y = check_array(
+        y, ensure_2d=False, dtype=X.dtype if numeric else None, input_name="y", estimator=estimator, allow_nd=False
+    )
+    check_consistent_length(np.empty((X.shape[0], 0)), y)
+    return y
+
+
+class Packing:
+    """Rows and what is aligned with them on their way to the engines of a call's cluster, as often as needed.
+
+    Parameters
+    ----------
+    estimator : sklearn.base.BaseEstimator
+    outgoing : Outgoing
+    call : Call
+    X : array, CSR matrix or ShardedArray
+        As `checked_rows` returned it.
+    weights : numpy.ndarray of shape (n_samples,), optional
+    targets : numpy.ndarray of shape (n_samples,) or (n_samples, n_targets), or ShardedArray, optional
+    rules : mapping, optional
+        By which X was checked.
+
+    Attributes
+    ----------
+    again : bool
+        Whether they can be sent again, because this process has them.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        outgoing: Outgoing,
+        call: Call,
+        X: Any,
+        weights: np.ndarray | None = None,
+        targets: Any = None,
+        rules: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._estimator = estimator
+        self._outgoing = outgoing
+        self._call = call
+        self._X = X
+        self._where = mapped(X)  # once: a fit that goes on with new engines goes on with the same rows
+        self._weights = weights
+        self._targets = targets
+        self._rules = dict(rules or {})
+        self.again = not isinstance(X, ShardedArray) and not isinstance(targets, ShardedArray)
+
+    def __call__(self) -> dict[str, Any]:
+        """``source``, ``weights`` and, if there are any, ``targets`` of a task."""
+        self._outgoing.drop()
+        self._require_room()
+        with self._call.transfer():
+            weights = None if self._weights is None else self._outgoing.send(self._weights)
+            sent = {"source": self._source(), "weights": weights}
+            return sent if self._targets is None else {**sent, "targets": self._sent_targets()}
+
+    def _source(self) -> dict[str, Any]:
+        X = self._X
+        if isinstance(X, ShardedArray):
+            return X.source(self._call.cluster)
+        allowed = {"nan": True} if self._rules.get("ensure_all_finite") == "allow-nan" else {}
+        if self._where is not None:
+            return {**self._where, **allowed, "bounds": self._bounds()}
+        if sparse.issparse(X):
+            parts = [self._outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
+            return {"csr": parts, "shape": X.shape, "bounds": self._bounds()}
+        return self._outgoing.send_rows(X, self._bounds(), lambda: validated(self._estimator, X, **self._rules))
+
+    def _sent_targets(self) -> dict[str, Any]:
+        y = self._targets
+        if isinstance(y, ShardedArray):
+            return y.source(self._call.cluster)
+        return self._outgoing.send_rows(np.asarray(y, self._X.dtype).reshape(len(y), -1), self._bounds())
+
+    def _bounds(self) -> list[int]:
+        X, size = self._X, self._call.cluster.size
+        for handle in (X, self._targets):
+            if isinstance(handle, ShardedArray):
+                return handle.bounds
+        return bounds_by_stored(X.indptr, size) if sparse.issparse(X) else bounds_of(X.shape[0], size)
+
+    def _require_room(self) -> None:
+        X, stored = self._X, sparse.issparse(self._X)
+        nbytes = X.data.nbytes + X.indices.nbytes + 8 * len(X.indptr) if stored else X.dtype.itemsize * np.prod(X.shape)
+        aligned = [a for a in (self._weights, self._targets) if isinstance(a, np.ndarray)]
+        there, sent = isinstance(X, ShardedArray), self._where is None
+        self._call.cluster.require_room(
+            Demand(
+                what=f"X of {X.shape[0]:,} × {X.shape[1]:,} {X.dtype}",
+                counts=np.diff(self._bounds()).tolist(),
+                row_bytes=float((nbytes + sum(a.nbytes for a in aligned)) / X.shape[0]),
+                there=there,
+                sent=sent and not there,
+                adopted=not stored,
+            )
+        )

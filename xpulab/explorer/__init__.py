@@ -1,0 +1,1 @@
+"""k-means by hand: the explorer, its picture, its widget."""

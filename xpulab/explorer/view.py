@@ -1,0 +1,326 @@
+"""`explore`: the k-means explorer with its controls, and without where there is no front end for them."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from xpulab.explorer.session import ELBOW, Explorer
+from xpulab.explorer.snapshot import STYLE, Snapshot
+from xpulab.rendering import Html, Text, format_seconds
+
+__all__ = ["ExploreView", "Latest", "explore"]
+
+MOST_CLUSTERS = 20
+#: Seconds from one iteration to the next while it plays: slow enough for the eye.
+PACE = 0.25
+#: Seconds between two updates of the standing picture while something goes on.
+STANDING = 2.0
+#: Jupyter's server drops output beyond a megabyte a second.
+_BYTES_PER_SECOND = 700_000
+
+
+def explore(X: Any, k: int = 8, **parameters: Any) -> ExploreView:
+    """k-means to play with: sliders, single iterations, and centres that can be moved, on any number of rows.
+
+    Parameters
+    ----------
+    X : array-like or ShardedArray of shape (n_samples, n_features)
+        An array is sent to the engines of the active cluster once, and stays there as long as the explorer.
+    k : int, default=8
+        Number of clusters to begin with.
+    **parameters
+        ``points``, ``features``, ``random_state`` and ``shape``, of `xpulab.explorer.session.Explorer`.
+
+    Returns
+    -------
+    ExploreView
+        A notebook shows it with its controls; `ExploreView.snapshot` is what it shows, without them.
+
+    Examples
+    --------
+    >>> xpulab.explore(X)  # doctest: +SKIP
+    >>> xpulab.explore(X, k=3, features=("height", "weight")).snapshot().plot()  # doctest: +SKIP
+    """
+    return ExploreView(Explorer(X, k, **parameters))
+
+
+class Latest:
+    """Does what is asked for, in a thread of its own; of what is asked for meanwhile, the latest of each kind.
+
+    So a slider that is dragged never queues: there is one piece of work in hand, and at most one value a control
+    waiting for it.
+
+    Parameters
+    ----------
+    work : callable
+        Gets a dict of what was asked for, by name, in the order of the first asking. Returns the seconds after which it
+        wants to be called again though nothing is asked for, or None.
+    """
+
+    def __init__(self, work: Callable[[dict[str, Any]], float | None]) -> None:
+        self._work = work
+        self._asked: dict[str, Any] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def ask(self, name: str, value: Any = None) -> None:
+        """Ask for something; returns at once."""
+        with self._changed:
+            self._asked[name] = value
+            if self._thread is None:
+                # The context tells IPython which cell an output belongs to; a new thread would start without it.
+                run = contextvars.copy_context().run
+                self._thread = threading.Thread(target=run, args=(self._run,), name="xpulab-explore", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def wait(self, timeout: float = 60.0) -> bool:
+        """Until nothing is left to do; False if that takes longer than `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._thread is None, timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                asked, self._asked = self._asked, {}
+            pause = self._work(asked)
+            with self._changed:
+                if pause is not None:
+                    self._changed.wait_for(lambda: bool(self._asked), pause)
+                elif not self._asked:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+
+
+class ExploreView:
+    """An explorer in a notebook.
+
+    It has two outputs: the widget, and below it the same picture as standing HTML, which the widget hides. The widget
+    needs the kernel; a notebook that is opened without one, or converted, shows the standing picture.
+
+    Attributes
+    ----------
+    explorer : Explorer
+        The state; it can be changed from Python too, and `refresh` then shows it.
+    """
+
+    def __init__(self, explorer: Explorer) -> None:
+        self.explorer = explorer
+        self.name = uuid.uuid4().hex
+        self.widget: Any = None
+        self.playing = False
+        self.message = ""
+        self._elbow: list[int] = []
+        self._standing: Any = None
+        self._stood = 0.0
+        self._latest = Latest(self._work)
+
+    def snapshot(self) -> Snapshot:
+        """What it shows now, as an object that stays as it is: text, HTML, `Snapshot.plot`. Needs no front end."""
+        return self.explorer.snapshot()
+
+    def ask(self, name: str, value: Any = None) -> None:
+        """Do what a control would: ``"k"``, ``"points"``, ``"x"``, ``"y"`` (values), ``"move"`` (centre, x, y),
+        ``"restart"``, ``"step"``, ``"reset"``, ``"elbow"``, ``"play"`` (bool), ``"refresh"``. Returns at once.
+        """
+        self._latest.ask(name, value)
+
+    def refresh(self) -> None:
+        """Show the explorer as it is."""
+        self.ask("refresh")
+
+    def wait(self, timeout: float = 60.0) -> bool:
+        """Until all that was asked for is shown; False if that takes longer than `timeout` seconds."""
+        return self._latest.wait(timeout)
+
+    def close(self) -> None:
+        """Stop playing, and leave the standing picture."""
+        self.ask("play", False)
+        self.wait()
+        if self.widget is not None:
+            self.widget.close()
+            self.widget = None
+
+    def __repr__(self) -> str:
+        return str(self.snapshot())
+
+    def _ipython_display_(self) -> None:
+        from IPython.core.getipython import get_ipython
+        from IPython.display import display
+
+        shell = get_ipython()
+        # By name, so that a terminal need not have ipykernel; other front ends (Colab's) derive from its class.
+        if any(parent.__name__ == "ZMQInteractiveShell" for parent in type(shell).__mro__):
+            self.widget = self.widget or self._make_widget()
+            if self.widget is not None:
+                display(self.widget)
+            self._standing = display(_Standing(self), display_id=True)
+        else:
+            display(Text(self.snapshot()))
+
+    # -- what was asked for, in the thread of `Latest` ----------------------------------------------------------------
+
+    def _work(self, asked: dict[str, Any]) -> float | None:
+        """Do it, show it; the seconds until the next turn, if there is to be one."""
+        started = time.perf_counter()
+        try:
+            for name, value in asked.items():
+                _CONTROLS[name](self, value)
+            if not asked:
+                self._turn()
+            self.message = _message(self.explorer, time.perf_counter() - started)
+        except Exception as error:  # shown where the user looks: this thread has nowhere to raise it to
+            self.playing, self._elbow = False, []
+            self.message = f"{type(error).__name__}: {error}"
+        going_on = self.playing or bool(self._elbow)
+        self._show(final=not going_on)
+        if not going_on:
+            return None
+        return max(0.0, started + PACE - time.perf_counter()) if self.playing else 0.0
+
+    def _turn(self) -> None:
+        """What happens by itself: the next number of clusters of the elbow, else the next iteration."""
+        if self._elbow:
+            self.explorer.extend_elbow(self._elbow.pop(0))
+        elif self.playing:
+            self.explorer.step()
+            self.playing = not self.explorer.converged
+
+    def _show(self, final: bool) -> None:
+        if self.widget is not None:
+            snapshot = self.snapshot()
+            self.widget.png = snapshot.png
+            self.widget.state = self._state(snapshot)
+            # The next picture not before this one can have passed the server.
+            time.sleep(len(snapshot.png) / _BYTES_PER_SECOND)
+        if self._standing is not None and (final or time.monotonic() - self._stood > STANDING):
+            self._standing.update(_Standing(self))
+            self._stood = time.monotonic()
+
+    def _state(self, snapshot: Snapshot) -> dict[str, Any]:
+        x, y = self.explorer.features
+        return {
+            "html": snapshot.body(image=""),
+            "centers": snapshot.trails[-1].tolist(),
+            "k": snapshot.k,
+            "points": snapshot.points,
+            "x": x,
+            "y": y,
+            "playing": self.playing,
+            "message": self.message,
+        }
+
+    def _make_widget(self) -> Any:
+        """The widget, or None where ipywidgets or anywidget is missing."""
+        try:
+            from xpulab.explorer.widget import ExploreWidget
+        except ImportError:
+            return None
+        snapshot = self.snapshot()
+        choices = {
+            "names": self.explorer.names,
+            "points": _round_numbers(self.explorer.rows.shape[0], self.explorer.points),
+            "clusters": list(range(1, min(max(MOST_CLUSTERS, snapshot.k), snapshot.n_samples) + 1)),
+        }
+        widget = ExploreWidget(
+            name=self.name, css=STYLE + _CSS, choices=choices, png=snapshot.png, state=self._state(snapshot)
+        )
+        widget.on_msg(lambda _, content, buffers: self.ask(content["name"], content["value"]))
+        return widget
+
+    # -- controls -----------------------------------------------------------------------------------------------------
+
+    def _set_k(self, k: int) -> None:
+        if k != self.explorer.k:
+            self.explorer.k = k
+
+    def _set_points(self, points: int) -> None:
+        if points != self.explorer.points:
+            self.explorer.points = points
+
+    def _set_feature(self, place: int, feature: int) -> None:
+        features = list(self.explorer.features)
+        if features[place] != feature:
+            features[place] = feature
+            self.explorer.features = features
+
+    def _play(self, play: bool) -> None:
+        self.playing = play
+
+    def _find_elbow(self) -> None:
+        self._elbow = [k for k in ELBOW if k not in self.explorer.elbows and k <= self.explorer.points]
+
+
+_CONTROLS: dict[str, Callable[[ExploreView, Any], None]] = {
+    "k": ExploreView._set_k,
+    "points": ExploreView._set_points,
+    "x": lambda view, feature: view._set_feature(0, feature),
+    "y": lambda view, feature: view._set_feature(1, feature),
+    "move": lambda view, to: view.explorer.move_center(*to),
+    "restart": lambda view, _: view.explorer.restart(),
+    "step": lambda view, _: view.explorer.step(),
+    "reset": lambda view, _: view.explorer.reset(),
+    "play": ExploreView._play,
+    "elbow": lambda view, _: view._find_elbow(),
+    "refresh": lambda view, _: None,
+}
+
+_CSS = """
+.xpu .xpu-sliders{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:2px 24px;max-width:900px}
+.xpu .xpu-sliders label{display:grid;grid-template-columns:64px 1fr 96px;gap:8px;align-items:center}
+.xpu .xpu-sliders output{font-variant-numeric:tabular-nums;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
+.xpu .xpu-sliders input{width:100%;accent-color:#1f8acb}
+.xpu .xpu-buttons{display:flex;flex-wrap:wrap;gap:6px;margin:6px 0}
+.xpu .xpu-buttons button{font:inherit;color:inherit;padding:3px 12px;border:1px solid var(--xpu-line);border-radius:3px;
+background:var(--xpu-ground);cursor:pointer}
+.xpu .xpu-buttons button:hover{border-color:currentColor}
+.xpu .xpu-buttons button[aria-pressed=true]{box-shadow:inset 0 0 0 1px currentColor}
+.xpu .xpu-stage svg.xpu-plot{touch-action:none;cursor:crosshair}
+.xpu .xpu-stage .xpu-center{cursor:grab;outline:none}
+.xpu .xpu-stage .xpu-center:focus circle{stroke:currentColor;stroke-width:3.5}
+.xpu .xpu-status{min-height:1.5em;white-space:pre-wrap;opacity:.8}
+"""
+
+
+class _Standing:
+    """The standing picture below the widget, which is hidden while the widget lives.
+
+    Opened again without a kernel, the widget's output is an error: then it is that one which is hidden.
+    """
+
+    def __init__(self, view: ExploreView) -> None:
+        self._view = view
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        name, rules = self._view.name, _rules(self._view.name, self._view.widget is not None)
+        snapshot = self._view.snapshot()
+        html = Html(f'<div data-xpu-standing="{name}"><style>{rules}</style>{snapshot.html()}</div>')
+        return {"text/html": html, "text/plain": str(snapshot)}
+
+
+def _rules(name: str, had_widget: bool) -> str:
+    """The style that shows one of an explorer's outputs: the living one, and elsewhere the standing one."""
+    here = f'[data-xpu-standing="{name}"]'
+    live, output = f".xpu-live-{name}", ".jp-OutputArea-child"
+    # Jupyter's outputs are neighbours; a copy of the notebook in another tab may be alive where this one is not.
+    rules = f"{live} {here}:not({output} *),{output}:has({live})+{output} {here}{{display:none}}"
+    if had_widget:
+        rules += f"{output}:not(:has({live})):has(+{output} {here}){{display:none}}"
+    return rules
+
+
+def _message(explorer: Explorer, seconds: float) -> str:
+    kernels = format_seconds(explorer.seconds["kernel"])
+    return f"{format_seconds(seconds)} to the answer of the engines, whose devices computed for {kernels}"
+
+
+def _round_numbers(most: int, present: int) -> list[int]:
+    """1, 2 and 5 times the powers of ten from 100 to `most`, that itself, and what is chosen now."""
+    steps = {digit * 10**power for power in range(2, 12) for digit in (1, 2, 5)}
+    return sorted({step for step in steps if step < most} | {most, present})

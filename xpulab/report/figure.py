@@ -1,0 +1,81 @@
+"""A report as a matplotlib figure. matplotlib is imported when one is drawn, not before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xpulab.rendering import format_seconds, plain, shorten
+from xpulab.report.record import FitRecord
+from xpulab.report.text import time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+__all__ = ["COLOURS", "draw"]
+
+#: Okabe and Ito's palette, which colour-blind readers tell apart, in tones of 3:1 contrast or more to black and white;
+#: a hatch goes with each, so that the colour never stands alone.
+COLOURS: dict[str, tuple[str, str]] = {
+    "transfer": ("#0072b2", "//"),
+    "compile": ("#cc79a7", ".."),
+    "kernel": ("#009e73", ""),
+    "communicate": ("#d55e00", "\\\\"),
+    "wait": ("#8a8a8a", "||"),
+    "other": ("#ffffff", "--"),
+}
+
+
+def draw(report: FitRecord, axes: tuple[Axes, Axes] | None = None) -> Figure:
+    """Inertia against iteration, and the seconds of each engine by phase, in a new figure or on a pair of axes."""
+    if axes is None:
+        axes = _new_axes(len(report.engines))
+    curve, bars = axes
+    _draw_inertia(report, curve)
+    _draw_engines(report, bars)
+    figure = bars.figure.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def _new_axes(engines: int) -> tuple[Axes, Axes]:
+    import matplotlib
+    import matplotlib.pyplot as plt
+
+    figure, (curve, bars) = plt.subplots(
+        1, 2, figsize=(11, max(3.2, 1.6 + 0.32 * engines)), layout="constrained", width_ratios=(2, 3)
+    )
+    if "inline" in matplotlib.get_backend():
+        plt.close(figure)  # as the cell's result it is shown already; open, the inline backend would show it again
+    return curve, bars
+
+
+def _draw_inertia(report: FitRecord, axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for run in range(1, report.runs + 1):
+        points = [(i.number, i.inertia) for i in report.iterations if i.init == run and i.inertia is not None]
+        if points:
+            numbers, values = zip(*points, strict=True)
+            axes.plot(numbers, values, marker="." if len(points) < 40 else "", label=f"run {run}")
+    if 1 < report.runs <= 10:
+        axes.legend()
+    axes.set(xlabel="iteration", ylabel="inertia", title=f"{plain(report.title)}, {report.status}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+
+
+def _draw_engines(report: FitRecord, axes: Axes) -> None:
+    unit, factor = time_unit(report.engines)
+    names = [f"{engine.rank}  {shorten(engine.device, 32)}" for engine in report.engines]
+    starts = [0.0] * len(names)
+    for phase, (colour, hatch) in COLOURS.items():
+        widths = [engine.phases[phase] * factor for engine in report.engines]
+        axes.barh(
+            names, widths, left=starts, label=phase, color=colour, hatch=hatch, edgecolor="#404040", linewidth=0.5
+        )
+        starts = [start + width for start, width in zip(starts, widths, strict=True)]
+    axes.invert_yaxis()
+    axes.set(xlabel=f"time ({unit}), {format_seconds(report.elapsed)} in all", ylabel="engine")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, fontsize="small", columnspacing=1)

@@ -1,0 +1,89 @@
+"""The report of one call of an estimator: the record, with its text, HTML and figure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xpulab.rendering import Displayed
+from xpulab.report.html import comparison_html, fit_html, page_html
+from xpulab.report.record import PHASES, EngineReport, FitRecord, Iteration, Pair, Status, Timed
+from xpulab.report.text import comparison_text, fit_line, fit_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["PHASES", "Comparison", "EngineReport", "FitReport", "Iteration", "Status", "Timed"]
+
+
+@dataclass(repr=False)
+class FitReport(FitRecord, Displayed):
+    """What one call of an estimator ran, on which engines, and how long each phase took; see `FitRecord`."""
+
+    def line(self) -> str:
+        """Where a running call stands, on one line."""
+        return fit_line(self)
+
+    def __repr__(self) -> str:
+        return f"<FitReport {self.headline}>"
+
+    def __str__(self) -> str:
+        return fit_text(self)
+
+    def _repr_html_(self) -> str:
+        return fit_html(self)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None, extra: Iterable[str] = ()) -> str:
+        """A self-contained HTML page.
+
+        Parameters
+        ----------
+        path : path-like, optional
+            Where to write it, in UTF-8.
+        extra : iterable of str
+            Further sections, in HTML, put after the results. They are not escaped: build them from text of your own.
+
+        Returns
+        -------
+        str
+            The page.
+        """
+        page = page_html(self, extra)
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
+
+    def plot(self, axes: tuple[Axes, Axes] | None = None) -> Figure:
+        """Two panels: inertia against iteration, and the seconds of each engine by phase.
+
+        Parameters
+        ----------
+        axes : pair of matplotlib Axes, optional
+            Where to draw; a new figure by default.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from xpulab.report.figure import draw
+
+        return draw(self, axes)
+
+    def compare(self, other: FitReport) -> Comparison:
+        """This report and ``other``, side by side, as text and HTML."""
+        return Comparison(self, other)
+
+
+@dataclass(repr=False)
+class Comparison(Pair, Displayed):
+    """Two reports side by side."""
+
+    def __str__(self) -> str:
+        return comparison_text(self)
+
+    def _repr_html_(self) -> str:
+        return comparison_html(self)

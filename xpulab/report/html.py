@@ -1,0 +1,269 @@
+"""Reports as HTML that stands by itself: no script, nothing fetched, right on a light and on a dark ground.
+
+A notebook that was not trusted loses the style sheet and the SVG, so nothing is said by these alone: the headline, the
+facts and the table are plain HTML that reads well without them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from xpulab.rendering import (
+    Html,
+    block,
+    escape,
+    format_count,
+    format_number,
+    format_seconds,
+    format_size,
+    plain,
+    table_html,
+)
+from xpulab.report.figure import COLOURS
+from xpulab.report.record import EngineReport, FitRecord, Pair, TaskRecord
+from xpulab.report.text import comparison_table, time_unit
+
+__all__ = ["comparison_html", "fit_html", "page_html", "task_html"]
+
+_MARKS = {"running": "▶", "finished": "✓", "interrupted": "■", "failed": "✕"}
+
+#: A curve keeps its shape with this many points, and a live view is sent ten times a second.
+_POINTS = 200
+
+_STRIPES = "rgba(255,255,255,.55)"
+_PATTERNS = {
+    "transfer": f"repeating-linear-gradient(45deg,{_STRIPES} 0 1.5px,transparent 1.5px 6px)",
+    "compile": f"radial-gradient(circle,{_STRIPES} 1.2px,transparent 1.6px) 0 0/5px 5px",
+    "communicate": f"repeating-linear-gradient(-45deg,{_STRIPES} 0 2px,transparent 2px 5px)",
+    "wait": f"repeating-linear-gradient(90deg,{_STRIPES} 0 1px,transparent 1px 4px)",
+    "other": "none",
+}
+
+_STYLE = """
+.xpu .xpu-head{display:flex;flex-wrap:wrap;gap:2px 12px;align-items:baseline}
+.xpu .xpu-title{font-size:15px;font-weight:600}
+.xpu .xpu-status{border:1px solid var(--xpu-line);border-radius:10px;padding:0 9px;font-size:12px;white-space:nowrap}
+.xpu.xpu dl{display:flex;flex-wrap:wrap;gap:6px 28px;margin:8px 0;padding:0}
+.xpu.xpu dl div{margin:0;padding:0}
+.xpu.xpu :is(dt,dd){display:block;float:none;width:auto;margin:0;padding:0;text-align:left}
+.xpu.xpu dt{font-size:11px;font-weight:400;opacity:.75}
+.xpu.xpu dd{font-size:14px;font-variant-numeric:tabular-nums}
+.xpu progress{display:block;width:100%;height:8px;margin:8px 0 2px;appearance:none;border:0;border-radius:4px;
+overflow:hidden;background:rgba(128,128,128,.25)}
+.xpu progress::-webkit-progress-bar{background:rgba(128,128,128,.25)}
+.xpu progress::-webkit-progress-value{background:#009e73}
+.xpu progress::-moz-progress-bar{background:#009e73}
+.xpu .xpu-bar{display:flex;height:12px;min-width:220px;margin:3px 0 2px}
+.xpu .xpu-bar i,.xpu .xpu-key{box-sizing:border-box;forced-color-adjust:none;
+-webkit-print-color-adjust:exact;print-color-adjust:exact}
+.xpu .xpu-key{display:inline-block;width:11px;height:11px;margin-right:5px;vertical-align:-1px}
+.xpu .xpu-p-other{border:1px dotted}
+.xpu .xpu-curves{display:flex;flex-wrap:wrap;gap:0 28px}
+.xpu .xpu-curve{display:grid;flex:1 1 260px;max-width:520px;grid-template-columns:auto minmax(160px,460px);
+grid-template-rows:auto 110px auto;
+gap:3px 8px;justify-content:start;margin:12px 0 4px;font-size:11px;font-variant-numeric:tabular-nums}
+.xpu .xpu-curve .xpu-y{display:flex;flex-direction:column;justify-content:space-between;text-align:right}
+.xpu .xpu-curve .xpu-x{grid-column:2;display:flex;justify-content:space-between}
+.xpu .xpu-curve .xpu-name{grid-column:1/3;font-size:12px}
+.xpu .xpu-curve svg{width:100%;height:100%;overflow:visible;
+border-left:1px solid var(--xpu-line);border-bottom:1px solid var(--xpu-line)}
+.xpu .xpu-curve polyline{fill:none;stroke:#1f8acb;stroke-width:1;opacity:.5;vector-effect:non-scaling-stroke}
+.xpu .xpu-curve polyline.xpu-best{stroke-width:2.2;opacity:1}
+.xpu.xpu details{margin:6px 0}
+.xpu.xpu summary{cursor:pointer}
+""" + "".join(
+    f".xpu .xpu-p-{phase}{{background:{_PATTERNS.get(phase, 'none')}"
+    + (f",{colour}}}" if phase in _PATTERNS else f";background-color:{colour}}}")
+    for phase, (colour, _) in COLOURS.items()
+    if phase != "other"
+)
+
+
+def fit_html(report: FitRecord) -> Html:
+    """The report of a call, running or ended, for a notebook's output."""
+    parts = [_head(report.title, report.status, f"{report.scale} · {format_seconds(report.elapsed)}")]
+    if report.status == "running" and report.fraction is not None:
+        parts.append(_progress(report.fraction, "iterations done"))
+    parts += [_facts(report), _message(report.message)]
+    if report.engines:
+        parts.append(_engines_table(report.engines))
+    parts.append(_curves(report))
+    parts += [_message(note) for note in report.notes]
+    if report.status != "running":  # while it runs each redraw would fold them up again
+        parts += [_folded("Parameters", report.parameters), _folded("Versions", report.versions)]
+    return block(report.headline, parts, _STYLE)
+
+
+def task_html(task: TaskRecord) -> Html:
+    """A task on two lines while it runs, on one when it has ended."""
+    parts = [_head(task.title, task.status, format_seconds(task.elapsed))]
+    if task.status == "running":
+        parts.append(_progress(task.done / max(1, task.total), "steps done"))
+    return block(task.title, [*parts, _message(task.message)], _STYLE)
+
+
+def comparison_html(comparison: Pair) -> Html:
+    """Two reports as one table."""
+    header, rows = comparison_table(comparison.first, comparison.second)
+    return block("Comparison of two reports", [table_html(header, rows, "lrrr")], _STYLE)
+
+
+def page_html(report: FitRecord, extra: Iterable[str] = ()) -> str:
+    """A self-contained page; ``extra`` are sections of HTML, which are not escaped."""
+    sections = "".join(f"<section>{section}</section>" for section in extra)
+    unfolded = fit_html(report).replace("<details>", "<details open>")
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(report.headline)}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ max-width: 1100px; margin: 32px auto; padding: 0 24px; font: 15px/1.5 system-ui, sans-serif; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #161616; color: #e4e4e4; }} }}
+section {{ margin: 28px 0; }}
+img, svg {{ max-width: 100%; }}
+</style>
+</head>
+<body>
+<main>
+<h1>xpulab report</h1>
+<p>Started at {escape(report.started)}</p>
+{unfolded}
+{sections}
+</main>
+</body>
+</html>
+"""
+
+
+def _head(title: str, status: str, rest: str) -> str:
+    return (
+        f'<div class="xpu-head"><span class="xpu-title">{escape(title)}</span> '
+        f'<span class="xpu-status"><span aria-hidden="true">{_MARKS[status]}</span> {status}</span> '
+        f"<span>{escape(rest)}</span></div>"
+    )
+
+
+def _progress(fraction: float, label: str) -> str:
+    per_cent = f"{100 * fraction:.0f} %"
+    return f'<progress max="1" value="{fraction:.3f}" aria-label="{escape(label)}">{per_cent}</progress>'
+
+
+def _message(text: str) -> str:
+    return f'<div class="xpu-note">{escape(text)}</div>' if text else ""
+
+
+def _facts(report: FitRecord) -> str:
+    facts: dict[str, str] = {}
+    if report.iterations:
+        last = report.iterations[-1]
+        most = report.parameters.get("max_iter")
+        if report.runs > 1:
+            facts["run"] = f"{last.init} of {report.runs}"
+        facts["iteration"] = f"{last.number} of at most {most}" if most else f"{last.number}"
+        facts["inertia"] = format_number(report.inertia)
+        if last.center_shift is not None:
+            facts["centre shift"] = format_number(last.center_shift, 3)
+    if report.status == "running" and report.remaining is not None:
+        facts["time left"] = f"at most {format_seconds(report.remaining)}"
+    if report.slowest is not None and report.imbalance is not None:
+        slowest = f"{report.slowest.rank} ({plain(report.slowest.device)})"
+        facts["slowest engine"] = f"{slowest}, {report.imbalance:.0f} % more work than the mean"
+    if report.tiles:
+        facts["tile"] = report.tiles
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
+    return f"<dl>{items}</dl>" if items else ""
+
+
+def _engines_table(engines: Sequence[EngineReport]) -> Html:
+    unit, factor = time_unit(engines)
+    longest = max((sum(engine.phases.values()) for engine in engines), default=0.0) or 1.0
+    hosts = list(dict.fromkeys(engine.host for engine in engines))
+    keys = [Html(f'<i class="xpu-key xpu-p-{phase}" aria-hidden="true"></i>{phase}') for phase in engines[0].phases]
+    rows = [
+        [
+            engine.rank,
+            Html(_about(engine, with_host=len(hosts) > 1) + _bar(engine, longest)),
+            *(f"{seconds * factor:.3f}" for seconds in (*engine.phases.values(), engine.total)),
+        ]
+        for engine in engines
+    ]
+    place = f" on {hosts[0]}" if len(hosts) == 1 else ""
+    caption = f"Engines{place}, {'seconds' if unit == 's' else 'milliseconds'} by phase"
+    return table_html(["engine", "device", *keys, "total"], rows, "ll" + "r" * (len(keys) + 1), caption)
+
+
+def _about(engine: EngineReport, with_host: bool) -> str:
+    details = [f"{format_count(engine.rows)} rows"]
+    details += [format_size(engine.memory)] if engine.memory is not None else []
+    details += [engine.host] if with_host else []
+    return f'{escape(engine.device)} <span class="xpu-dim xpu-r">· {escape(" · ".join(details))}</span>'
+
+
+def _bar(engine: EngineReport, longest: float) -> Html:
+    """The row's figures once more as a picture, so a screen reader leaves it out."""
+    pieces = "".join(
+        f'<i class="xpu-p-{phase}" title="{phase} {format_seconds(seconds)}"'
+        f' style="width:{100 * seconds / longest:.2f}%"></i>'
+        for phase, seconds in engine.phases.items()
+        if seconds > 0
+    )
+    return Html(f'<div class="xpu-bar" aria-hidden="true">{pieces}</div>')
+
+
+def _curves(report: FitRecord) -> str:
+    """Inertia and centre shift against iteration, of each run.
+
+    The labels are HTML beside the SVG: they keep their size when it is stretched.
+    """
+    seen = tuple(report.iterations)  # it grows while it is drawn
+    inertias = [(i.init, i.number, i.inertia) for i in seen if i.inertia is not None]
+    # The shift falls by orders of magnitude; 0, at the end of some fits, is not on a logarithmic scale.
+    shifts = [(i.init, i.number, math.log10(i.center_shift)) for i in seen if i.center_shift]
+    last = {i.init: i.inertia for i in seen if i.inertia is not None}
+    best = min(last, key=last.__getitem__, default=0)
+    curves = _curve("Inertia by iteration", inertias, best, lambda v, digits: format_number(v, digits)) + _curve(
+        "Centre shift by iteration, on a logarithmic scale", shifts, best, lambda v, _: format_number(10**v, 3)
+    )
+    return f'<div class="xpu-curves">{curves}</div>' if curves else ""
+
+
+def _curve(name: str, seen: Sequence[tuple[int, int, float]], best: int, show: Callable[[float, int], str]) -> str:
+    """One quantity as a line a run; ``seen`` are run, iteration and value, and ``show`` writes a value."""
+    runs: dict[int, list[tuple[int, float]]] = {}
+    for run, number, value in seen:
+        runs.setdefault(run, []).append((number, value))
+    values = [value for *_, value in seen]
+    last = max((number for _, number, _ in seen), default=1)
+    if last < 2 or best not in runs:
+        return ""
+    low, high = min(values), max(values)
+    lines = "".join(_polyline(points, last, low, high, run == best) for run, points in runs.items())
+    name += ", the best run in bold" if len(runs) > 1 else ""
+    first, final = (show(runs[best][end][1], 6) for end in (0, -1))
+    label = f"{name}: from {first} to {final} in {runs[best][-1][0]} iterations"
+    return (
+        f'<div class="xpu-curve"><div class="xpu-name xpu-dim">{name}</div>'
+        f'<div class="xpu-y" aria-hidden="true"><span>{show(high, 4)}</span> <span>{show(low, 4)}</span></div>'
+        f'<svg role="img" aria-label="{label}" viewBox="0 0 100 100" preserveAspectRatio="none">{lines}</svg>'
+        f'<div class="xpu-x" aria-hidden="true"><span>1</span> <span>iteration</span> <span>{last}</span></div></div>'
+    )
+
+
+def _polyline(points: Sequence[tuple[int, float]], last: int, low: float, high: float, best: bool) -> str:
+    step = -(-len(points) // _POINTS)
+    kept = [*points[:-1:step], points[-1]]
+    height = (high - low) or 1.0
+    path = " ".join(f"{100 * (n - 1) / (last - 1):.2f},{100 * (high - v) / height:.2f}" for n, v in kept)
+    return f'<polyline class="{"xpu-best" if best else "xpu-run"}" points="{path}"/>'
+
+
+def _folded(name: str, pairs: Mapping[str, object]) -> str:
+    if not pairs:
+        return ""
+    items = ", ".join(f"{escape(key)} = {escape(value)}" for key, value in pairs.items())
+    return f"<details><summary>{escape(name)}</summary>{items}</details>"

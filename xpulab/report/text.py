@@ -1,0 +1,96 @@
+"""Reports as plain text: for terminals, logs, and readers that show no HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from xpulab.rendering import format_count, format_number, format_seconds, plain, shorten, table_text
+from xpulab.report.record import EngineReport, FitRecord, Pair
+
+__all__ = ["comparison_table", "comparison_text", "fit_line", "fit_text", "time_unit"]
+
+
+#: A table line with a longer device name than this would not fit a terminal.
+_DEVICE = 32
+
+
+def fit_line(report: FitRecord) -> str:
+    """Where a running call stands, on one line."""
+    parts = [report.title, format_seconds(report.elapsed), report.message]
+    if report.iterations:
+        last = report.iterations[-1]
+        most = report.parameters.get("max_iter")
+        parts += [f"run {last.init}/{report.runs}"] if report.runs > 1 else []
+        parts += [f"iteration {last.number}" + (f"/{most}" if most else "")]
+        parts += [f"inertia {format_number(last.inertia)}"] if last.inertia is not None else []
+        parts += [f"at most {format_seconds(report.remaining)} left"] if report.remaining is not None else []
+        parts += [f"shift {format_number(last.center_shift, 3)}"] if last.center_shift is not None else []
+    return "  ".join(plain(part) for part in parts if part)
+
+
+def fit_text(report: FitRecord) -> str:
+    """The whole report: a headline, what it came to, a line per engine."""
+    lines = [report.headline]
+    lines += [f"  {plain(line)}" for line in report.message.splitlines()]
+    if report.iterations:
+        last = report.iterations[-1]
+        runs = f" of run {last.init} of {report.runs}" if report.runs > 1 else ""
+        lines += [f"  iteration {last.number}{runs}, inertia {format_number(report.inertia)}"]
+    if report.engines:
+        unit, factor = time_unit(report.engines)
+        header = ["engine", "device", "host", "rows", *report.engines[0].phases, f"total ({unit})"]
+        rows = [
+            [
+                e.rank,
+                shorten(e.device, _DEVICE),
+                e.host,
+                format_count(e.rows),
+                *(f"{s * factor:.3f}" for s in (*e.phases.values(), e.total)),
+            ]
+            for e in report.engines
+        ]
+        lines += [table_text(header, rows, "rll" + "r" * (len(header) - 3))]
+    if report.slowest is not None and report.imbalance is not None:
+        lines += [f"  slowest: {report.slowest.name}, {report.imbalance:.0f} % more work than the mean"]
+    lines += [f"  tile: {plain(report.tiles)}"] if report.tiles else []
+    lines += [f"  note: {plain(note)}" for note in report.notes]
+    return "\n".join(lines)
+
+
+def time_unit(engines: Iterable[EngineReport]) -> tuple[str, float]:
+    """The unit for a table of the engines' times, and the factor that turns seconds into it."""
+    longest = max((engine.total for engine in engines), default=0.0)
+    return ("s", 1.0) if longest >= 1 else ("ms", 1e3)
+
+
+def comparison_text(comparison: Pair) -> str:
+    """Two reports side by side."""
+    return table_text(*comparison_table(comparison.first, comparison.second), "lrrr", indent="")
+
+
+def comparison_table(first: FitRecord, second: FitRecord) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: a quantity, its value in each report, and a time of the first divided by that of the second."""
+    reports = (first, second)
+    names = [f"{report.title}, {report.scale}" for report in reports]
+    if names[0] == names[1]:
+        names = [f"{name} ({which})" for name, which in zip(names, ("first", "second"), strict=True)]
+    rows = [
+        ["status", *(report.status for report in reports), ""],
+        ["devices", *(", ".join(dict.fromkeys(e.device for e in report.engines)) for report in reports), ""],
+        ["iterations", *(format_count(len(report.iterations)) for report in reports), ""],
+        ["inertia", *(format_number(report.inertia) for report in reports), ""],
+        _times("wall time", first.elapsed, second.elapsed),
+    ]
+    if first.engines and second.engines:
+        means = [_mean_phases(report.engines) for report in reports]
+        rows += [_times(f"{phase}, mean of engines", means[0][phase], means[1][phase]) for phase in means[0]]
+    return ["", *names, "ratio"], rows
+
+
+def _times(name: str, first: float, second: float) -> list[str]:
+    ratio = f"{first / second:.2f}" if second > 0 else ""
+    return [name, format_seconds(first), format_seconds(second), ratio]
+
+
+def _mean_phases(engines: list[EngineReport]) -> dict[str, float]:
+    return {phase: sum(engine.phases[phase] for engine in engines) / len(engines) for phase in engines[0].phases}

@@ -1,0 +1,1 @@
+"""What the notebook and the engines of one host share: memory, the board, checkpoints, and who outlives whom."""
