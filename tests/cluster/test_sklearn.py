@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +18,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from suites import run_suite
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -37,22 +36,7 @@ pytestmark = pytest.mark.cluster
 
 def test_the_tests_of_scikit_learn(tmp_path: Path) -> None:
     """All pass, and enough of them call the proxy's fit."""
-    run = subprocess.run(
-        [
-            sys.executable, "-m", "pytest", "-q", "-p", "proxy_plugin", "-p", "no:cacheprovider", "--tb=short",
-            "--pyargs", "sklearn.cluster.tests.test_k_means",
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "SKLEARN_RUN_FLOAT32_TESTS": "1", "PYTHONPATH": str(Path(__file__).parent)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout[-5000:] + run.stderr
-    counted = re.search(r"(\d+) of \d+ passed tests called the proxy's fit", run.stdout)
-    assert counted
-    print(counted[0])
-    assert int(counted[1]) >= LEAST_CALLING
+    run_suite(tmp_path, ["sklearn.cluster.tests.test_k_means"], ["xpulab.cluster:KMeans"], LEAST_CALLING)
 
 
 @pytest.fixture(autouse=True)

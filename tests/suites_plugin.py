@@ -1,0 +1,91 @@
+"""A pytest plugin (``-p``): scikit-learn's tests run against estimators of this package, on two engines.
+
+``XPULAB_SWAP`` names them, ``xpulab.cluster:KMeans xpulab.decomposition:PCA``. Each is swapped for scikit-learn's class
+of the same name under every name that a loaded module of scikit-learn has for it, before the test module is imported,
+so that functions of scikit-learn and the tests themselves use the proxy. ``XPULAB_CANNOT`` is JSON: parts of test ids
+-> why these tests cannot pass; they are expected to fail, and one that passes fails the run. The last line says how
+many tests called a `fit`: a test that never did says nothing about the proxy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import xpulab
+
+_calling: set[str] = set()
+_running = ""
+
+
+def counted(proxy: type) -> type:
+    """The proxy, which counts the tests that call a `fit` of it; it goes by its own name."""
+
+    def counting(name: str) -> Any:
+        method = getattr(proxy, name)
+
+        def fit(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            _calling.add(_running)
+            return method(self, *arguments, **keywords)
+
+        fit.__wrapped__ = method  # type: ignore[attr-defined]  # scikit-learn reads the signature
+        fit.__name__, fit.__doc__ = name, method.__doc__
+        return fit
+
+    members: dict[str, Any] = {"__doc__": proxy.__doc__, "__module__": proxy.__module__}
+    members |= {name: counting(name) for name in ("fit", "partial_fit") if hasattr(proxy, name)}
+    return type(proxy.__name__, (proxy,), members)
+
+
+def swap(ours: type, theirs: type) -> None:
+    """Put `ours` for `theirs` into every loaded module of scikit-learn."""
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] == "sklearn":
+            for key, value in list(vars(module).items()):
+                if value is theirs:
+                    setattr(module, key, ours)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test module is imported."""
+    for module in ("sklearn.cluster._spectral", "sklearn.pipeline", "sklearn.compose", "sklearn.decomposition"):
+        importlib.import_module(module)  # so that the names they hold are swapped
+    for word in os.environ["XPULAB_SWAP"].split():
+        home, _, name = word.partition(":")
+        theirs = getattr(importlib.import_module(home.replace("xpulab", "sklearn", 1)), name)
+        swap(counted(getattr(importlib.import_module(home), name)), theirs)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that cannot pass are expected to fail."""
+    for part, reason in json.loads(os.environ.get("XPULAB_CANNOT", "{}")).items():
+        for item in items:
+            if part in item.nodeid:
+                item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many tests called the proxy."""
+    passed = {report.nodeid for report in terminalreporter.stats.get("passed", [])}
+    terminalreporter.write_line(f"{len(_calling & passed)} of {len(passed)} passed tests called the proxy's fit")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Remember which test runs."""
+    global _running
+    _running = item.nodeid
+    return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cluster() -> Iterator[xpulab.XPUCluster]:
+    """Two engines for the whole run."""
+    with xpulab.XPUCluster(n=2) as started:
+        yield started
