@@ -1,4 +1,4 @@
-"""A notebook's cell on the engines: sent, watched, and what the ranks printed put into one text."""
+"""Run a notebook's cell on the engines, watch it, and combine the output of the ranks."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from xpulab.sharing.board import awaited
 
 __all__ = ["CellInterrupted", "CellOutput", "run_cell"]
 
-_LINES = 40  # lines of one rank, or of ranks that say the same, that are shown at once
-_PATIENCE = 3.0  # seconds that ranks have to end after one raised, before the notebook says who is still running
+_LINES = 40  # lines that are shown for each group of ranks with the same output
+_PATIENCE = 3.0  # seconds after a rank raised until the notebook says which ranks are still running
 
-_FIRST = 1.0  # seconds that it waits for others before the notebook says so
+_FIRST = 1.0  # seconds that a cell waits for another client before the notebook says so
 
 _numbers = itertools.count(1)
 
 
 @dataclass
 class CellOutput:
-    """What the ranks said in one cell.
+    """The output of one cell on all ranks.
 
     Attributes
     ----------
     printed : dict of int to str
-        Rank -> what it printed.
+        Rank -> printed text.
     results : dict of int to str
-        Rank -> the value of its last expression, as text; of the ranks where that is not None.
+        Rank -> value of the last expression as text; only ranks on which it is not None.
     values : list or None
-        The variable that was asked for, by rank.
+        Values of the requested variable, by rank.
     """
 
     printed: dict[int, str]
@@ -46,12 +46,12 @@ class CellOutput:
     values: list[Any] | None = None
 
     def text(self, most: int | None = None) -> Text:
-        """All of it: each line under its ranks, ranks that say the same together.
+        """The whole output, each line with its ranks; ranks with the same output share their lines.
 
         Parameters
         ----------
         most : int, optional
-            Lines of each group of ranks; all by default.
+            Number of lines for each group of ranks; all by default.
         """
         return Text("\n".join([*_marked(self.printed, most), *_marked(self.results, most)]))
 
@@ -60,7 +60,7 @@ class CellOutput:
 
 
 def _marked(texts: dict[int, str], most: int | None) -> list[str]:
-    """Lines under the ranks that say them."""
+    """The lines of all ranks, each marked with the ranks that printed it."""
     groups: dict[str, list[int]] = {}
     for rank, said in texts.items():
         groups.setdefault(said, []).append(rank)
@@ -70,12 +70,12 @@ def _marked(texts: dict[int, str], most: int | None) -> list[str]:
         of_group = said.splitlines()
         lines += [mark + line for line in of_group[:most]]
         if most is not None and len(of_group) > most:
-            lines.append(f"{mark}… {len(of_group) - most:,} more lines: %xpu_cluster last --output")
+            lines.append(f"{mark}… {len(of_group) - most:,} more lines; to see them, type: %xpu_cluster last --output")
     return lines
 
 
 class CellInterrupted(KeyboardInterrupt):
-    """Ctrl-C ended a cell on the engines; the message says where each was. IPython shows that alone."""
+    """Ctrl-C ended a cell on the engines. The message, which is all that IPython shows, says where each rank was."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"KeyboardInterrupt: {self}"]
@@ -84,32 +84,32 @@ class CellInterrupted(KeyboardInterrupt):
 def run_cell(
     cluster: XPUCluster, source: str, ranks: Sequence[int] | None = None, out: str | None = None
 ) -> CellOutput:
-    """Run a cell on the engines, and print what they said.
+    """Run a cell on the engines, and print its output.
 
     Parameters
     ----------
     cluster : XPUCluster
-        Its `last_output` is this cell's from now on.
+        Its `last_output` is set to the output of this cell.
     source : str
-        Python. It finds ``comm`` (mpi4py's), ``rank``, ``size``, ``device``, ``queue`` and the variables of cells
-        before it.
+        Python code, which can use ``comm`` (mpi4py's), ``rank``, ``size``, ``device``, ``queue`` and the variables of
+        earlier cells.
     ranks : sequence of int, optional
-        Who runs it; ``comm`` is then of these alone. All by default.
+        Ranks that run the cell; ``comm`` then contains only these. All ranks by default.
     out : str, optional
-        A variable to bring back; arrays on the device come as NumPy arrays.
+        Variable to return to the notebook; arrays on the device become NumPy arrays.
 
     Raises
     ------
     SyntaxError
-        If it is no Python; nothing was sent.
+        If the source is not valid Python; nothing was sent.
     UsageError
-        If there is no such rank.
+        If a rank does not exist.
     EngineError
-        If it raised; with each traceback once, and its ranks.
+        If the cell raised an exception; the message has each distinct traceback with its ranks.
     CellInterrupted
-        If it was interrupted, on all ranks; a KeyboardInterrupt.
+        If the cell was interrupted; a subclass of KeyboardInterrupt.
     EngineStuckError
-        If ranks did not come back from an interrupt; the cluster was restarted.
+        If ranks did not end after an interrupt; the cluster was restarted.
     """
     ranks = _checked(ranks, cluster.size)
     name = f"<%%xpu cell {next(_numbers)}>"
@@ -120,8 +120,8 @@ def run_cell(
     except EngineStuckError as stuck:
         cluster.restart()
         raise EngineStuckError(
-            f"{stuck.args[0].partition('; type')[0]}: a call of a library that cannot be left. The cluster was "
-            "restarted; the variables of %%xpu cells and the rows on the engines went with it"
+            f"{stuck.args[0].partition('; type')[0]}: it is in a call that cannot be interrupted. The cluster was "
+            "restarted; the variables of %%xpu cells and the rows on the engines are lost"
         ) from None
     results = [reply["result"] or {"outcome": reply["status"]} for reply in replies]
     output = CellOutput(
@@ -148,7 +148,9 @@ def _checked(ranks: Sequence[int] | None, size: int) -> list[int]:
 
 def _printed(result: dict[str, Any]) -> str:
     omitted = result.get("omitted")
-    return result.get("printed", "") + (f"\n… {omitted:,} more characters, which were not kept" if omitted else "")
+    return result.get("printed", "") + (
+        f"\n… {omitted:,} more characters, which xpulab did not keep" if omitted else ""
+    )
 
 
 def _raise(replies: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
@@ -167,7 +169,7 @@ def _raise(replies: list[dict[str, Any]], results: list[dict[str, Any]]) -> None
 
 
 class _Watch:
-    """Says whom the cell waits for, and who is still running some seconds after a rank has raised."""
+    """Print which client the cell waits for, and which ranks still run some seconds after a rank has raised."""
 
     def __init__(self) -> None:
         self._asked = time.monotonic()
@@ -178,7 +180,7 @@ class _Watch:
         other = awaited(records, number)
         if other and not self._told_waiting and time.monotonic() - self._asked > _FIRST:
             self._told_waiting = True
-            print(f"the cell waits for {other}", file=sys.stderr)
+            print(f"the cell is waiting for {other}", file=sys.stderr)
         running = [rank for rank, record in enumerate(records) if record["task"] == number]
         raised = [rank for rank, record in enumerate(records) if record["failed"] == number]
         if not running or not raised or self._told:
@@ -187,7 +189,7 @@ class _Watch:
         if time.monotonic() - self._since > _PATIENCE:
             self._told = True
             print(
-                f"rank {core_ranges(raised)} has raised an exception, and rank {core_ranges(running)} goes on; "
+                f"rank {core_ranges(raised)} raised an exception, and rank {core_ranges(running)} is still running; "
                 "interrupt the kernel to end the cell on all ranks",
                 file=sys.stderr,
             )

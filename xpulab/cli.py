@@ -1,4 +1,4 @@
-"""``xpulab``: the command line, over the same calls as the magic."""
+"""``xpulab``: the command line, with the same calls as the magic."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 if all is well, 1 if the answer is no (not ready, results that disagree), 2 for wrong words or an error of
-        xpulab, 130 after Ctrl-C.
+        0 for success, 1 for a negative result (machine not ready, results disagree), 2 for wrong arguments or an error
+        of xpulab, 130 after Ctrl-C.
     """
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning  # type: ignore[assignment]
@@ -45,21 +45,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="xpulab", description="Every accelerator of a notebook user as one scikit-learn estimator.")
+    parser = Parser(prog="xpulab", description="scikit-learn's estimators on all accelerators of a notebook user.")
     parser.add_argument("--version", action="version", version=f"xpulab {xpulab.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="SUBCOMMAND", required=True, parser_class=Parser)
-    demo = parser.command(commands, "demo", _demo, "a photograph in a few colours, held against scikit-learn")
+    demo = parser.command(
+        commands, "demo", _demo, "paint a photograph in a few colours, and compare the result with scikit-learn's"
+    )
     add_placement(demo, 4, None, False)
-    demo.add_argument("--clusters", type=count, default=64, metavar="K", help="colours")
-    demo.add_argument("--rows", type=count, default=None, metavar="M", help="pixels to fit on; all by default")
+    demo.add_argument("--clusters", type=count, default=64, metavar="K", help="number of colours")
+    demo.add_argument(
+        "--rows", type=count, default=None, metavar="M", help="number of pixels to fit on; all pixels by default"
+    )
     demo.add_argument("--out", type=_file, default=Path("xpulab-demo.html"), metavar="FILE", help="file for the report")
-    plan = parser.command(commands, "plan", _plan, "show which engine would go on which device; starts nothing")
+    plan = parser.command(commands, "plan", _plan, "show which engine would run on which device; starts nothing")
     add_placement(plan, None, None, False)
     parser.command(commands, "devices", _devices, "show the devices of this machine, and which engines would use them")
-    parser.command(commands, "status", _status, "list your clusters on this host, whoever started them")
-    stop = parser.command(commands, "stop", _stop, "end every process of a cluster, for all who are attached")
+    parser.command(
+        commands, "status", _status, "list your clusters on this host, also those that other processes started"
+    )
+    stop = parser.command(commands, "stop", _stop, "end every process of a cluster, for all attached notebooks")
     stop.add_argument("name", nargs="?", metavar="NAME", help="which one, if there are several")
-    parser.command(commands, "doctor", _doctor, "check this machine; says what to type where it fails")
+    parser.command(commands, "doctor", _doctor, "check this machine, and say what to type if something is missing")
     return parser
 
 
@@ -68,7 +74,7 @@ def _file(text: str) -> Path:
     if path.is_dir() or not path.resolve().parent.is_dir():
         raise ArgumentTypeError(f"received {text!r}, expected a file in a folder that exists")
     if not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
-        raise ArgumentTypeError(f"received {text!r}, which this user may not write")
+        raise ArgumentTypeError(f"received {text!r}, expected a file that you may write")
     return path
 
 
@@ -80,7 +86,7 @@ def _demo(arguments: Any) -> int:
     pixels = arguments.rows or image[..., 0].size
     if arguments.clusters > pixels:
         arguments.parser.error(
-            f"argument --clusters: received {arguments.clusters}, expected at most {pixels}, one a row"
+            f"argument --clusters: received {arguments.clusters}, expected at most {pixels}, the number of pixels"
         )
     widgets.install()
     with xpulab.XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict) as cluster:
@@ -109,7 +115,7 @@ def _status(arguments: Any) -> int:
 
     print(
         "\n".join(map(str, find()))
-        or "no cluster of yours runs on this host; to start one, type in a notebook: %xpu_cluster start"
+        or "you have no running cluster on this host; to start one, type in a notebook: %xpu_cluster start"
     )
     return 0
 
@@ -135,7 +141,7 @@ def _doctor(arguments: Any) -> int:
 
 
 def _show_warning(message: Any, category: type[Warning], *where: Any) -> None:
-    """Our warnings as a line; who types a command has no use for the file that raised it."""
+    """Print a warning of xpulab in one line, without the file and line of code that raised it."""
     prefix = "warning" if issubclass(category, XpulabWarning) else category.__name__
-    erase = "\r\x1b[K" if sys.stderr.isatty() else ""  # a line of progress may stand there
+    erase = "\r\x1b[K" if sys.stderr.isatty() else ""  # the terminal line may show progress
     print(f"{erase}{prefix}: {message}", file=sys.stderr)

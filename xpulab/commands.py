@@ -1,6 +1,6 @@
-"""The subcommands that the magic and the command line share: their words, their help, and the calls behind them.
+"""The parser and the options that the magic and the command line share.
 
-Each is a parser's description and a function of its arguments that returns an object; whoever typed it shows that.
+Each subcommand has a parser and a function of its arguments that returns an object, which the caller displays.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from xpulab.exceptions import UsageError
 
 __all__ = ["Help", "Parser", "add_placement", "count", "identifier", "numbers"]
 
-#: Values to complete; a selector would take a look at the drivers.
+#: Values that completion offers. Selectors are left out, because finding them means asking the drivers.
 _VALUES = {"--devices": ("gpu", "cpu")}
 
 
 class Help(Exception):
-    """Help was asked for; the message is the text."""
+    """The user asked for help; the message is the help text."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Help that names the defaults that say something."""
+    """Help that shows defaults, except None and False."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return action.help if action.default in (None, False) else super()._get_help_string(action)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse without exits: mistakes are `UsageError`, with the nearest word known; help is `Help`."""
+    """argparse that raises instead of exiting: `UsageError`, with the nearest known word, and `Help`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", _Formatter)
@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}\n{self.format_usage()}for all of it: {self.prog} -h")
+        raise UsageError(f"{message}\n{self.format_usage()}for all options, type: {self.prog} -h")
 
     def print_help(self, file: Any = None) -> None:
         raise Help(self.format_help())
@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             parser = getattr(found, "parser", self)
-            parser.error(f"unknown: {' '.join(unknown)}{_near(unknown[0], parser.words())}")
+            parser.error(f"unknown argument: {' '.join(unknown)}{_near(unknown[0], parser.words())}")
         return found
 
     def words(self) -> list[str]:
@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def follow(self, before: Sequence[str]) -> list[str]:
-        """The words that may come after the words `before`: a completion's."""
+        """Words that may follow the words `before`, for completion."""
         parser = self
         for word in before:
             choices = next((action.choices for action in parser._actions if isinstance(action.choices, dict)), {})
@@ -71,48 +71,48 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = ", ".join(map(str, action.choices))
-            self.error(f"{value!r} is none of {known}{_near(str(value), list(map(str, action.choices)))}")
+            self.error(f"{value!r} is not one of {known}{_near(str(value), list(map(str, action.choices)))}")
 
     def command(self, commands: Any, name: str, call: Callable[[argparse.Namespace], Any], help: str) -> Parser:
-        """Add a subcommand that ends in `call(arguments)`."""
+        """Add a subcommand that runs `call(arguments)`."""
         parser: Parser = commands.add_parser(name, help=help, description=help)
         parser.set_defaults(call=call, parser=parser)
         return parser
 
 
 def count(text: str) -> int:
-    """A whole number from 1 on, as typed."""
+    """Parse an integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"received {text!r}, expected a whole number, 1 or more")
+        raise argparse.ArgumentTypeError(f"received {text!r}, expected an integer of at least 1")
     return int(text)
 
 
 def numbers(text: str) -> list[int]:
-    """Whole numbers from 0 on, as typed: ``"0,2"``, ``"0-3"``."""
+    """Parse a list of integers of at least 0: ``"0,2"``, ``"0-3"``."""
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise argparse.ArgumentTypeError(f"received {text!r}, expected whole numbers such as 0,2 or 0-3")
+            raise argparse.ArgumentTypeError(f"received {text!r}, expected integers such as 0,2 or 0-3")
         found += range(int(first), int(last or first) + 1)
     return found
 
 
 def identifier(text: str) -> str:
-    """The name of a variable, as typed."""
+    """Parse the name of a variable."""
     if not text.isidentifier():
         raise argparse.ArgumentTypeError(f"received {text!r}, expected the name of a variable")
     return text
 
 
 def add_placement(parser: Parser, n: int | None, devices: str | None, strict: bool) -> None:
-    """The options that say how many engines go where, with their defaults."""
-    parser.add_argument("-n", type=count, default=n, metavar="N", help="engines; one per device if not given")
+    """Add the options for the number and the devices of engines, with their defaults."""
+    parser.add_argument("-n", type=count, default=n, metavar="N", help="number of engines; by default one per device")
     parser.add_argument(
         "--devices", default=devices, metavar="WHICH", help="gpu, cpu, or a SYCL selector such as level_zero:0"
     )
     parser.add_argument(
-        "--strict", action="store_true", default=strict, help="raise where engines would share cores or a device"
+        "--strict", action="store_true", default=strict, help="raise an error if engines would share cores or a device"
     )
 
 

@@ -1,4 +1,4 @@
-"""``xpulab demo``: a photograph in a few colours, by all engines, held against scikit-learn from the same start."""
+"""``xpulab demo``: paint a photograph in a few colours on all engines, and compare with scikit-learn."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from xpulab.report.fit import FitReport
 
 __all__ = ["Demo", "photograph", "quantise"]
 
-#: How far the inertia may be from the one of scikit-learn, relatively. In float32, for devices that have no float64, a
-#: pixel between two colours may go to either: after some fifty iterations scikit-learn's own inertia was up to 1.5e-4
-#: away from what it finds in float64.
+#: Largest relative difference from scikit-learn's inertia. In float32, which devices without float64 use, a pixel
+#: halfway between two colours may get either. After about fifty iterations, scikit-learn's own inertia in float32
+#: differs by up to 1.5e-4 from its inertia in float64.
 TOLERANCES = {"float64": 1e-5, "float32": 1e-3}
 _SEED = 0
 
@@ -41,7 +41,7 @@ def photograph() -> np.ndarray:
     Raises
     ------
     XpulabError
-        If there is nothing that reads it.
+        If Pillow, which reads the file, is not installed.
     """
     from sklearn.datasets import load_sample_image
 
@@ -55,21 +55,21 @@ def photograph() -> np.ndarray:
 
 @dataclass(frozen=True, repr=False)
 class Demo(Displayed):
-    """What the demo found.
+    """The result of the demo.
 
     Attributes
     ----------
     report : FitReport
-        Of the fit on the engines.
+        Report of the fit on the engines.
     before, after : numpy.ndarray of shape (height, width, 3)
-        The photograph, and the same in `n_clusters` colours.
+        The photograph, as it is and in `n_clusters` colours.
     inertia, n_iter : tuple
-        Of xpulab and of scikit-learn, in this order.
+        Values of xpulab and of scikit-learn, in this order.
     seconds : tuple of three floats
-        Of xpulab the first time, when the device's driver may have to finish kernels, of xpulab again, and of
-        scikit-learn.
+        Times of xpulab's first fit, in which the device's driver may have to finish kernels, of xpulab's second fit,
+        and of scikit-learn's fit.
     same_labels : float
-        Part of the pixels that have the same colour in both.
+        Fraction of the pixels that have the same colour in both results.
     """
 
     report: FitReport
@@ -88,12 +88,12 @@ class Demo(Displayed):
 
     @property
     def tolerance(self) -> float:
-        """Bound on `difference`, by the dtype of the fit."""
+        """Largest `difference` allowed for the dtype of the fit."""
         return TOLERANCES[self.report.dtype]
 
     @property
     def agrees(self) -> bool:
-        """Whether both found the same."""
+        """Whether both results have the same inertia, within the tolerance."""
         return self.difference <= self.tolerance
 
     @property
@@ -101,8 +101,8 @@ class Demo(Displayed):
         """The comparison in one sentence."""
         word = "agree" if self.agrees else "DISAGREE"
         return (
-            f"The results {word}: inertia to {self.difference:.1e} relative (bound {self.tolerance:.0e}), "
-            f"{self.same_labels:.3%} of the pixels with the same colour."
+            f"The results {word}: the relative difference of the inertias is {self.difference:.1e} (at most "
+            f"{self.tolerance:.0e} is allowed), and {self.same_labels:.3%} of the pixels have the same colour."
         )
 
     _header = ("", "seconds", "iterations", "inertia")
@@ -111,7 +111,7 @@ class Demo(Displayed):
         ours, theirs = zip(self.n_iter, self.inertia, strict=True)
         names = (
             (f"xpulab, {len(self.report.engines)} engines, transfer included", ours),
-            ("the same again, with every kernel ready", ours),
+            ("xpulab, the same fit again with all kernels ready", ours),
             ("scikit-learn, in this process", theirs),
         )
         return [
@@ -126,7 +126,7 @@ class Demo(Displayed):
         return Html("".join([self.report._repr_html_(), *self.sections()]))
 
     def sections(self) -> list[Html]:
-        """Pictures and comparison, as HTML."""
+        """Pictures and comparison as HTML."""
         pictures = "".join(
             f'<figure style="display:inline-block;margin:0 1em 1em 0"><img src="{_data_url(image)}" '
             f'alt="{escape(caption)}" style="max-width:100%"><figcaption>{escape(caption)}</figcaption></figure>'
@@ -135,7 +135,9 @@ class Demo(Displayed):
                 (self.after, f"the same in {self.n_clusters} colours"),
             )
         )
-        table = table_html(self._header, self._rows(), "lrrr", "Against scikit-learn, from the same start")
+        table = table_html(
+            self._header, self._rows(), "lrrr", "Comparison with scikit-learn, from the same initial centres"
+        )
         return [Html(pictures), Html(f'<div class="xpu">{table}<p>{escape(self.verdict)}</p></div>')]
 
     def write(self, path: Path) -> None:
@@ -144,16 +146,16 @@ class Demo(Displayed):
 
 
 def quantise(image: np.ndarray, n_clusters: int = 64, rows: int | None = None) -> Demo:
-    """Colour quantisation of a picture on the active cluster, and in scikit-learn from the same start.
+    """Quantise the colours of a picture on the active cluster, and with scikit-learn from the same initial centres.
 
     Parameters
     ----------
     image : numpy.ndarray of shape (height, width, 3)
-        In [0, 1].
+        Values in [0, 1].
     n_clusters : int
-        Colours.
+        Number of colours.
     rows : int, optional
-        Pixels to fit on, spread evenly over the picture, which is repeated if it has fewer; all of them by default.
+        Number of pixels to fit on, spread evenly over the picture, which is repeated if it has fewer; all by default.
 
     Raises
     ------
@@ -188,10 +190,10 @@ def quantise(image: np.ndarray, n_clusters: int = 64, rows: int | None = None) -
 
 
 def _start(X: np.ndarray, n_clusters: int) -> np.ndarray:
-    """Colours to start from, each up to half a grey level beside a pixel's.
+    """Initial colours, each differing by up to half a grey level from a pixel's colour.
 
-    Pixels have whole grey levels, so that many are exactly as near to one pixel's colour as to another's; such a tie
-    falls by the order of additions, and no two programs would take the same way from it.
+    Pixels have integer grey levels, so many of them are equally near to the colours of two other pixels. Rounding
+    decides such ties, and two programs would continue from them in different ways.
     """
     from sklearn.cluster import kmeans_plusplus
 

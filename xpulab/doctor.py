@@ -1,7 +1,7 @@
-"""What is there, what is missing, and what to type: the check of a machine, from its drivers to its loopback port.
+"""Check a machine, from its drivers to its loopback port: what was found, what is missing, and what to type.
 
-Each check is a function that says what it found. One that fails in an unforeseen way is itself a finding: the doctor
-never ends in a traceback, and loads no driver into this process.
+Each check is a function that yields findings. An unexpected exception in a check is reported as a finding, so that the
+doctor never ends in a traceback. It loads no driver into this process.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Check:
     ----------
     name : str
     status : {"ok", "warn", "fail"}
-        With "warn" xpulab works, though not with all that is there; with "fail" it does not.
+        With "warn" xpulab works, but cannot use everything on this machine; with "fail" it does not work.
     found : str
     cure : str
-        What to type, or to do; empty where there is nothing.
+        What to type or do; empty if there is nothing to do.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Check:
 
 @dataclass(frozen=True)
 class DoctorReport(Displayed):
-    """What `doctor` answers. A notebook shows it as a table."""
+    """The result of `doctor`. A notebook shows it as a table."""
 
     checks: tuple[Check, ...]
 
@@ -74,7 +74,7 @@ class DoctorReport(Displayed):
         return f"not ready: {', '.join(failed)}" if failed else f"ready: engines can be started{notes}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as of use to JSON."""
+        """JSON-serialisable values."""
         return {**asdict(self), "ready": self.ready, "verdict": self.verdict}
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ def _guarded(name: str, check: Callable[[], Iterable[Check]]) -> Iterator[Check]
 
 
 def _from_error(name: str, status: Status, error: str) -> Check:
-    """The errors of `oneapi` and of `probe` end in what to type, or to do."""
+    """Split an error of `oneapi` or `probe`, which ends in what to type or do, into finding and cure."""
     for mark in ("; type: ", "\n"):
         found, _, cure = error.rpartition(mark)
         if found:
@@ -145,7 +145,12 @@ def _python() -> Iterator[Check]:
         cure = "xpulab runs on CPython 3.10 to 3.14: python3.13 -m venv env && env/bin/pip install xpulab"
         yield Check("python", "fail", found, cure)
     elif (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        yield Check("python", "fail", found, "the device stack has wheels for Linux on x86_64 only")
+        yield Check(
+            "python",
+            "fail",
+            found,
+            "xpulab needs Linux on x86_64: the packages for devices have no wheels for other systems",
+        )
     else:
         yield Check("python", "ok", found)
 
@@ -169,13 +174,13 @@ def _packages() -> Iterator[Check]:
 
 
 def _own_kernels() -> Iterator[Check]:
-    """xpulab's kernels are compiled before it is installed; what a user needs to write others."""
+    """Which kernels a user can write; xpulab's own are compiled before it is installed."""
     if "numba-dpex" in oneapi.STACK.pins:
-        found = "in %%xpu cells you can write them with numba-dpex, or in OpenCL C for OpenCL devices"
+        found = "in %%xpu cells you can write kernels in Python with numba-dpex, or in OpenCL C for OpenCL devices"
     else:
         found = (
-            "in %%xpu cells you can write them in OpenCL C for OpenCL devices, with "
-            "dpctl.program.create_program_from_source; numba-dpex is there on Python 3.10 and 3.11 alone"
+            "in %%xpu cells you can write kernels in OpenCL C for OpenCL devices, with "
+            "dpctl.program.create_program_from_source; numba-dpex supports only Python 3.10 and 3.11"
         )
     yield Check("kernels of your own", "ok", found)
 
@@ -199,7 +204,7 @@ def _devices(asked: Probe | Exception) -> Iterator[Check]:
     if asked.libraries and not asked.devices:
         broken = os.environ.get(oneapi.OPENCL_VENDORS)
         cure = f"unset {oneapi.OPENCL_VENDORS}" if broken else _reinstall("intel-opencl-rt")
-        yield Check("devices", "fail", "no SYCL device, not even the CPU", cure)
+        yield Check("devices", "fail", "no SYCL device was found, not even the CPU", cure)
 
 
 def _described(device: DeviceInfo) -> str:
@@ -222,13 +227,13 @@ def _gpus(root: Path, devices: Iterable[DeviceInfo]) -> Iterator[Check]:
     for gpu, vendor in known:
         model = _read(gpu / "device")
         if vendor != "Intel":
-            found = f"{vendor} {model}: the oneAPI that pip installs cannot drive it; no engine will use it"
+            found = f"{vendor} {model}: the oneAPI runtime from pip does not support it; no engine will use it"
             yield Check(f"GPU {gpu.name}", "warn", found)
         elif model in offered or None in offered:
-            yield Check(f"GPU {gpu.name}", "ok", f"Intel {model}, offered by its driver")
+            yield Check(f"GPU {gpu.name}", "ok", f"Intel {model}, its driver works")
         else:
             missing, cure = _why_not_offered(root, gpu)
-            yield Check(f"GPU {gpu.name}", "warn", f"Intel {model}, which no driver offers: {missing}", cure)
+            yield Check(f"GPU {gpu.name}", "warn", f"Intel {model}, not usable: {missing}", cure)
     if not known:
         yield Check("GPUs", "ok", "none on the PCI bus")
 
@@ -238,23 +243,23 @@ def _read(file: Path) -> str:
 
 
 def _why_not_offered(root: Path, gpu: Path) -> tuple[str, str]:
-    """The first link that is missing between an Intel GPU and a SYCL device, and what to do about it."""
+    """The first thing that an Intel GPU lacks to be a SYCL device, and what to do about it."""
     nodes = [root / "dev/dri" / path.name for path in (gpu / "drm").glob("renderD*")]
     if not nodes:
         return "the kernel's driver (i915 or xe) is not bound to it", "sudo modprobe xe || sudo modprobe i915"
     present = [node for node in nodes if node.exists()]
     if not present:
-        return f"{nodes[0]} is not there", "in a container: docker run --device /dev/dri …"
+        return f"{nodes[0]} does not exist", "in a container: docker run --device /dev/dri …"
     if not any(os.access(node, os.R_OK | os.W_OK) for node in present):
         group = _group(present[0])
-        return f"{present[0]} may not be opened", f"sudo usermod -aG {group} $USER, and log in again"
+        return f"you may not open {present[0]}", f"sudo usermod -aG {group} $USER, and log in again"
     missing = [
         package
         for package, file in oneapi.GPU_DRIVER_FILES.items()
         if not any(match for place in oneapi.GPU_DRIVER_FOLDERS for match in root.glob(f"{place}/{file}"))
     ]
     if not missing:
-        return "its driver is installed, and shows no device", "sudo dmesg | grep -iE 'i915|xe'"
+        return "its driver is installed, but offers no device", "sudo dmesg | grep -iE 'i915|xe'"
     note = " (in older repositories: intel-level-zero-gpu)" if "libze-intel-gpu1" in missing else ""
     return f"missing {', '.join(missing)}", f"sudo apt install {' '.join(missing)}{note}"
 
@@ -297,7 +302,7 @@ def _shared_memory(root: Path) -> Iterator[Check]:
         yield Check(
             "shared memory",
             "fail",
-            f"{folder} is not there or may not be written",
+            f"{folder} does not exist, or you may not write to it",
             "sudo mount -t tmpfs tmpfs /dev/shm",
         )
         return
@@ -319,8 +324,13 @@ def _cores(root: Path) -> Iterator[Check]:
         quota, period = len(cores), 1
     if quota < len(cores) * period:
         most = max(1, quota // period)
-        found += f", of which the container gets the time of {quota / period:g}"
-        yield Check("cores", "warn", found, f"use no more: taskset -c {core_ranges(sorted(cores)[:most])} jupyter lab")
+        found += f", but the container may use only {quota / period:g} of them at a time"
+        yield Check(
+            "cores",
+            "warn",
+            found,
+            f"limit Jupyter to as many cores: taskset -c {core_ranges(sorted(cores)[:most])} jupyter lab",
+        )
     else:
         yield Check("cores", "ok", found)
 
@@ -331,6 +341,6 @@ def _loopback() -> Iterator[Check]:
             server.accept()[0].close()
     except OSError as error:
         cure = "allow connections to 127.0.0.1: sudo ip link set lo up"
-        yield Check("loopback", "fail", f"no connection over 127.0.0.1: {error}", cure)
+        yield Check("loopback", "fail", f"cannot connect to 127.0.0.1: {error}", cure)
     else:
-        yield Check("loopback", "ok", "a port on 127.0.0.1 can be opened and reached")
+        yield Check("loopback", "ok", "a connection to a port on 127.0.0.1 works")

@@ -1,7 +1,7 @@
 """Everything that xpulab raises or warns about, under `XpulabError` and `XpulabWarning`.
 
 Wrong *values* given to an estimator raise what scikit-learn raises (`ValueError`, `TypeError`, `NotFittedError`), so
-that code written for scikit-learn keeps working; the classes here are for what scikit-learn does not have.
+that code written for scikit-learn keeps working. The classes here are for errors that scikit-learn does not have.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 class XpulabError(Exception):
     """Base class of all errors of xpulab.
 
-    IPython shows the message alone: it says what to type next, and holds the engines' tracebacks where they matter.
+    IPython shows only the message, which says what to type next and includes the engines' tracebacks where they help.
     """
 
     def _render_traceback_(self) -> list[str]:
@@ -39,7 +39,7 @@ class XpulabError(Exception):
 
 
 class UsageError(XpulabError, ValueError):
-    """A magic, a command or a cluster was given what it does not know; the message says what it knows."""
+    """A magic, a command or a cluster got an argument that it does not accept; the message says what it accepts."""
 
 
 class OneAPIError(XpulabError, ImportError):
@@ -47,52 +47,52 @@ class OneAPIError(XpulabError, ImportError):
 
 
 class PlanError(XpulabError, ValueError):
-    """The engines asked for cannot be placed on the devices there are."""
+    """The requested engines cannot be placed on the available devices."""
 
 
 class DeviceError(XpulabError, RuntimeError):
-    """A device refused or failed."""
+    """A device rejected an operation, or failed."""
 
 
 class DeviceNotFoundError(DeviceError, PlanError):
-    """No device answers to the name or selector given."""
+    """No device matches the given name or selector."""
 
 
 class KernelLaunchError(DeviceError):
-    """The device did not take a kernel; the runtime alone says nothing."""
+    """The device did not accept a kernel; the runtime itself would report no error."""
 
 
 class KernelBuildError(DeviceError):
-    """The catalogue of kernels has not what was asked for, or the device's compiler refused it."""
+    """The catalogue lacks the requested kernel, or the device's compiler rejected it."""
 
 
 class NotEnoughMemoryError(XpulabError, MemoryError):
-    """Rows do not fit the host or a device; told before any is sent."""
+    """Rows do not fit into the memory of the host or a device; raised before any row is sent."""
 
 
 class ClusterError(XpulabError, RuntimeError):
-    """Something about the cluster as a whole."""
+    """An error of the cluster as a whole."""
 
 
 class NoClusterError(ClusterError):
-    """A cluster is needed, and none is running."""
+    """A call needs a cluster, and none is running."""
 
 
 class ClusterStartError(ClusterError):
-    """The engines did not start; the message holds the words of mpiexec and of the engines."""
+    """The engines did not start; the message has the log of mpiexec and of the engines."""
 
 
 class EngineError(ClusterError):
-    """An exception on one or more ranks; the message holds rank, host, device and traceback, once each."""
+    """One or more ranks raised an exception; the message has rank, host, device and traceback of each distinct one."""
 
 
 class EngineLostError(ClusterError):
-    """An engine's process ended or fell silent.
+    """An engine's process ended or stopped responding.
 
     Attributes
     ----------
     reason : str
-        Which one, in a line; the message has the last words of all of them.
+        One line that names the engine and the cause; the message also has the last log lines of all processes.
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -101,11 +101,11 @@ class EngineLostError(ClusterError):
 
 
 class EngineStuckError(ClusterError):
-    """Engines did not come back from a task that was interrupted; a restart frees them."""
+    """Engines did not end a task after an interrupt; a restart of the cluster frees them."""
 
 
 class HandleError(ClusterError, ValueError):
-    """A `ShardedArray` whose rows are gone, or live on another cluster."""
+    """The rows of a `ShardedArray` are gone, or are on another cluster."""
 
 
 class XpulabWarning(UserWarning):

@@ -1,4 +1,4 @@
-"""``%xpu_cluster``, ``%%xpu`` and ``%%xpu_profile``: parse a line, make the call, hand back what it returned."""
+"""``%xpu_cluster``, ``%%xpu`` and ``%%xpu_profile``: parse a line, make the call, and return its result."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _QUESTION = re.compile(rf"^(\s*%?{_NAME}\b)(\s+\w+)?[^#]*\?\s*$")
 class XPUMagics(Magics):
     """The magics; the traits are the line magic's defaults: ``%config XPUMagics.n = 4``."""
 
-    n = Int(None, allow_none=True, help="Engines that start and plan assume.").tag(config=True)
-    devices = Unicode(None, allow_none=True, help="Devices that start and plan assume.").tag(config=True)
-    strict = Bool(False, help="Whether sharing cores or a device is an error.").tag(config=True)
-    timeout = Float(120.0, help="Seconds that the engines have to start.").tag(config=True)
-    recover = Bool(True, help="Whether a fit outlives the loss of engines.").tag(config=True)
-    silence = Float(30.0, help="Seconds after which an engine without a sign counts as lost.").tag(config=True)
+    n = Int(None, allow_none=True, help="Default number of engines for start and plan.").tag(config=True)
+    devices = Unicode(None, allow_none=True, help="Default devices for start and plan.").tag(config=True)
+    strict = Bool(False, help="Whether it is an error if engines would share cores or a device.").tag(config=True)
+    timeout = Float(120.0, help="Seconds after which a start that has not ended fails.").tag(config=True)
+    recover = Bool(True, help="Whether a fit continues after engines are lost.").tag(config=True)
+    silence = Float(30.0, help="Seconds without a heartbeat after which an engine counts as lost.").tag(config=True)
 
     @line_magic(_NAME)  # type: ignore[arg-type]
     def xpu_cluster(self, line: str) -> Any:
-        """Start, look at and stop the engines; ``%xpu_cluster -h`` lists the subcommands."""
+        """Start, inspect and stop the engines; ``%xpu_cluster -h`` lists the subcommands."""
         try:
             arguments = self.parser().parse_args(_words(line))
             return arguments.call(arguments)
@@ -56,13 +56,15 @@ class XPUMagics(Magics):
     def xpu(self, line: str, cell: str) -> None:
         """Run the cell on every engine: ``%%xpu [--ranks 0,2] [--out name]``.
 
-        The cell finds ``comm`` (mpi4py's communicator), ``rank``, ``size``, ``device`` and ``queue`` (dpctl's), and the
-        variables of the cells before it. Its output is marked with the ranks that say it. A kernel of your own is
-        OpenCL C, which ``dpctl.program`` compiles; on Python 3.10 and 3.11 it can be Python, which numba-dpex compiles.
+        The cell can use ``comm`` (mpi4py's communicator), ``rank``, ``size``, ``device`` and ``queue`` (dpctl's), and
+        the variables of earlier ``%%xpu`` cells. Each line of output is marked with the ranks that printed it. You can
+        write kernels in OpenCL C, which ``dpctl.program`` compiles, and on Python 3.10 and 3.11 in Python, which
+        numba-dpex compiles.
 
-        ``--ranks 0,2`` or ``--ranks 0-3``: run it on these alone; ``comm`` is then theirs, and counts them from 0.
+        ``--ranks 0,2`` or ``--ranks 0-3``: run the cell on these ranks only; ``comm`` then contains only these,
+        numbered from 0.
 
-        ``--out name``: bring this variable back, as a list by rank.
+        ``--out name``: return this variable to the notebook, as a list with one entry per rank.
         """
         try:
             arguments = _cell_parser().parse_args(_words(line))
@@ -75,9 +77,10 @@ class XPUMagics(Magics):
 
     @cell_magic("xpu_profile")  # type: ignore[arg-type]
     def xpu_profile(self, line: str, cell: str) -> Any:
-        """Show what every fit and predict of the cell took; the value is the cell's: ``%%xpu_profile [--out name]``.
+        """Show the times of every fit and predict in the cell, and return its value: ``%%xpu_profile [--out name]``.
 
-        ``--out name``: keep the `Profile`: ``reports`` are the calls', and ``to_dict`` turns all of it to plain values.
+        ``--out name``: keep the `Profile` in this variable; ``reports`` has the report of each call, and ``to_dict``
+        returns all of them as JSON-serialisable values.
         """
         try:
             arguments = _profile_parser().parse_args(_words(line))
@@ -101,47 +104,66 @@ class XPUMagics(Magics):
             return {"completions": []}
         before = line[1].removesuffix(context.token).split()
         known = [word for word in self.parser().follow(before) if word.startswith(context.token)]
-        # Suppressed are the others' guesses: Python's names and keywords mean nothing here.
+        # Suppress the suggestions of other matchers: Python's names and keywords have no meaning here.
         return {"completions": [SimpleCompletion(word) for word in known], "suppress": bool(known)}
 
     def parser(self) -> Parser:
         """The parser of the line, with the defaults as they are now."""
-        parser = Parser(prog=f"%{_NAME}", description="The engines of xpulab: one for each device.")
+        parser = Parser(
+            prog=f"%{_NAME}", description="Start, inspect and stop the engines of xpulab, one for each device."
+        )
         commands = parser.add_subparsers(dest="command", metavar="SUBCOMMAND", required=True, parser_class=Parser)
-        start = parser.command(commands, "start", self._start, "start the engines; returns the cluster")
-        plan = parser.command(commands, "plan", _plan, "show which engine would go on which device; starts nothing")
+        start = parser.command(commands, "start", self._start, "start the engines, and return the cluster")
+        plan = parser.command(commands, "plan", _plan, "show which engine would run on which device; starts nothing")
         for command in (start, plan):
             add_placement(command, self.n, self.devices, self.strict)
-        start.add_argument("--timeout", type=float, default=self.timeout, metavar="S", help="seconds to start in")
+        start.add_argument(
+            "--timeout",
+            type=float,
+            default=self.timeout,
+            metavar="S",
+            help="seconds after which a start that has not ended fails",
+        )
         start.add_argument(
             "--recover",
             action=argparse.BooleanOptionalAction,
             default=self.recover,
-            help="whether a fit outlives the loss of engines, from its last centres",
+            help="whether a fit continues from its last centres after engines are lost",
         )
         start.add_argument(
             "--silence",
             type=float,
             default=self.silence,
             metavar="S",
-            help="seconds after which an engine without a sign counts as lost",
+            help="seconds without a heartbeat after which an engine counts as lost",
         )
         start.add_argument(
-            "--detach", action="store_true", help="have the cluster outlive this kernel; attach to it from another"
+            "--detach",
+            action="store_true",
+            help="keep the cluster running after this kernel ends; other kernels can attach to it",
         )
-        start.add_argument("--name", help="of the cluster, for attach")
+        start.add_argument("--name", help="name of the cluster, for attach")
         attach = parser.command(commands, "attach", _attach, "use a cluster that another kernel of yours started")
         attach.add_argument("name", nargs="?", metavar="NAME", help="which one, if there are several")
-        parser.command(commands, "detach", _detach, "let go of the cluster, which runs on until it is stopped")
-        parser.command(commands, "stop", _stop, "end every process of the cluster, for all who are attached")
-        parser.command(commands, "restart", lambda _: current_cluster().restart(), "stop, and start as before")
+        parser.command(commands, "detach", _detach, "leave the cluster, which keeps running until someone stops it")
+        parser.command(commands, "stop", _stop, "end every process of the cluster, for all attached notebooks")
+        parser.command(
+            commands,
+            "restart",
+            lambda _: current_cluster().restart(),
+            "stop the cluster, and start it again with the same settings",
+        )
         parser.command(commands, "status", lambda _: _status(), "show engines, devices, memory and health")
-        parser.command(commands, "devices", lambda _: _devices(), "show the devices of this machine, and who uses them")
-        logs = parser.command(commands, "logs", _logs, "show the last words of the controller and the engines")
-        logs.add_argument("--lines", type=count, default=40, metavar="K", help="how many of each")
+        parser.command(
+            commands, "devices", lambda _: _devices(), "show the devices of this machine, and which engine uses each"
+        )
+        logs = parser.command(commands, "logs", _logs, "show the last log lines of the controller and the engines")
+        logs.add_argument("--lines", type=count, default=40, metavar="K", help="number of lines of each log")
         last = parser.command(commands, "last", _last, "show the report of the last fit or predict")
-        last.add_argument("--output", action="store_true", help="all that the last %%%%xpu cell said")
-        parser.command(commands, "doctor", lambda _: _doctor(), "check this machine; says what to type where it fails")
+        last.add_argument("--output", action="store_true", help="show the whole output of the last %%%%xpu cell")
+        parser.command(
+            commands, "doctor", lambda _: _doctor(), "check this machine, and say what to type if something is missing"
+        )
         return parser
 
     def _start(self, arguments: Any) -> XPUCluster:
@@ -166,10 +188,10 @@ class XPUMagics(Magics):
                 + [f"--devices {arguments.devices}"] * (arguments.devices is not None)
             )
             raise ClusterError(
-                f"a cluster of {engines} is running on {running.device_filter or 'all devices'}, and {wanted} was "
-                f"asked for; type: %{_NAME} stop, and then %{_NAME} start {wanted}"
+                f"a cluster of {engines} is already running on {running.device_filter or 'all devices'}; to start one "
+                f"with {wanted}, type: %{_NAME} stop, and then %{_NAME} start {wanted}"
             )
-        print(f"a cluster of {engines} is running already; this is the one.")
+        print(f"a cluster of {engines} is already running; it was returned.")
         return running
 
 
@@ -214,37 +236,42 @@ def _logs(arguments: Any) -> Text:
 
 
 def _cell_parser() -> Parser:
-    """Of the words after ``%%xpu``."""
+    """The parser of the arguments of ``%%xpu``."""
     parser = Parser(
         prog="%%xpu",
         description=(
-            "Run the cell on every engine. It finds comm (mpi4py's), rank, size, device and queue (dpctl's), and the "
-            "variables of the cells before it; its output is marked with the ranks. A kernel of your own is OpenCL C, "
-            "which dpctl.program compiles; on Python 3.10 and 3.11 it can be Python, which numba-dpex compiles."
+            "Run the cell on every engine. The cell can use comm (mpi4py's), rank, size, device and queue (dpctl's), "
+            "and the variables of earlier %%xpu cells. Its output is marked with the ranks. You can write kernels in "
+            "OpenCL C, which dpctl.program compiles, and on Python 3.10 and 3.11 in Python, which numba-dpex compiles."
         ),
     )
     parser.add_argument(
         "--ranks",
         type=numbers,
         metavar="R,R",
-        help="run it on these alone; comm is then theirs, counts them from 0, and waits for nobody else",
+        help="run the cell on these ranks only; comm then contains only these, numbered from 0",
     )
-    parser.add_argument("--out", type=identifier, metavar="NAME", help="bring this variable back, as a list by rank")
+    parser.add_argument(
+        "--out",
+        type=identifier,
+        metavar="NAME",
+        help="return this variable to the notebook, as a list with one entry per rank",
+    )
     return parser
 
 
 def _profile_parser() -> Parser:
-    """Of the words after ``%%xpu_profile``."""
+    """The parser of the arguments of ``%%xpu_profile``."""
     parser = Parser(
         prog="%%xpu_profile",
-        description="Run the cell, and show what every fit and predict in it took; the value is the cell's.",
+        description="Run the cell, show the times of every fit and predict in it, and return the cell's value.",
     )
-    parser.add_argument("--out", type=identifier, metavar="NAME", help="keep the profile under this name")
+    parser.add_argument("--out", type=identifier, metavar="NAME", help="keep the profile in this variable")
     return parser
 
 
 def _value_of(shell: Any, cell: str) -> Any:
-    """Run a cell as the shell would; the value of its last line if that is an expression."""
+    """Run a cell as the shell would, and return the value of its last line if it is an expression."""
     source = shell.transform_cell(cell)
     name = shell.compile.cache(source, shell.execution_count)
     tree = shell.transform_ast(shell.compile.ast_parse(source, filename=name))
@@ -263,7 +290,7 @@ def _last(arguments: Any) -> Any:
         return output and output.text()
     report = last_report(current_cluster())
     if report is None:
-        print("nothing has been computed on this cluster yet; fit an estimator, e.g. xpulab.cluster.KMeans")
+        print("no estimator has run on this cluster yet; fit one, for example xpulab.cluster.KMeans")
     return report
 
 
@@ -288,7 +315,7 @@ def load(ipython: Any) -> None:
 
 
 def unload(ipython: Any) -> None:
-    """Undo `load`, and stop the clusters, or let go of those that outlive this process."""
+    """Undo `load`, stop this process's clusters, and leave the detached ones."""
     while (cluster := find_current()) is not None:
         cluster.end()
     widgets.uninstall()

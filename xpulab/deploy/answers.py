@@ -1,4 +1,4 @@
-"""What the ranks said at the end of a task, and their errors as one."""
+"""The answers of all ranks to a task, and one error for all their errors."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["Answer", "raise_errors"]
 
 
 class Answer:
-    """What the ranks said at the end of a task.
+    """The answers of all ranks to a task.
 
     Attributes
     ----------
     results : list of dict
-        By rank.
+        The result of each rank, by rank.
     engines : list of dict
-        Rank, host, pid, device and cores of each.
+        Rank, host, pid, device and cores of each engine.
     seconds : list of dict
-        By phase, of each.
+        Seconds in each phase, for each engine.
     totals : list of float
-        Seconds from the task's arrival to its end, of each.
+        Seconds from the task's arrival to its end, for each engine.
     interrupted : bool
     """
 
@@ -35,14 +35,14 @@ class Answer:
 
 
 def raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
-    """One error for all ranks: each distinct traceback once, with the ranks that raised it.
+    """Raise one error for all ranks that failed; it has each distinct traceback once, with its ranks.
 
     Parameters
     ----------
     replies : list of dict
         By rank, as `XPUCluster.replies` gives them.
     users : bool
-        Whether it is a user's code that ran; of the package's own code, errors about input are raised as they are.
+        Whether the task ran a user's code. Errors about input that the package's own code raises are raised unchanged.
     """
     failed = [reply for reply in replies if reply["status"] == "error"]
     if not failed:
@@ -64,7 +64,7 @@ def raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
 
 
 def _same_error(error: dict[str, str], failed: list[dict[str, Any]], size: int) -> Exception | None:
-    """The error itself, as if it had been raised here; with its place where it is not of all ranks."""
+    """The error itself, with the ranks that raised it unless all ranks did; None for other errors."""
     if error["module"] == "xpulab.exceptions":
         kind = getattr(exceptions, error["type"])
     elif error["type"] in ("ValueError", "MemoryError"):

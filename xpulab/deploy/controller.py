@@ -1,4 +1,4 @@
-"""``python -m xpulab.deploy.controller``: ipyparallel's controller, ending when the notebook that started it ends."""
+"""``python -m xpulab.deploy.controller``: ipyparallel's controller, which ends with the notebook that started it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def main() -> None:
     from ipyparallel.controller.hub import Hub
     from traitlets.config import Config
 
-    # Nobody asks the hub what became of a call, of which it would keep a line for ever, and read all that passes.
+    # The hub would read every message and keep a line about every call for ever; nothing asks it for them.
     Hub.save_broadcast_request = Hub.save_broadcast_result = lambda *_: None
 
     class Controller(IPController):
-        """It ends with its heart monitor: no engine can register without, and those that have leave 40 s later."""
+        """Ends with its heart monitor: without it no engine can register, and registered engines leave after 40 s."""
 
         def start(self) -> None:
             self.loop.add_callback(lambda: owner.end_with(self.heartmonitor_process.pid))
             super().start()
 
-    # CurveZMQ would do: with it ipyparallel leaves messages unsigned, but then warns of that.
-    # It takes no message twice, either: no need to keep the signatures of the last 65,536.
+    # CurveZMQ authenticates messages already, but ipyparallel warns if they are unsigned. CurveZMQ also rejects
+    # repeated messages, so that the signatures of the last 65,536 need not be kept.
     Controller.launch_instance(config=Config(Session=Config(key=secrets.token_hex(32).encode(), digest_history_size=0)))
 
 

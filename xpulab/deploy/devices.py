@@ -1,4 +1,4 @@
-"""The devices of this host, and who uses them: what was found, by which engine it is used, what is idle and why."""
+"""The devices of this host: which engine uses each, and why others are idle."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Devices(Displayed):
     Attributes
     ----------
     probe : Probe
-        What was found.
+        The devices found.
     plan : Plan or None
-        Who uses it: that of the cluster that runs, or of the one that ``%xpu_cluster start`` would start; None where no
-        engine can be placed.
+        Plan of the running cluster, or of the cluster that ``%xpu_cluster start`` would start; None if no engine can be
+        placed.
     running : bool
         Whether the engines of the plan run.
     """
@@ -40,7 +40,7 @@ class Devices(Displayed):
     running: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as of use to JSON."""
+        """JSON-serialisable values."""
         return asdict(self)
 
     def used_by(self, device: DeviceInfo) -> str:
@@ -60,7 +60,7 @@ class Devices(Displayed):
             named = [tile for tile in tiles if tile is not None]
             which = f"tile {core_ranges(named)} " if named and (ranks or len(idle) > 1) else ""
             parts.append(f"{which}idle: {reason}")
-        return "; ".join(parts) or "idle: no engine was planned for it"
+        return "; ".join(parts) or "idle: the plan has no engine for it"
 
     def __str__(self) -> str:
         table = table_text(_HEADER, self._rows(), _ALIGN)
@@ -79,19 +79,19 @@ class Devices(Displayed):
     @property
     def _whose(self) -> str:
         if self.running:
-            return "Used by the engines that run."
+            return "The column 'used by' shows the running engines."
         if self.plan is None:
-            return "No engine can run here; type: %xpu_cluster doctor"
-        return "Nothing runs; used by is what %xpu_cluster start would do."
+            return "No engine can run on these devices; type: %xpu_cluster doctor"
+        return "No cluster is running; the column 'used by' shows what %xpu_cluster start would do."
 
 
 def devices(cluster: XPUCluster | None = None) -> Devices:
-    """Ask the drivers, and say who uses what.
+    """Ask the drivers for the devices, and say which engine uses each.
 
     Parameters
     ----------
     cluster : XPUCluster, optional
-        The one that runs, if there is one.
+        The running cluster, if there is one.
 
     Raises
     ------

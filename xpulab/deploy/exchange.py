@@ -1,4 +1,4 @@
-"""One task on all engines, as one: sent, followed on the board, stopped where asked, and what each rank said."""
+"""One task on all engines: sends it, follows it on the board, stops it on request, and collects the replies."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ __all__ = ["Exchange"]
 
 _POLL = 0.05  # seconds between two looks at the board while a task runs
 _INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
-_USERS = {"run": 10.0, "%%xpu": 2.0}  # tasks of a user's code, and the seconds that it has: SIGINT ends it at once
-_SIGNAL_AGAIN = 0.5  # seconds; one that comes while the engine is about to begin is lost
+_USERS = {"run": 10.0, "%%xpu": 2.0}  # tasks that run a user's code -> seconds to end after SIGINT
+_SIGNAL_AGAIN = 0.5  # seconds until SIGINT is repeated: an engine that is about to begin the task misses it
 
 
 class Exchange:
-    """A task that was sent; to be made where Ctrl-C waits: half sent, nobody would wait for it, or stop it.
+    """A task that was sent to all engines.
+
+    Create it while Ctrl-C is postponed: nothing would wait for a task that was sent to some engines only, or stop it.
 
     Parameters
     ----------
     client : ipyparallel.Client
     board : Board or None
-        On which the engines write; None as long as they have not said where it is.
+        Board on which the engines write; None until they have told where it is.
     name, payload : str, dict
         The task and its arguments.
     """
@@ -45,26 +47,26 @@ class Exchange:
     def wait(
         self, require_well: Callable[[], None], watch: Callable[[Any, int], None] | None, pressed: list[int]
     ) -> list[dict[str, Any]]:
-        """Wait for all ranks; an interrupt, or an error of `watch`, asks them to stop, and is raised when they have.
+        """Wait for all ranks. An interrupt or an error of `watch` asks them to stop, and is raised afterwards.
 
         Parameters
         ----------
         require_well : callable
-            Called at every look; raises when there is nobody left to wait for.
+            Called at every look at the board; raises if the engines are lost.
         watch : callable, optional
             Called at every look with the board's records and the number of the task.
         pressed : list
-            Not empty if Ctrl-C was pressed since the task was sent.
+            Not empty if Ctrl-C was pressed while the task was sent.
 
         Returns
         -------
         list of dict
-            By rank.
+            The reply of each rank.
 
         Raises
         ------
         EngineStuckError
-            If ranks do not stop.
+            If ranks do not stop in time.
         """
         try:
             return self._wait(require_well, watch, pressed)
@@ -73,7 +75,7 @@ class Exchange:
                 self._forget(self._pending)
                 if self._ranks is not None:
                     self._board.forget(self.number)  # type: ignore[union-attr]
-            else:  # left while it waited for others: engines drop it when they come to it
+            else:  # this task still waited for another one: the engines drop it when its turn comes
                 self._pending.add_done_callback(self._forget)
 
     def _wait(
@@ -109,7 +111,7 @@ class Exchange:
                 if failure is not None:
                     raise failure
                 replies = list(self._pending.get())
-                if deadline < float("inf"):  # an interrupt that came when they were done ends what called, all the same
+                if deadline < float("inf"):  # an interrupt that came after the ranks were done still ends the caller
                     for reply in replies:
                         reply["status"] = "interrupted" if reply["status"] == "ok" else reply["status"]
                 return replies
@@ -120,38 +122,38 @@ class Exchange:
 
     @property
     def _grace(self) -> float:
-        """Seconds that the task has to end, once that is asked for."""
+        """Seconds that the task may take to end after it was asked to."""
         return _USERS.get(self.name, _INTERRUPT_GRACE)
 
     def _ended_soon(self, deadline: float, signal_next: float) -> tuple[float, float]:
-        """By when the task has to have ended, now that it was asked to, and when it is first signalled."""
+        """The deadline of a task that was asked to end, and the time of its first signal."""
         return min(deadline, time.monotonic() + self._grace), 0.0 if self.name in _USERS else signal_next
 
     @property
     def _ranks(self) -> Any:
-        """The board's records, or None where there is no board, or none any more."""
+        """The board's records, or None without a board."""
         return self._board.ranks if self._board is not None else None
 
     def _cancel(self) -> bool:
-        """Ask for the end; whether it waits for another task, so that engines drop it when they come to it."""
+        """Ask the engines to end the task. True if it still waits for another task; engines then drop it."""
         if (ranks := self._ranks) is None:
             return False
         self._board.cancel(self.number)  # type: ignore[union-attr]
         return awaited(ranks, self.number) != ""
 
     def _signal_running(self) -> None:
-        """Interrupt a user's function: it need not look at the board."""
+        """Send SIGINT to the engines that run the task: a user's function does not look at the board."""
         for record in self._ranks:
             if record["task"] == self.number:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(record["pid"]), signal.SIGINT)
 
     def _busy(self) -> str:
-        """``"rank 1, 3"``: those who are in the task still."""
+        """``"rank 1, 3"``: the ranks that are still running the task."""
         return "rank " + ", ".join(str(r) for r, record in enumerate(self._ranks) if record["task"] == self.number)
 
     def _forget(self, pending: Any) -> None:
-        """Drop what ipyparallel keeps of every task, so that a long session does not grow."""
+        """Drop the data that ipyparallel keeps about every task, so that memory does not grow in a long session."""
         client = self._client
         with contextlib.suppress(Exception):  # it may be closed
             client.purge_local_results(pending)

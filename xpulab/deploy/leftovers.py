@@ -1,4 +1,4 @@
-"""What Intel MPI leaves in /dev/shm when a rank is killed while it starts."""
+"""Remove the files that Intel MPI leaves in /dev/shm when a rank is killed while it starts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _NAMES = "Intel_MPI_*"
 
 
 def remove_leftovers() -> None:
-    """Remove such files of this user that no process has open.
+    """Remove the files of this user that no process has open.
 
-    MPI unlinks them as soon as all ranks have opened them: only a start that was cut off leaves one.
+    MPI unlinks each file as soon as all ranks have opened it, so only an interrupted start leaves one.
     """
     left = [path for path in _FOLDER.glob(_NAMES) if _is_ours(path)]
     if left:

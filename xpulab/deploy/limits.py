@@ -1,4 +1,4 @@
-"""Whether rows fit the host and the devices, before any of them is sent."""
+"""Check that rows fit into the memory of host and devices, before any row is sent."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from xpulab.rendering import format_size
 
 __all__ = ["LEAST", "Demand", "require_room"]
 
-LEAST = 64 << 20  # bytes of rows; fewer are not looked at, as asking the host costs as long as a small call
+LEAST = 64 << 20  # bytes of rows below which nothing is checked: asking the host takes as long as a small call
 
-#: What a fit holds on a device beside the rows: label, label before and bound of each, and a part of the shard in which
-#: rows are put side by side (measured: benchmarks/README.md).
+#: Memory of a fit on a device in addition to the rows: label, previous label and bound of each row, and a part of the
+#: shard for rows that are copied side by side (measured: benchmarks/README.md).
 _PER_ROW = 12
 _PART = 1 / 30
 
@@ -27,17 +27,17 @@ class Demand:
     Attributes
     ----------
     what : str
-        For messages: ``"X of 1,000 × 14 float32"``.
+        Description for messages: ``"X of 1,000 × 14 float32"``.
     counts : sequence of int
         Demand of each rank.
     row_bytes : float
-        Of one row, or of one of the average length.
+        Bytes of one row, or of an average row of a CSR matrix.
     there : bool
-        Whether they are on the devices already.
+        Whether the rows are already on the devices.
     sent : bool
-        Whether they go through shared memory.
+        Whether the rows go through shared memory.
     adopted : bool
-        Whether a CPU takes the shared memory for its own.
+        Whether a CPU device uses the shared memory itself.
     """
 
     what: str
@@ -49,12 +49,12 @@ class Demand:
 
     @property
     def nbytes(self) -> float:
-        """Of all rows."""
+        """Bytes of all rows."""
         return sum(self.counts) * self.row_bytes
 
 
 def require_room(rows: Demand, facts: Sequence[dict[str, Any]], held: Sequence[int], free: float) -> None:
-    """Raise unless the rows and the working arrays of a fit fit.
+    """Raise unless there is memory for the rows and for the working arrays of a fit.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def require_room(rows: Demand, facts: Sequence[dict[str, Any]], held: Sequence[i
     Raises
     ------
     NotEnoughMemoryError
-        With what is needed, what there is, and what to do.
+        The message says how much memory is needed, how much is free, and what to do.
     """
     on_host = rows.nbytes if rows.sent and not rows.there else 0.0
     on_device: Counter[str] = Counter()
@@ -85,14 +85,14 @@ def require_room(rows: Demand, facts: Sequence[dict[str, Any]], held: Sequence[i
         room[name] = room.get(name, fact["device"]["memory"]) - bytes_held
     if on_host > free:
         raise NotEnoughMemoryError(
-            f"{rows.what} needs {format_size(on_host)} of this host's memory on its way to the engines and on them, "
-            f"and {format_size(free)} are free; take fewer rows, cast to float32 if it is float64, or free memory: "
-            "del handles and arrays that are done with"
+            f"{rows.what} needs {format_size(on_host)} of this host's memory for the transfer and on the engines, and "
+            f"{format_size(free)} are free; use fewer rows, convert float64 to float32, or free memory: delete "
+            "handles and arrays that you no longer need"
         )
     for name, need in on_device.items():
         if need > room[name]:
             raise NotEnoughMemoryError(
-                f"{rows.what} needs {format_size(need)} on {name}, for its rows there and the working arrays, and "
-                f"{format_size(max(0.0, room[name]))} are left by what the engines hold; take fewer rows, cast to "
-                "float32 if it is float64, del handles, or use more devices: %xpu_cluster plan"
+                f"{rows.what} needs {format_size(need)} on {name} for its rows and the working arrays, and "
+                f"{format_size(max(0.0, room[name]))} are free; use fewer rows, convert float64 to float32, delete "
+                "handles that you no longer need, or use more devices: %xpu_cluster plan"
             )

@@ -15,7 +15,7 @@ _pickling = threading.Lock()  # the modules to pickle by value are a setting of 
 
 
 def packed(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
-    """A call as bytes."""
+    """A call of a function, pickled for the engines."""
     try:
         return _by_value((function, args, kwargs), function)
     except Exception as error:
@@ -23,7 +23,7 @@ def packed(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
 
 
 def _by_value(thing: Any, function: Callable[..., Any]) -> bytes:
-    """As bytes, the code of the function's module included unless it is an installed one, which engines have too."""
+    """Pickle a call. Includes the code of the function's module, unless it is installed and engines can import it."""
     module = sys.modules.get(getattr(function, "__module__", "") or "")
     home = getattr(module, "__file__", None)
     ours = module is not None and home is not None and not home.startswith((sys.prefix, sys.base_prefix))

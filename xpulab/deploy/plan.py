@@ -1,4 +1,4 @@
-"""Which engine runs on which device, tile and cores: a pure function of the probe's answer."""
+"""Which engine runs on which device, tile and cores: computed from the result of the probe alone."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Placement:
     host : str
     device : DeviceInfo
     tile : int or None
-        The sub-device; None for the whole device.
+        Number of the tile (SYCL sub-device); None for the whole device.
     selector : str
         The device or tile in the form of ``ONEAPI_DEVICE_SELECTOR``.
     cores : tuple of int
         Logical CPUs of this engine.
     memory : int
-        Its share of the device's memory (of the host's free memory, for a CPU), in bytes.
+        The engine's share of the device's memory in bytes; for a CPU, its share of the host's free memory.
     shared : bool
-        Whether another engine has the same GPU or one of the same cores.
+        Whether another engine uses the same GPU or one of the same cores.
     """
 
     rank: int
@@ -51,7 +51,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Idle:
-    """A device, or a tile of it, that no engine uses, and why."""
+    """A device or tile that no engine uses, and the reason."""
 
     device: DeviceInfo
     tile: int | None
@@ -60,14 +60,14 @@ class Idle:
 
 @dataclass(frozen=True)
 class Plan(Displayed):
-    """What `plan` answers. A notebook shows it as a table.
+    """The result of `plan`. A notebook shows it as a table.
 
     Attributes
     ----------
     ranks : tuple of Placement
-        In the order of their ranks.
+        By rank.
     warnings : tuple of str
-        Where engines share cores or a GPU.
+        One text for each group of engines that shares cores or a GPU.
     idle : tuple of Idle
     """
 
@@ -76,11 +76,11 @@ class Plan(Displayed):
     idle: tuple[Idle, ...]
 
     def environment(self, rank: int) -> dict[str, str]:
-        """Variables that the rank's process needs before its runtimes load."""
+        """Environment variables that the rank's process needs before it loads its runtimes."""
         return oneapi.engine_environment(self.ranks[rank].selector)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as of use to JSON."""
+        """JSON-serialisable values."""
         return asdict(self)
 
     @classmethod
@@ -136,9 +136,9 @@ def _row(p: Placement) -> tuple[object, ...]:
 def plan(probe: Probe, n: int | None = None, devices: str | None = None, strict: bool = False) -> Plan:
     """Place engines on devices.
 
-    A GPU that is seen through Level Zero and through OpenCL counts once. Without ``n``, there is one engine per GPU, or
-    per tile of it; without any GPU, one engine on the CPU. More engines than devices share: a CPU is split into
-    disjoint sets of cores, a GPU is shared in turns.
+    A GPU that both Level Zero and OpenCL offer counts once. Without ``n``, there is one engine per GPU or tile; without
+    any GPU, one engine on the CPU. If there are more engines than devices, engines share devices: a CPU is split into
+    disjoint sets of cores, and the engines on a GPU take turns.
 
     Parameters
     ----------
@@ -149,17 +149,17 @@ def plan(probe: Probe, n: int | None = None, devices: str | None = None, strict:
         ``"gpu"``, ``"cpu"``, or a selector: ``"level_zero:0"``, ``"level_zero:0,2"``, ``"level_zero:0.1"`` (a tile),
         ``"opencl:cpu"``, ``"level_zero:*"``.
     strict : bool
-        Make it an error where engines would share cores or a GPU.
+        Raise an error if engines would share cores or a GPU.
 
     Raises
     ------
     PlanError
-        If ``n`` is no positive integer, or ``strict`` forbids the plan.
+        If ``n`` is not a positive integer, or if ``strict`` is set and engines would share.
     DeviceNotFoundError
-        If there is no device, or none of that name.
+        If there is no device, or none that ``devices`` selects.
     """
     if n is not None and (isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1):
-        raise PlanError(f"the number of engines must be a whole number from 1 on; received {n!r}")
+        raise PlanError(f"the number of engines must be an integer of at least 1; received {n!r}")
     slots, left_out = _choose(probe, devices)
     size = len(slots) if n is None else int(n)
     used = [slots[rank % len(slots)] for rank in range(size)]
@@ -199,7 +199,7 @@ def _warnings(probe: Probe, used: Sequence[_Slot]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Slot:
-    """What one engine can have to itself: a device, or a tile of it."""
+    """A device, or a tile of a device, that one engine can use alone."""
 
     device: DeviceInfo
     tile: int | None
@@ -227,7 +227,7 @@ def _slots(device: DeviceInfo) -> list[_Slot]:
 
 
 def _choose(probe: Probe, devices: str | None) -> tuple[list[_Slot], list[Idle]]:
-    """The slots that engines may have, GPUs and the strongest first, and what is left out."""
+    """The slots that engines may use, GPUs and larger devices first, and the idle ones."""
     every = [slot for device in probe.devices for slot in _slots(device)]
     if not every:
         raise DeviceNotFoundError(_explain(f"no SYCL device was found on {probe.host}.", probe))
@@ -242,19 +242,19 @@ def _choose(probe: Probe, devices: str | None) -> tuple[list[_Slot], list[Idle]]
         raise DeviceNotFoundError(_explain(f"no engine can run on {why}.", probe))
     usable.sort(key=lambda slot: (slot.on_cpu, -slot.device.compute_units))
     left = [slot for slot in every if slot not in usable]
-    return usable, [Idle(s.device, s.tile, reasons.get(s.device, f"{devices} was asked for")) for s in left]
+    return usable, [Idle(s.device, s.tile, reasons.get(s.device, f"the user chose {devices}")) for s in left]
 
 
 def _selected(every: Sequence[_Slot], devices: str, probe: Probe) -> list[_Slot]:
-    """The slots that the user's words name, in the order of the probe."""
+    """The slots that the user's selector matches, in the order of the probe."""
     words = str(devices).strip().lower()
     backend, _, items = words.rpartition(":")
     found: set[_Slot] = set()
     for item in items.split(","):
         matching = {slot for slot in every if _answers(slot, backend, item)}
         if not matching:
-            what = f"no device answers to {devices!r}{_nearest(words, every)}"
-            raise DeviceNotFoundError(_explain(f"{what} There is {', '.join(map(str, every))}.", probe))
+            what = f"no device matches {devices!r}{_nearest(words, every)}"
+            raise DeviceNotFoundError(_explain(f"{what} Devices found: {', '.join(map(str, every))}.", probe))
         found |= matching
     return [slot for slot in every if slot in found]
 
@@ -271,38 +271,40 @@ def _nearest(words: str, every: Sequence[_Slot]) -> str:
     kinds = {slot.device.kind for slot in every}
     known = [*kinds, *(name for s in every for name in (s.selector, f"{s.device.backend}:{s.device.kind}"))]
     parts = words.split(":")
-    short = f"{parts[0]}:{parts[-1]}"  # "level_zero:gpu:0" is how dpctl writes a device, and no selector
+    short = f"{parts[0]}:{parts[-1]}"  # dpctl prints a device as "level_zero:gpu:0", which is not a valid selector
     near = [short] if short in known else difflib.get_close_matches(words, known, n=1)
     return f"; did you mean {near[0]!r}?" if near and words not in ("gpu", "cpu") else "."
 
 
 def _explain(what: str, probe: Probe) -> str:
     said = "".join(f" The drivers said: {error}." for error in probe.errors)
-    return f"{what}{said} Type gpu, cpu, or a selector such as level_zero:0; what is missing: xpulab doctor"
+    return (
+        f"{what}{said} Give gpu, cpu, or a selector such as level_zero:0; to see what is missing, type: xpulab doctor"
+    )
 
 
 def _unusable(devices: Collection[DeviceInfo]) -> dict[DeviceInfo, str]:
-    """The devices that no engine may have, and why."""
+    """The devices that no engine may use, and the reason for each."""
     reasons = {device: _unfit(device) for device in devices}
     fit = [device for device in devices if not reasons[device]]
     for device in fit:
         if any(_same(other, device) for other in fit):
-            reasons[device] = f"the same {device.kind.upper()} is there already, through another driver"
+            reasons[device] = f"another driver already offers the same {device.kind.upper()}"
     return {device: reason for device, reason in reasons.items() if reason}
 
 
 def _unfit(device: DeviceInfo) -> str:
     if device.kind not in ("gpu", "cpu"):
-        return f"it is a device of the kind {device.kind}; engines run on GPUs and CPUs"
+        return f"its kind is {device.kind}, and engines run on GPUs and CPUs only"
     if device.backend not in ("level_zero", "opencl"):
-        return f"it needs {device.backend}; xpulab's engines use Level Zero and OpenCL devices"
+        return f"its backend is {device.backend}, and engines use Level Zero and OpenCL only"
     return "" if device.usm else "it has no unified shared memory"
 
 
 def _same(preferred: DeviceInfo, device: DeviceInfo) -> bool:
-    """Whether these are two views of one device, of which the first is to be used.
+    """Whether both are the same device, and `preferred` is the one to use.
 
-    The model tells: both of Intel's backends show every GPU of a model, and a host has one kind of CPU.
+    The model decides: both of Intel's backends list every GPU of a model, and a host has one kind of CPU.
     """
     if preferred.kind != device.kind:
         return False
@@ -315,9 +317,10 @@ def _same(preferred: DeviceInfo, device: DeviceInfo) -> bool:
 
 
 def _split(cores: Sequence[Sequence[int]], size: int) -> list[tuple[int, ...]]:
-    """Disjoint sets of cores, as even as possible; one core each, in turns, where there are fewer cores than engines.
+    """Split cores into disjoint sets of nearly equal size.
 
-    A physical core is divided only where there are fewer of them than engines.
+    With fewer cores than engines, each engine gets one core, and engines share cores. A physical core is divided only
+    if there are fewer physical cores than engines.
     """
     logical = [(cpu,) for core in cores for cpu in core]
     if size > len(logical):

@@ -1,7 +1,7 @@
-"""Which devices, cores and memory this host has, as the notebook sees it.
+"""Devices, cores and memory of this host.
 
-The drivers are loaded in a subprocess (`xpulab.engine.devices`): one that crashes or hangs costs an error message, not
-the notebook. Nothing is cached here.
+A subprocess (`xpulab.engine.devices`) loads the drivers, so that a driver that crashes or hangs causes an error message
+and does not end the notebook. Nothing is cached.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xpulab.rendering import Displayed, block, escape, format_size, plain, table
 
 __all__ = ["ALIGN", "HEADER", "DeviceInfo", "Probe", "core_ranges", "probe", "row_of"]
 
-_LAST_WORDS = 2000  # characters of what a driver said
+_LAST_WORDS = 2000  # characters of a driver's output that a message shows
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class DeviceInfo:
     kind : str
         ``"gpu"``, ``"cpu"`` or ``"accelerator"``.
     name, vendor, driver : str
-        As the driver tells them.
+        As the driver reports them.
     compute_units : int
     memory, max_allocation, local_memory : int
-        Bytes: all of it, the most in one piece, and per work-group.
+        Bytes of the device, of the largest allocation, and of a work-group's local memory.
     max_work_group_size : int
     float64, float16, usm : bool
-        What it can compute with; whether it has unified shared memory.
+        Whether the device has float64, float16, and unified shared memory.
     sub_devices : int
-        Tiles below it; 0 where there are none, or where each is a device of its own.
+        Number of tiles; 0 if there are none, or if each tile is a device of its own.
     pci_id : str or None
-        PCI number of the model, ``"0x56a0"``; None where the driver does not tell it.
+        PCI number of the model, ``"0x56a0"``; None if the driver does not report it.
     """
 
     backend: str
@@ -74,7 +74,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class Probe(Displayed):
-    """What a host offers to engines. A notebook shows it as a table.
+    """Devices, cores and memory of a host. A notebook shows it as a table.
 
     Attributes
     ----------
@@ -84,11 +84,11 @@ class Probe(Displayed):
     memory_total, memory_available : int
         Bytes of the host, or of the container.
     libraries : str
-        Folder of the oneAPI runtime; empty where it was not found.
+        Folder of the oneAPI runtime; empty if it was not found.
     devices : tuple of DeviceInfo
-        As the runtime numbers them: a GPU may stand here once for each of its drivers.
+        In the runtime's order; a GPU may appear once for each of its drivers.
     errors : tuple of str
-        What could not be found out, and why.
+        Messages about data that could not be read.
     """
 
     host: str
@@ -114,7 +114,7 @@ class Probe(Displayed):
         return cls(**fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as of use to JSON."""
+        """JSON-serialisable values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -152,7 +152,7 @@ def row_of(device: DeviceInfo) -> tuple[object, ...]:
 
 
 def probe(timeout: float = 20) -> Probe:
-    """Ask the drivers of this host what there is. Takes about half a second.
+    """Ask the drivers of this host for its devices. Takes about half a second.
 
     Parameters
     ----------
@@ -162,11 +162,11 @@ def probe(timeout: float = 20) -> Probe:
     Raises
     ------
     DeviceError
-        If a driver crashes or hangs; the message holds its last words.
+        If a driver crashes or hangs; the message has its last output.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "xpulab.engine.devices"],
-        cwd="/",  # in the user's folder, a file named like a module would be imported in its place
+        cwd="/",  # in the user's folder Python would import a file with the name of a module instead of the module
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -185,7 +185,7 @@ def probe(timeout: float = 20) -> Probe:
 
 
 def _end(process: subprocess.Popen[str]) -> str:
-    """End the process; its last words."""
+    """Kill the process, and return its last output."""
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits inside the kernel cannot be ended
         return process.communicate(timeout=1)[1]
@@ -193,19 +193,19 @@ def _end(process: subprocess.Popen[str]) -> str:
 
 
 def _ending(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code} and no answer"
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code} without an answer"
 
 
 def _message(what: str, words: str) -> str:
     said = words.strip()[-_LAST_WORDS:] or "nothing"
     return (
-        f"the process that asks the device drivers {what}; its last words: {said}\n"
-        "Most often a driver was updated or removed in part: reinstall it, or remove it to use the CPU alone"
+        f"the process that asks the device drivers {what}; its last output: {said}\n"
+        "The usual cause is a driver that was partly updated or removed: reinstall it, or remove it to use the CPU only"
     )
 
 
 def core_ranges(cores: Iterable[int]) -> str:
-    """Numbers of cores in short, ``"0-3,8"``."""
+    """Core numbers as text, ``"0-3,8"``."""
     ranges: list[list[int]] = []
     for core in sorted(cores):
         if ranges and core == ranges[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""Start and stop the processes of a cluster: ipyparallel's controller, and one engine a rank through mpiexec.
+"""Start and stop the processes of a cluster: ipyparallel's controller, and one engine per rank through mpiexec.
 
 Nothing here knows what the engines compute. The settings that make a start quick are gathered in `controller_settings`
 and `engine_settings`, which start nothing.
@@ -46,7 +46,7 @@ def controller_settings(folder: Path, owner: int) -> Config:
     folder : pathlib.Path
         Private folder of the cluster: connection files and logs.
     owner : int
-        Process with which the cluster ends unless it is detached; 0 for none.
+        Pid of the process with which the cluster ends unless it is detached; 0 for none.
     """
     config = Config()
     config.Cluster.load_profile = False
@@ -58,10 +58,10 @@ def controller_settings(folder: Path, owner: int) -> Config:
         "--ip=127.0.0.1",
         # One process and its threads instead of seven processes.
         "--IPController.use_threads=True",
-        # Who has not the keys of the connection file is refused before a message of theirs is looked at.
+        # A client without the keys of the connection file is refused before its messages are read.
         "--IPController.enable_curve=True",
         "--TaskScheduler.scheme_name=none",
-        # One scheduler hands every SPMD task to all engines: one order everywhere, whoever sends.
+        # One scheduler sends every SPMD task to all engines, so that they get tasks in the same order from all clients.
         "--IPController.broadcast_scheduler_depth=0",
         # An engine counts as registered after two beats (3 s each by default). A stopped process is not a lost one:
         # the board and mpiexec tell about the engines, so that the controller never drops any by itself.
@@ -110,19 +110,19 @@ def engine_settings(plan: Plan, folder: Path, owner: int) -> Config:
     return config
 
 
-# ipyparallel warns of processes that end with a status other than 0, as engines that are stopped do; what a user should
-# see of it, `Processes.logs` has.
+# ipyparallel warns if a process ends with a status other than 0, as stopped engines do. `Processes.logs` shows users
+# the relevant lines.
 _SILENT = logging.getLogger("xpulab.deploy.processes")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
 
 _LOOK = 0.5  # seconds between two looks at ranks that start
-_KNOCK = 1.0  # seconds that the controller has for its first answer, until it is asked again
+_KNOCK = 1.0  # seconds to wait for the controller's first answer before asking again
 
 
 class _KeepsLog:
-    """Keeps what the process said: ipyparallel would log and remove it, in a notebook as soon as the process ends."""
+    """Keeps the process's log file: ipyparallel would log and remove it when the process ends."""
 
     def _log_output(self, stop_data: Any = None) -> None:
         pass
@@ -137,12 +137,12 @@ class _Engines(_KeepsLog, MPIEngineSetLauncher):
 
 
 class Processes:
-    """The processes of one cluster, whoever started them.
+    """The processes of one cluster, whichever process started them.
 
     Parameters
     ----------
     record : Record
-        Of the cluster.
+        Record of the cluster.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ class Processes:
         self.folder = Path(record.folder)
         self.client: Any = None
         self._watched: dict[str, tuple[int, int]] = {}  # name -> pid, pidfd
-        #: Engines in the order in which they ended, as long as the others had not: the first is the one that was lost.
+        #: Pids of the engines that ended before the others did; these are the lost engines.
         self.first_gone: list[int] = []
         #: Why the cluster gave them up, if it did: for those who wait in other threads.
         self.lost = ""
@@ -190,7 +190,7 @@ class Processes:
             raise
 
     def find(self) -> None:
-        """Watch those that run, to `stop` them, also where they do not answer any more."""
+        """Watch the running processes, so that `stop` can end them even if they no longer answer."""
         for name, (pid, started) in self.record.processes.items():
             if runs(pid, started):
                 with contextlib.suppress(ProcessLookupError):
@@ -198,22 +198,24 @@ class Processes:
 
     def _connect(self, deadline: float) -> None:
         connection = self.folder / "security" / "ipcontroller-client.json"
-        while not connection.exists() or not connection.read_text().endswith("}"):  # it may be half written
+        while not connection.exists() or not connection.read_text().endswith("}"):  # the file may be half written
             self._still_starting(deadline)
             time.sleep(0.02)
         while self.client is None:
             try:
                 self.client = ipp.Client(str(connection), timeout=_KNOCK)
-            except TimeoutError:  # a controller that is busy answers the next time, one that has ended never does
+            except (
+                TimeoutError
+            ):  # a busy controller answers the next time; one that has ended raises in _still_starting
                 self._still_starting(deadline)
         self.client.session.digest_history_size = 0  # as on the engines
 
     def _still_starting(self, deadline: float) -> None:
         ended = self.ended()
         if ended:
-            raise _Ended(f"{ended} ended while the cluster was starting; its words:")
+            raise _Ended(f"{ended} ended while the cluster was starting; its log:")
         if time.monotonic() > deadline:
-            raise _Ended("the engines were not ready in time; their words so far:")
+            raise _Ended("the engines were not ready in time; their log so far:")
 
     def watch(self, pids: list[int]) -> None:
         """Note which of the engines' processes ends first: mpiexec then ends the others within milliseconds."""
@@ -236,7 +238,7 @@ class Processes:
         threading.Thread(target=wait, name="xpulab-watch", daemon=True).start()
 
     def cause(self, pid: int) -> str:
-        """What mpiexec says of the end of the engine with this process: ``": killed by signal: 9 (Killed)"``, or ""."""
+        """Why the engine with this pid ended, from mpiexec's log: ``": killed by signal: 9 (Killed)"``, or ""."""
         poll = select.poll()
         for name, (_, descriptor) in list(self._watched.items()):
             if name == "mpiexec":
@@ -246,7 +248,7 @@ class Processes:
         return f": {found[1].lower()}" if found else ""
 
     def ended(self) -> str:
-        """Name of a process that is gone though it should run, or ""."""
+        """Name of a process that has ended although it should run, or ""."""
         if self.first_gone:
             return "an engine"
         poll = select.poll()
@@ -256,11 +258,11 @@ class Processes:
         return next((name for name, (_, descriptor) in self._watched.items() if descriptor in gone), "")
 
     def pids(self) -> list[int]:
-        """Every process of the cluster that runs now."""
+        """Pids of all running processes of the cluster."""
         return [pid for name in self._watched for pid in self._pids_of(name)]
 
     def _pids_of(self, name: str) -> list[int]:
-        """The process watched under this name, and those it started."""
+        """Pids of the process watched under this name and of its children."""
         if name not in self._watched:
             return []
         try:
@@ -270,7 +272,7 @@ class Processes:
             return []
 
     def logs(self, lines: int = 40) -> str:
-        """Last lines of what the controller, mpiexec and the engines have said."""
+        """Last log lines of the controller, mpiexec and the engines."""
         parts = []
         for path in sorted((self.folder / "log").glob("*.log")):
             last = path.read_text(errors="replace").splitlines()[-lines:]
@@ -278,7 +280,7 @@ class Processes:
         return "\n".join(parts)
 
     def leave(self) -> None:
-        """Let go of the processes, which go on. Harmless when repeated."""
+        """Disconnect from the processes, which keep running. May be called twice."""
         if self.client is not None:
             with contextlib.suppress(Exception):
                 self.client.close(linger=0)
@@ -288,16 +290,16 @@ class Processes:
         self._watched.clear()
 
     def stop(self, on_purpose: bool = True) -> None:
-        """End every process, within seconds, and remove the folder. Harmless when repeated.
+        """End every process within seconds, and remove the folder. May be called twice.
 
         Parameters
         ----------
         on_purpose : bool
-            If not, the folder stays: those who find no record there take it that the cluster was stopped, not lost.
+            If false, the folder stays, so that other processes learn that the cluster was lost and not stopped.
         """
         if on_purpose:  # first, so that nobody attaches any more
             (self.folder / RECORD).unlink(missing_ok=True)
-        # They hold nothing that must be saved: ending them at once takes 0.1 s, asking them to end 2 s.
+        # The processes have no state to save. Killing them takes 0.1 s, asking them to end takes 2 s.
         processes = []
         for pid in self.pids():
             with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, perhaps just now
@@ -317,11 +319,11 @@ class Launched(Processes):
     Parameters
     ----------
     owner : int
-        Process with which all of them end unless it detaches them; 0 for none.
+        Pid of the process with which all of them end unless it detaches the cluster; 0 for none.
     name : str, optional
-        Of the cluster, for others who look for it.
+        Name under which other processes find the cluster.
     silence : float
-        Seconds that an engine may stand still while it starts.
+        Seconds that an engine may be stopped while it starts.
     """
 
     def __init__(self, owner: int, name: str | None = None, *, silence: float) -> None:
@@ -338,12 +340,12 @@ class Launched(Processes):
             load_profile=False,
             log=_SILENT,
             cluster_id="",
-            cluster_file="",  # who attaches finds the connection files; nothing else needs to know of this cluster
+            cluster_file="",  # attaching processes read the connection files; no cluster file is needed
             shutdown_atexit=False,
         )
 
     def start_controller(self) -> None:
-        """Start the controller, and do not wait for it; `start` may then find it ready."""
+        """Start the controller without waiting for it; it may be ready when `start` is called."""
         self._cluster.start_controller_sync()
         pid = self._cluster.controller.process.pid
         self._watched["controller"] = (pid, os.pidfd_open(pid))
@@ -354,7 +356,7 @@ class Launched(Processes):
         Raises
         ------
         ClusterStartError
-            With the words of mpiexec and of the engines; nothing is left running.
+            If an engine does not start; the message has the logs, and no process is left running.
         """
         deadline = time.monotonic() + timeout
         n = len(plan.ranks)
@@ -386,7 +388,7 @@ class Launched(Processes):
             self._require_ranks()
 
     def _require_ranks(self) -> None:
-        """Look for ranks that ended, or were stopped, before they began with MPI: mpiexec would wait for them."""
+        """Raise if a rank ended or was stopped before it initialised MPI: mpiexec would wait for it for ever."""
         # A process that a rank has started may have ended just now, and is a zombie for a moment.
         limits: dict[str, tuple[float, str]] = {
             psutil.STATUS_ZOMBIE: (_LOOK / 2, "ended"),
@@ -402,21 +404,21 @@ class Launched(Processes):
         for (pid, odd), first in since.items():
             limit, what = limits[odd]
             if self._looked - first > limit:
-                raise _Ended(f"an engine (pid {pid}) {what} while the cluster was starting; the words of all:")
+                raise _Ended(f"an engine (pid {pid}) {what} while the cluster was starting; the log of all processes:")
 
     def publish(self, **about: Any) -> None:
-        """Have others of this user find the cluster, which has started.
+        """Let other processes of this user find the cluster, after it has started.
 
         Parameters
         ----------
         **about : Any
-            Of the record's attributes those that say more of the cluster.
+            Further attributes of the record.
         """
         pids = {name: identity(pid) for name, (pid, _) in self._watched.items()}
         self.record = self.record.write(processes=pids, **about)
 
     def leave(self) -> None:
-        """Let go of the processes, which go on or have been stopped."""
+        """Disconnect from the processes, which keep running or have been stopped."""
         super().leave()
         for launcher in (self._cluster.controller, self._cluster.engine_set):
             started = getattr(launcher, "_popen_process", None)
@@ -429,7 +431,7 @@ class _Ended(Exception):
 
 
 def _still_there(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Those that run still after so many seconds; one that only waits to be reaped, by us or by others, does not."""
+    """The processes that still run after this many seconds; a zombie does not count as running."""
 
     def there(process: psutil.Process) -> bool:
         try:
@@ -443,5 +445,5 @@ def _still_there(processes: list[psutil.Process], seconds: float) -> list[psutil
     return left
 
 
-#: Processes that run on without us. Kept, as Python warns when it forgets one that runs.
+#: Processes that keep running without this one. Kept here because Python warns when it deletes a running Popen.
 _let_go: list[Any] = []

@@ -1,4 +1,4 @@
-"""By which other processes of the user find a cluster: the file `cluster.json` in its private folder."""
+"""The file `cluster.json` in a cluster's private folder, with which other processes of the user find the cluster."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from xpulab.sharing.owner import RECORD
 __all__ = ["Record", "choose", "find", "identity", "runs"]
 
 _PREFIX = "xpulab-"
-_CLOCK = 2.0  # seconds by which the start of a process may seem to move: the clock of the host is set meanwhile
+_CLOCK = 2.0  # seconds of tolerance for the start time of a process, which moves if the host's clock is set
 
 
 @dataclass(frozen=True)
 class Record:
-    """What an attaching process needs to know.
+    """Data that a process needs to attach to a cluster.
 
     Attributes
     ----------
     folder : str
-        The cluster's, readable by its user alone.
+        Folder of the cluster, which only its user can read.
     name : str
     owner : tuple of int and float
-        The process that started it, see `identity`.
+        Process that started the cluster, see `identity`.
     detached : bool
-        Whether it outlives its owner.
+        Whether the cluster outlives its owner.
     version : str
-        Of the package on its engines.
+        Version of xpulab on the engines.
     namespace : str
-        Where the numbers of its processes mean something.
+        Linux pid namespace in which the pids are valid.
     processes : dict of str to tuple of int and float
-        Controller and mpiexec; empty until it has started.
+        Controller and mpiexec by name; empty until the cluster has started.
     settings : dict
         Arguments of `XPUCluster` with which it was started.
     plan : dict
     facts : list of dict
-        What each engine said of itself, by rank.
+        Description that each engine sent, by rank.
     seconds_to_start : float
     """
 
@@ -64,7 +64,7 @@ class Record:
 
     @classmethod
     def create(cls, name: str | None, owner: int, version: str) -> Record:
-        """A new folder, for a cluster that is about to start.
+        """Create the folder and the record of a cluster that is about to start.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class Record:
         """
         if name is not None and any(name == other.name for other in find()):
             raise ClusterError(
-                f"a cluster of the name {name!r} is running; type: %xpu_cluster attach {name}, or choose another name"
+                f"a cluster named {name!r} is already running; type: %xpu_cluster attach {name}, or choose another name"
             )
         folder = tempfile.mkdtemp(prefix=_PREFIX, dir=_folders()[0])  # 0700
         record = cls(folder, name or folder.rpartition(_PREFIX)[2], identity(owner or os.getpid()), version)
@@ -81,7 +81,7 @@ class Record:
         return record
 
     def write(self, **changes: Any) -> Record:
-        """Write the file anew, with some of it changed; whoever reads it sees it as it was or as it is."""
+        """Replace the file atomically, with these attributes changed."""
         new = replace(self, **changes)
         partly = Path(self.folder, f".{RECORD}")
         partly.touch(0o600)
@@ -91,12 +91,12 @@ class Record:
 
     @property
     def stopped(self) -> bool:
-        """Whether someone has stopped the cluster, or is about to."""
+        """Whether a process has stopped the cluster, or is stopping it."""
         return not Path(self.folder, RECORD).exists()
 
     @property
     def stale(self) -> bool:
-        """Whether the cluster is gone without having been stopped."""
+        """Whether the cluster ended without being stopped."""
         one = self.processes.get("controller", self.owner)
         return self.namespace == os.readlink("/proc/self/ns/pid") and not runs(*one)
 
@@ -106,12 +106,12 @@ class Record:
 
 
 def identity(pid: int) -> tuple[int, float]:
-    """A process by its number and the time of its start, in seconds since the epoch: numbers are used again."""
+    """Pid and start time (seconds since the epoch) of a process; the pid alone may be reused."""
     return pid, psutil.Process(pid).create_time()
 
 
 def runs(pid: int, started: float) -> bool:
-    """Whether this process is there still; one that only waits to be reaped is not."""
+    """Whether this process still runs; a zombie does not."""
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - started) < _CLOCK
@@ -120,12 +120,12 @@ def runs(pid: int, started: float) -> bool:
 
 
 def find() -> list[Record]:
-    """Every cluster of this user on this host; what is left of those that are gone is removed."""
+    """Running clusters of this user on this host. Removes the folders of clusters that were killed."""
     return _sorted()[0]
 
 
 def _sorted() -> tuple[list[Record], list[Record]]:
-    """Clusters that run, by name, and those that are gone without having been stopped, of which nothing is left now."""
+    """Running clusters by name, and clusters that were killed, whose folders are removed."""
     found, gone = [], []
     for folder in (path for place in _folders() for path in Path(place).glob(f"{_PREFIX}*")):
         record = _read(folder)
@@ -140,20 +140,20 @@ def _sorted() -> tuple[list[Record], list[Record]]:
 
 
 def choose(name: str | None, command: str = "%xpu_cluster attach") -> Record:
-    """The cluster of this name, or the only one there is.
+    """The running cluster with this name, or the only running cluster.
 
     Parameters
     ----------
     name : str or None
     command : str
-        What the user can type again with another name.
+        Command that the error message suggests, with another name.
 
     Raises
     ------
     NoClusterError
-        If there is none.
+        If no such cluster is running.
     ClusterError
-        If there are several, and no name was given.
+        If several clusters are running and no name was given.
     """
     found, gone = _sorted()
     named = [record for record in found if name in (None, record.name)]
@@ -163,17 +163,19 @@ def choose(name: str | None, command: str = "%xpu_cluster attach") -> Record:
     if named:
         raise ClusterError(f"several clusters are running: {every}; type: {command} {named[-1].name}")
     lost = "".join(
-        f"the cluster {record.name} is gone, its processes were killed or the host was restarted; "
+        f"the cluster {record.name} is gone: its processes were killed, or the host was restarted; "
         for record in gone
         if name in (None, record.name)
     )
     if not found:
         raise NoClusterError(f"{lost}no cluster of this user is running on this host; type: %xpu_cluster start")
-    raise NoClusterError(f"{lost}no cluster is called {name!r}; running: {every}; type: {command} {found[-1].name}")
+    raise NoClusterError(
+        f"{lost}no running cluster has the name {name!r}; running clusters: {every}; type: {command} {found[-1].name}"
+    )
 
 
 def _read(folder: Path) -> Record | None:
-    """None where there is nothing to read, or where someone else may have written it."""
+    """Read a record; None if there is none, or if another user may have written it."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
         about = folder.lstat()
         if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077:
@@ -186,9 +188,9 @@ def _read(folder: Path) -> Record | None:
 
 
 def _folders() -> list[str]:
-    """Where clusters have their folders; the first is for new ones: private to the user and in memory, if there is one.
+    """Folders that hold clusters' folders. New clusters use the first, which is private and in memory if possible.
 
-    The others are looked through as well: processes of one user need not have the same environment.
+    The others are searched too, because processes of one user may have different environments.
     """
     mine = os.environ.get("XDG_RUNTIME_DIR", "")
     places = [*([mine] if mine and os.access(mine, os.W_OK) else []), tempfile.gettempdir(), "/tmp"]

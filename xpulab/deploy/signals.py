@@ -1,4 +1,4 @@
-"""Ctrl-C, held back where half of a thing done would be worse than a moment's wait."""
+"""Postpone Ctrl-C during operations that must not be interrupted halfway."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["postponed", "uninterrupted"]
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let a second Ctrl-C wait until the processes are gone."""
+    """Ignore Ctrl-C inside this context, for example while processes are ended."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -25,7 +25,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def postponed() -> Iterator[list[int]]:
-    """Let Ctrl-C wait; the list is not empty if it was pressed."""
+    """Postpone Ctrl-C; the list is not empty if it was pressed."""
     pressed: list[int] = []
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):

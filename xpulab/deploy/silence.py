@@ -1,4 +1,4 @@
-"""Which engines give no sign any more."""
+"""Find engines whose heartbeats have stopped."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 __all__ = ["Silence", "most_silence"]
 
-_ALL = 10  # times as long several engines may be silent together: a laptop sleeps, or someone stopped them all
-_LONGEST_STEP = 1.0  # seconds between two looks that count: this process may have been asleep as well
+_ALL = 10  # factor for the limit if all engines are silent together: a laptop sleeps, or someone stopped all engines
+_LONGEST_STEP = 1.0  # seconds that count at most between two looks: this process may have slept too
 
 
 def most_silence(limit: float, n_silent: int, size: int) -> float:
@@ -19,27 +19,27 @@ def most_silence(limit: float, n_silent: int, size: int) -> float:
     Parameters
     ----------
     limit : float
-        That of one engine, where others are heard of.
+        Limit for one silent engine while other engines are heard.
     n_silent, size : int
-        How many engines are silent, and how many there are. One that is the only one is given no longer.
+        Number of silent engines, and of all engines. A single engine gets no extra time.
     """
     return limit * (_ALL if n_silent == size > 1 else 1)
 
 
 class Silence:
-    """A clock for each engine, set back when its heartbeat changes.
+    """A clock for each engine, reset when its heartbeat changes.
 
     Parameters
     ----------
     limit : float
-        Seconds of silence after which an engine is stuck, where others are heard of.
+        Seconds of silence after which an engine is stuck while other engines are heard.
     """
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._beats: npt.NDArray[np.float64] | None = None
         self._silent = np.zeros(0)
-        self._alone = np.zeros(0)  # of it, what passed while another was heard of
+        self._alone = np.zeros(0)  # seconds of the silence during which another engine was heard
         self._looked = 0.0
 
     def stuck(self, heartbeats: npt.NDArray[np.float64], now: float | None = None) -> list[int]:
@@ -48,7 +48,7 @@ class Silence:
         Parameters
         ----------
         heartbeats : numpy.ndarray of shape (size,)
-            The last of each engine; only whether it changes counts, not by which clock it is.
+            Last heartbeat of each engine, by any clock: only changes count.
         now : float, optional
             Seconds of any clock, of this process by default.
         """
@@ -70,5 +70,5 @@ class Silence:
         return [int(rank) for rank in np.flatnonzero(stuck)]
 
     def unheard(self, least: float) -> dict[int, float]:
-        """The engines that have given no sign for `least` seconds, as of the last look: rank -> seconds."""
+        """Engines that were silent for at least `least` seconds at the last look: rank -> seconds."""
         return {int(rank): float(self._silent[rank]) for rank in np.flatnonzero(self._silent >= least)}

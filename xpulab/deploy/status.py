@@ -1,4 +1,4 @@
-"""What a cluster looks like from outside: plain data, with a text and an HTML form."""
+"""The state of a cluster and its engines as plain data, with a text and an HTML form."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ class Controlled(Protocol):
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """One engine.
+    """The state of one engine.
 
     Attributes
     ----------
     state : str
-        "idle", the name of the task in hand, or "silent" when its heartbeat stopped.
+        "idle", the name of the running task, or "silent" if the heartbeat has stopped.
     heartbeat_age_s : float
         Seconds since it last wrote to the board.
     tile : str
-        The tile (see `EngineReport`) last used, and for how many classes of sizes one is tuned.
+        The last tile (see `EngineReport`), and the number of size classes that have a tuned tile.
     memory_used, device_bytes, device_memory : int
         Resident memory of the process, bytes held on the device for handles, and the device's memory, in bytes.
     memory_free, device_free : int or None
-        Bytes that the host has left, and the device: a CPU has what its host has; of a GPU it is what xpulab's engines
-        leave, as its driver does not tell what others hold.
+        Free bytes of the host and of the device. A CPU shares the host's memory. For a GPU, only memory that xpulab's
+        engines use is subtracted, because the driver does not report other processes.
     run, iteration : int
-        Where a fit is, both from 1 on; 0 where nothing iterates.
+        Current run and iteration of a fit, counted from 1; 0 if no fit is iterating.
     inertia : float or None
-        After that iteration.
+        Inertia after that iteration.
     """
 
     rank: int
@@ -66,14 +66,14 @@ class EngineStatus:
 
 
 def engine_statuses(facts: list[dict[str, Any]], ranks: Any, silent: float) -> tuple[EngineStatus, ...]:
-    """Each engine now.
+    """The current state of each engine.
 
     Parameters
     ----------
     facts : list of dict
-        What each said of itself when it started, by rank.
+        Description that each engine sent when it started, by rank.
     ranks : numpy.ndarray
-        As `Board.ranks`.
+        Records of `Board.ranks`.
     silent : float
         Seconds without a heartbeat after which an engine is called silent.
     """
@@ -121,7 +121,7 @@ def _resident(pid: int) -> int:
 
 @dataclass(frozen=True, repr=False)
 class ClusterStatus(Displayed):
-    """A cluster at one moment.
+    """The state of a cluster at one moment.
 
     Attributes
     ----------
@@ -130,13 +130,13 @@ class ClusterStatus(Displayed):
     engines : tuple of EngineStatus
     warnings : tuple of str
     tile_files : tuple of str
-        Where tuned tiles are kept, a file for each kind of device; none where tuning is off.
+        Files with tuned tiles, one for each kind of device; empty if tuning is off.
     id : str
         The cluster's name.
     lives : str
-        How long it lives: ``"detached"``, or ``"ends with process 123"`` where that is another one; else "".
+        ``"detached"``; or ``"ends with process 123"`` if another process started the cluster; otherwise "".
     cluster : Controlled or None
-        Whom a live view follows; None for a picture of one moment.
+        Cluster that a live view follows; None for a static view.
     """
 
     state: str
@@ -150,7 +150,7 @@ class ClusterStatus(Displayed):
     cluster: Controlled | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain lists and dicts."""
+        """The same data as lists and dicts."""
         content = asdict(replace(self, cluster=None))
         del content["cluster"]
         return content

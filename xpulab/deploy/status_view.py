@@ -21,8 +21,8 @@ def status_html(status: Mapping[str, Any]) -> Html:
         ``state``, ``n``, ``id``, ``lives`` (how long), ``seconds_to_start``, ``warnings`` (texts) and ``engines``, a
         list of mappings with ``rank, host, pid, device, selector, cores`` (numbers), ``memory_used, memory_free``
         (bytes, of the host), ``device_bytes, device_free`` (bytes, of the device), ``state, run, iteration,
-        inertia, heartbeat_age_s`` (seconds) and ``tile`` (text); and ``tile_files``, paths. What is missing or None is
-        shown as a dash, or as no column at all where no engine has it.
+        inertia, heartbeat_age_s`` (seconds) and ``tile`` (text); and ``tile_files``, paths. A value that is missing or
+        None is shown as a dash; a column that no engine has is left out.
     """
     header, rows, align = _engines_table(status.get("engines") or ())
     parts = [Html(f"<div><strong>{escape(_name(status))}</strong>: {escape(_summary(status))}</div>")]
@@ -38,7 +38,7 @@ def status_html(status: Mapping[str, Any]) -> Html:
 
 
 def _breaking(column: str, cell: str) -> str:
-    """A cell that breaks where it reads well: a state's mark stays with its word, free memory goes below used."""
+    """A cell with good line breaks: a state's mark stays with its word, free memory goes below used memory."""
     first, comma, rest = cell.partition(",")
     if column == "state":
         return Html(f'<span class="xpu-word">{escape(first)}</span>{comma}{escape(rest)}')
@@ -48,7 +48,7 @@ def _breaking(column: str, cell: str) -> str:
 
 
 def status_text(status: Mapping[str, Any]) -> str:
-    """A cluster's status as text; `status_html` says what ``status`` holds."""
+    """A cluster's status as text; `status_html` describes ``status``."""
     header, rows, align = _engines_table(status.get("engines") or ())
     lines = [plain(f"{_name(status)}: {_summary(status)}")]
     lines += [table_text(header, rows, align)] if rows else []
@@ -58,7 +58,7 @@ def status_text(status: Mapping[str, Any]) -> str:
 
 
 def _homely(path: str) -> str:
-    """A path as its owner writes it: who is sent a notebook need not know where their home is."""
+    """A path with ~ for the home folder, so that a shared notebook does not show the name of the home folder."""
     home = os.path.expanduser("~")
     return path.replace(home, "~", 1) if path.startswith(home + os.sep) else path
 
@@ -69,7 +69,7 @@ def _name(status: Mapping[str, Any]) -> str:
 
 _TILES = "tuned tiles are kept in "
 
-#: What to type where nothing can be computed.
+#: Commands that make a stopped or lost cluster usable again.
 _CURES = {"stopped": "%xpu_cluster start", "lost": "%xpu_cluster restart"}
 
 

@@ -1,4 +1,4 @@
-"""A call that shows nothing by itself says for whom it waits, where another client has the engines."""
+"""Tell the user which client a call waits for, if the call has no report of its own."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from xpulab.sharing.board import awaited
 
 __all__ = ["told_of_waiting"]
 
-_PATIENCE = 0.3  # seconds: rows that are released in another thread, say, are waited for in silence
+_PATIENCE = 0.3  # seconds without a report: short waits, for example for a thread that releases rows, are not shown
 
 
 @contextlib.contextmanager
 def told_of_waiting(title: str) -> Iterator[Callable[[Any, int], None]]:
-    """Watch a call, see `XPUCluster.call`; if it waits for a moment, a report of this title is open until its end."""
+    """A `watch` for `XPUCluster.call` that opens a report with this title if the call waits for another client."""
     with contextlib.ExitStack() as shown:
         handle: progress.ProgressHandle[progress.TaskReport] | None = None
         begun = time.monotonic()
@@ -28,7 +28,7 @@ def told_of_waiting(title: str) -> Iterator[Callable[[Any, int], None]]:
             if other and handle is None and time.monotonic() - begun > _PATIENCE:
                 handle = shown.enter_context(progress.open(progress.TaskReport(title)))
             if handle is not None:
-                handle.report.message = f"waits for {other}" if other else ""
+                handle.report.message = f"waiting for {other}" if other else ""
                 handle.update()
 
         yield watch
