@@ -65,6 +65,13 @@ def pair() -> Iterator[xpulab.XPUCluster]:
     yield from _started(2)
 
 
+@pytest.fixture
+def on_pair(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpulab.XPUCluster:
+    """The cluster of 2 engines, the active one."""
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    return pair
+
+
 def _started(n: int) -> Iterator[xpulab.XPUCluster]:
     shared = n > len(os.sched_getaffinity(0))
     with pytest.warns(xpulab.exceptions.OversubscribedWarning, match="share") if shared else contextlib.nullcontext():

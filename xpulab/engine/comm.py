@@ -127,6 +127,39 @@ class Communicator:
             lambda: self._comm.Gatherv(block, [joined, counts] if joined is not None else None, root), joined
         )
 
+    def exchange_rows(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Rows to all ranks, and those of all ranks to this one (MPI's Alltoallv).
+
+        Parameters
+        ----------
+        rows : numpy.ndarray of shape (n, n_columns)
+            Those for rank 0 first, then those for rank 1, and so on.
+        counts : numpy.ndarray of int of shape (size,)
+            How many there are for each rank.
+
+        Returns
+        -------
+        numpy.ndarray of shape (m, n_columns)
+            In the order of the ranks that they came from.
+        """
+        if self.size == 1:
+            return rows.copy()
+        rows = np.ascontiguousarray(rows)
+        every = self.allgather_arrays(np.asarray(counts, np.int64))
+        came = every[:, self.rank]
+        found = np.empty((int(came.sum()), rows.shape[1]), rows.dtype)
+        # A type of a whole row: counts in bytes would pass the 2**31 that MPI counts to.
+        row = MPI.BYTE.Create_contiguous(rows.shape[1] * rows.itemsize).Commit()
+
+        def exchange() -> None:
+            sent = [rows, (every[self.rank].tolist(), _offsets(every[self.rank])), row]
+            self._comm.Alltoallv(sent, [found, (came.tolist(), _offsets(came)), row])
+
+        try:
+            return self._together(exchange, found)
+        finally:
+            row.Free()
+
     def _together(self, collective: Callable[[], Any], result: Any = None) -> Any:
         """Wait until every rank is here, run the collective, account for both."""
         self.arrive()
@@ -160,3 +193,8 @@ class Communicator:
                     os.sched_yield()
                 else:
                     time.sleep(_NAP)
+
+
+def _offsets(counts: np.ndarray) -> list[int]:
+    """Where each part begins."""
+    return [0, *np.cumsum(counts)[:-1].tolist()]

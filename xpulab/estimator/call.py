@@ -25,7 +25,7 @@ from xpulab.report.fit import EngineReport, FitReport, Iteration, Status
 from xpulab.sharing.board import PHASES, RUNS, awaited
 from xpulab.sharing.checkpoint import Checkpoint
 
-__all__ = ["Call", "Packing", "last_report"]
+__all__ = ["Call", "Functions", "Packing", "last_report"]
 
 
 class Packing(Protocol):
@@ -36,6 +36,26 @@ class Packing(Protocol):
 
     def __call__(self) -> dict[str, Any]:
         """The arguments of the task that say where they are."""
+
+
+class Functions:
+    """Stands for an estimator in the call of a function, so that it has a report too.
+
+    Parameters
+    ----------
+    name : str
+        The module's, ``"metrics"``.
+    **parameters : Any
+        Of the function, for the report.
+    """
+
+    def __init__(self, name: str, **parameters: Any) -> None:
+        self.name = name
+        self._parameters = parameters
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters of the function."""
+        return self._parameters
 
 
 class Call:
@@ -73,11 +93,11 @@ class Call:
         self._told_run = 0
         self._recovers = False
         self.report = FitReport(
-            estimator=type(estimator).__name__,
+            estimator=estimator.name if isinstance(estimator, Functions) else type(estimator).__name__,
             method=method,
             parameters=estimator.get_params(deep=False),
             n_samples=X.shape[0],
-            n_features=X.shape[1],
+            n_features=X.shape[1] if X.ndim == 2 else 1,
             dtype=str(X.dtype),
             n_init=n_init,
             versions=_versions(cluster),

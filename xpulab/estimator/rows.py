@@ -254,7 +254,8 @@ class Packing:
         y = self._targets
         if isinstance(y, ShardedArray):
             return y.source(self._call.cluster)
-        return self._outgoing.send_rows(np.asarray(y, self._X.dtype).reshape(len(y), -1), self._bounds())
+        numbers = y if y.dtype in _FLOATS else y.astype(self._X.dtype)
+        return self._outgoing.send_rows(numbers.reshape(len(y), -1), self._bounds())
 
     def _bounds(self) -> list[int]:
         X, size = self._X, self._call.cluster.size
@@ -270,7 +271,7 @@ class Packing:
         there, sent = isinstance(X, ShardedArray), self._where is None
         self._call.cluster.require_room(
             Demand(
-                what=f"X of {X.shape[0]:,} × {X.shape[1]:,} {X.dtype}",
+                what=f"X of {' × '.join(f'{n:,}' for n in X.shape)} {X.dtype}",
                 counts=np.diff(self._bounds()).tolist(),
                 row_bytes=float((nbytes + sum(a.nbytes for a in aligned)) / X.shape[0]),
                 there=there,

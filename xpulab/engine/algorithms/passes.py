@@ -228,7 +228,9 @@ def _scale(
     if shift is not None or scale is not None:
         made = centred(made, shift, scale)
     if factor is not None or offset is not None or clip is not None:
-        made = stretched(made, factor, offset, *(clip or (None, None)))
+        ones, zeros = np.ones(rows.n_features, rows.dtype), np.zeros(rows.n_features, rows.dtype)
+        low, high = clip or (None, None)
+        made = stretched(made, ones if factor is None else factor, zeros if offset is None else offset, low, high)
     if kept is not None:
         give_rows(task, made, source["bounds"], kept=kept)
     else:

@@ -1,0 +1,80 @@
+"""What metrics are given: two columns or tables aligned with each other, sent to the engines to be added up there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils.validation import _check_sample_weight
+
+from xpulab.data import Outgoing, ShardedArray
+from xpulab.deploy.cluster import current_cluster
+from xpulab.estimator.call import Call, Functions
+from xpulab.estimator.rows import Packing
+
+__all__ = ["checked_column", "checked_weights", "require_aligned", "sums"]
+
+
+def checked_column(y: Any, name: str) -> Any:
+    """Numbers as an array (n_samples, n_columns) of float32 or float64, or the handle as it is.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For anything but numbers, as scikit-learn.
+    HandleError
+        For a `ShardedArray` whose rows are elsewhere or gone.
+    """
+    if isinstance(y, ShardedArray):
+        y.source(current_cluster())
+        return y
+    array = check_array(y, ensure_2d=False, dtype=[np.float64, np.float32], input_name=name)
+    return array.reshape(len(array), -1)
+
+
+def checked_weights(sample_weight: Any, y: Any) -> np.ndarray | None:
+    """Weights (n_samples,) of float64; None for ones."""
+    if sample_weight is None:
+        return None
+    return _check_sample_weight(sample_weight, np.empty((y.shape[0], 0)), dtype=np.float64)
+
+
+def columns_of(y: Any) -> int:
+    """Number of columns."""
+    return 1 if len(y.shape) == 1 else int(y.shape[1])
+
+
+def require_aligned(*columns: Any) -> None:
+    """Raise ValueError unless all have as many rows, and handles are cut alike."""
+    check_consistent_length(*(np.empty((column.shape[0], 0)) for column in columns))
+    handles = [column for column in columns if isinstance(column, ShardedArray)]
+    if any(handle.bounds != handles[0].bounds for handle in handles[1:]):
+        raise ValueError(
+            f"two handles have their rows on the engines as {handles[0].counts} and {handles[1].counts}; send one of "
+            f"them with cluster.scatter(y, counts={list(handles[0].counts)})"
+        )
+
+
+def sums(
+    function: str, task: str, rows: Any, targets: Any = None, weights: np.ndarray | None = None, **arguments: Any
+) -> dict[str, Any]:
+    """What a task adds up over the rows of all ranks.
+
+    Parameters
+    ----------
+    function : str
+        For the report, which is the cluster's last.
+    task : str
+    rows, targets : numpy.ndarray of shape (n_samples, n_columns) or ShardedArray
+    weights : numpy.ndarray of shape (n_samples,), optional
+    **arguments : Any
+        Of the task.
+    """
+    cluster = current_cluster()
+    who = Functions("metrics")
+    with Call(who, function, rows, cluster) as call, Outgoing(cluster.blocks) as outgoing:
+        if weights is not None:
+            weights = weights.astype(rows.dtype)
+        packing = Packing(who, outgoing, call, rows, weights, targets)
+        return call.send(task, packing, **arguments).results[0]
