@@ -19,7 +19,16 @@ ROOT = Path(xpulab.__file__).parent
 LAYERS = [
     ["magics", "cli", "__main__", "demo", "doctor"],
     ["widgets", "commands", "report.profile", "explorer"],
-    ["cluster"],
+    [
+        "basic_statistics",
+        "cluster",
+        "covariance",
+        "decomposition",
+        "linear_model",
+        "metrics",
+        "model_selection",
+        "preprocessing",
+    ],
     ["estimator", "cells", "explorer.session"],
     ["deploy", "data"],
     None,
