@@ -18,9 +18,18 @@ from numpy.typing import DTypeLike
 
 from xpulab.exceptions import HandleError
 from xpulab.rendering import format_size
-from xpulab.sharing.memory import BlockPool, SharedBlock, file_state
+from xpulab.sharing.memory import BlockPool, SharedBlock, file_state, keep_reachable, reachable
 
-__all__ = ["Outgoing", "ShardedArray", "bounds_by_stored", "bounds_of", "looked_at_later", "mapped", "row_named"]
+__all__ = [
+    "Outgoing",
+    "ShardedArray",
+    "bounds_by_stored",
+    "bounds_of",
+    "looked_at_later",
+    "mapped",
+    "result_of_engines",
+    "row_named",
+]
 
 _CHUNK = 8 << 20  # bytes that one thread copies at a time: small arrays stay with one thread
 _PIECE = 1 << 20  # bytes that are looked at and copied while they are in a cache
@@ -105,6 +114,8 @@ class Outgoing:
         for block in self.keep():
             self._pool.give(block) if self._pool and kind is None else block.close()
         for block in self._results:
+            if kind is None and block.nbytes >= _PIECE:
+                keep_reachable(block)  # the next call may be given this result, and then has nothing to send
             block.close()  # the arrays over it are the user's
         self._results.clear()
 
@@ -266,6 +277,27 @@ def mapped(X: Any) -> dict[str, Any] | None:
         "offset": offset,
         "order": "C" if X.flags.c_contiguous else "F",
     }
+
+
+def result_of_engines(X: Any) -> dict[str, Any] | None:
+    """Where rows are that engines have put into shared memory as a result, so that they can read them there.
+
+    Parameters
+    ----------
+    X : array-like
+
+    Returns
+    -------
+    dict or None
+        None for whatever is not such a result, or part of one, of float32 or float64, row by row.
+    """
+    if not isinstance(X, np.ndarray) or X.ndim != 2 or X.dtype not in (np.float32, np.float64):
+        return None
+    found = reachable(X) if X.size and X.flags.c_contiguous else None
+    if found is None:
+        return None
+    path, offset = found
+    return {"block": path, "shape": list(X.shape), "dtype": X.dtype.str, "offset": offset}
 
 
 def _state_of_mapped(path: str, address: int) -> list[int]:

@@ -187,9 +187,10 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
                 Checkpoint.create(_room(job.n_clusters, X)) as checkpoint,
             ):
                 target, labels = outgoing.receive((X.shape[0],), np.int32)
+                packing = Packing(self, outgoing, call, X, job.weights, rules=self._rules, held=self._held_as(X))
                 answer = call.send(
                     "KMeans.fit",
-                    Packing(self, outgoing, call, X, job.weights, rules=self._rules),
+                    packing,
                     checkpoint,
                     target=target,
                     resume=state,
@@ -200,6 +201,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
                     max_iter=job.max_iter,
                     tol=job.tol,
                 )
+                packing.done()
         except KeyboardInterrupt as interrupt:
             raise KeyboardInterrupt(self._keep_interrupted(interrupt, call, job, labels)) from None
         result = answer.results[0]
@@ -250,7 +252,8 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
         """`fit`, then `transform` of the same rows."""
-        return self.fit(X, sample_weight=sample_weight).transform(X)
+        with self._sent_once(X):
+            return self.fit(X, sample_weight=sample_weight).transform(X)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the inertia of the rows with these centres.

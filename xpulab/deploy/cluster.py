@@ -445,10 +445,17 @@ class XPUCluster(Displayed):
             keeper.detach()
         return array
 
-    def made_handle(self, shape: tuple[int, ...], dtype: Any, bounds: list[int], columns: Any = None) -> ShardedArray:
+    def made_handle(
+        self,
+        shape: tuple[int, ...],
+        dtype: Any,
+        bounds: list[int],
+        columns: Any = None,
+        blocks: Sequence[SharedBlock] = (),
+    ) -> ShardedArray:
         """A handle for rows that a task is about to make of others on the engines; they are freed when it dies."""
         array = ShardedArray(self, shape, dtype, bounds, columns)
-        self.release_with(array, array.id)
+        self.release_with(array, array.id, blocks)
         self._handles.add(array.id)
         return array
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -113,8 +113,10 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
     source : dict
         ``bounds`` (rank r has the rows from bounds[r] to bounds[r + 1]) and one of: ``parts``, the path of a shared
         block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for data, indices and indptr, with ``shape``;
-        ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and ``order``; ``handle``, rows that are here. Rows
-        from a file are looked through for NaN and infinity, which the notebook has not done, unless ``nan`` allows it.
+        ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and ``order``; ``block``, the path of a shared block
+        that holds a result, with ``shape``, ``dtype`` and ``offset``; ``handle``, rows that are here. Rows from a file
+        or a result are looked through for NaN and infinity, which the notebook has not done, unless ``nan`` allows it.
+        With ``hold``, the id and description of a handle, the rows stay here for other tasks.
     sample_weight : numpy.ndarray or None
         As `weights_of` gives them.
     """
@@ -129,10 +131,20 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
             rows = Rows.upload(device, _from_file(source, rank), sample_weight)
             if not source.get("nan"):
                 _all_finite(task, rows, bounds)
+        elif "block" in source:
+            with SharedBlock.open(source["block"]) as block:
+                whole = block.array(tuple(source["shape"]), source["dtype"], source["offset"])
+                rows = Rows.upload(device, whole[bounds[rank] : bounds[rank + 1]], sample_weight)
+            if not source.get("nan"):
+                _all_finite(task, rows, bounds)
         else:
             with SharedBlock.open(source["parts"][rank], writable=True) as block:
                 shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
                 rows = Rows.adopt(device, block, shape, source["dtype"], sample_weight)
+    if "hold" in source:
+        engine, hold = task.engine, source["hold"]
+        held = replace(rows, sample_weight=None) if isinstance(rows, Rows) else rows
+        engine.handles[hold["handle"]], engine.abouts[hold["handle"]] = held, hold["about"]
     task.show(rows=rows.n_samples)
     return rows
 

@@ -15,10 +15,10 @@ from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, CallbackSupportMixin, callback_management_context
-from xpulab.estimator.rows import Packing, checked_rows, checked_weights
+from xpulab.estimator.rows import Held, Packing, checked_rows, checked_weights
 from xpulab.report.fit import FitReport
 
-__all__ = ["Proxy", "Result"]
+__all__ = ["Proxy", "Result", "TransformerProxy"]
 
 
 class Result:
@@ -67,6 +67,7 @@ class Proxy(CallbackSupportMixin):
     _own: ClassVar[tuple[str, ...]] = ("report_",)
 
     report_: FitReport
+    _held: Held | None = None
 
     def to_sklearn(self) -> Any:
         """A plain scikit-learn estimator with the same parameters and what was fitted, which needs no cluster.
@@ -79,13 +80,32 @@ class Proxy(CallbackSupportMixin):
         plain_class = next(c for c in type(self).__mro__ if c.__module__.startswith("sklearn.") and c is not Proxy)
         plain = plain_class(**self.get_params(deep=False))
         for name, value in vars(self).items():
-            if name not in (*self._own, "_skl_callbacks", "_stopped") and not hasattr(plain, name):
+            if name not in (*self._own, "_skl_callbacks", "_stopped", "_held") and not hasattr(plain, name):
                 setattr(plain, name, value)
         return plain
 
     def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool, look_now: bool = False, **rules: Any) -> Any:
         """X as rows that can be sent, or the handle; raises before anything is sent."""
-        return checked_rows(self, cluster, X, reset=reset, look_now=look_now, **{**self._rules, **rules})
+        held = self._held if self._held is not None and X is self._held.given else None
+        if held is not None and held.checked is not None and not reset:
+            return held.checked
+        rows = checked_rows(self, cluster, X, reset=reset, look_now=look_now, **{**self._rules, **rules})
+        if held is not None:
+            held.checked = rows
+        return rows
+
+    def _held_as(self, X: Any) -> Held | None:
+        """What has X on the engines, or will have, if this is what `_checked` returned inside of `_sent_once`."""
+        return self._held if self._held is not None and X is self._held.checked else None
+
+    @contextlib.contextmanager
+    def _sent_once(self, X: Any) -> Iterator[None]:
+        """Within it X is sent once, however many methods are called with it."""
+        self._held = None if isinstance(X, ShardedArray) else Held(X)
+        try:
+            yield
+        finally:
+            self._held = None
 
     @contextlib.contextmanager
     def _fitting(self, X: Any, sample_weight: np.ndarray | None = None) -> Iterator[None]:
@@ -136,14 +156,52 @@ class Proxy(CallbackSupportMixin):
             if fits:
                 self.report_ = call.report
             packing = Packing(
-                self, outgoing, call, X, sample_weight, y, self._rules if rules is None else {**self._rules, **rules}
+                self, outgoing, call, X, sample_weight, y, {**self._rules, **(rules or {})}, self._held_as(X)
             )
             place = {} if result is None else result.place(cluster, outgoing, X)
             try:
-                return call.send(task, packing, **place, **arguments)
+                answer = call.send(task, packing, **place, **arguments)
+                packing.done()
+                return answer
             except KeyboardInterrupt:
                 again = f"; nothing was fitted, type: {method}(X) again" if fits else ""
                 raise KeyboardInterrupt(f"{type(self).__name__}.{method} was interrupted{again}") from None
+
+    def _weights(self, sample_weight: Any, X: Any, **rules: Any) -> np.ndarray | None:
+        """Sample weights as the ranks take them."""
+        return checked_weights(sample_weight, X, **rules)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = "accept_sparse" in self._rules
+        tags.array_api_support = False
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the rows of an interrupted fit, which this process has."""
+        return {name: value for name, value in super().__getstate__().items() if name not in ("_stopped", "_held")}
+
+
+class TransformerProxy(Proxy):
+    """Base of estimators that make rows of rows."""
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """`fit`, then `transform` of the same rows, which are sent once.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        y : array-like, optional
+        **fit_params : Any
+            Of `fit`.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features_out)
+            A handle for a handle.
+        """
+        with self._sent_once(X):
+            return self.fit(X, y, **fit_params).transform(X)
 
     def _transformed(self, method: str, task: str, X: Any, n_columns: int, **arguments: Any) -> Any:
         """Rows made of the rows of X: a handle for a handle, otherwise an array.
@@ -168,17 +226,3 @@ class Proxy(CallbackSupportMixin):
         result = Result(n_columns, X.dtype, rows=True, columns=columns)
         self._ask(cluster, method, task, X, result=result, **arguments)
         return result.value
-
-    def _weights(self, sample_weight: Any, X: Any, **rules: Any) -> np.ndarray | None:
-        """Sample weights as the ranks take them."""
-        return checked_weights(sample_weight, X, **rules)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = "accept_sparse" in self._rules
-        tags.array_api_support = False
-        return tags
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the rows of an interrupted fit, which this process has."""
-        return {name: value for name, value in super().__getstate__().items() if name != "_stopped"}

@@ -10,12 +10,23 @@ from scipy import sparse
 from sklearn.utils import check_array
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length, validate_data
 
-from xpulab.data import Outgoing, ShardedArray, bounds_by_stored, bounds_of, looked_at_later, mapped, row_named
+from xpulab.data import (
+    Outgoing,
+    ShardedArray,
+    bounds_by_stored,
+    bounds_of,
+    looked_at_later,
+    mapped,
+    result_of_engines,
+    row_named,
+)
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.limits import Demand
 from xpulab.estimator.call import Call
+from xpulab.exceptions import HandleError
+from xpulab.sharing.memory import SharedBlock
 
-__all__ = ["Packing", "checked_rows", "checked_targets", "checked_weights", "validated"]
+__all__ = ["Held", "Packing", "checked_rows", "checked_targets", "checked_weights", "validated"]
 
 _FLOATS = [np.float64, np.float32]
 
@@ -188,6 +199,38 @@ def checked_targets(
     return y
 
 
+class Held:
+    """An array that several calls are about: checked once, sent once, and on the engines until this object dies.
+
+    Parameters
+    ----------
+    given : array-like
+        As the user passed it.
+
+    Attributes
+    ----------
+    checked : Any
+        As `checked_rows` returned it; None until then.
+    """
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+        self.checked: Any = None
+        self._handle: ShardedArray | None = None
+
+    def hold(self, cluster: XPUCluster, X: Any, bounds: list[int], blocks: list[SharedBlock]) -> dict[str, Any]:
+        """Asks the engines to keep the rows that are sent now; `blocks`, in which they may lie, live as long."""
+        self._handle = cluster.made_handle(X.shape, X.dtype, bounds, blocks=blocks)
+        return {"handle": self._handle.id, "about": self._handle.about()}
+
+    def source(self, cluster: XPUCluster) -> dict[str, Any] | None:
+        """Where the rows are; None if the engines do not have them (any more)."""
+        try:
+            return None if self._handle is None else self._handle.source(cluster)
+        except HandleError:
+            return None
+
+
 class Packing:
     """Rows and what is aligned with them on their way to the engines of a call's cluster, as often as needed.
 
@@ -202,6 +245,8 @@ class Packing:
     targets : numpy.ndarray of shape (n_samples,) or (n_samples, n_targets), or ShardedArray, optional
     rules : mapping, optional
         By which X was checked.
+    held : Held, optional
+        Has the rows stay on the engines for the next call.
 
     Attributes
     ----------
@@ -218,12 +263,15 @@ class Packing:
         weights: np.ndarray | None = None,
         targets: Any = None,
         rules: Mapping[str, Any] | None = None,
+        held: Held | None = None,
     ) -> None:
         self._estimator = estimator
         self._outgoing = outgoing
         self._call = call
         self._X = X
         self._where = mapped(X)  # once: a fit that goes on with new engines goes on with the same rows
+        self._held = held
+        self._blocks: list[SharedBlock] = []
         self._weights = weights
         self._targets = targets
         self._rules = dict(rules or {})
@@ -248,7 +296,22 @@ class Packing:
         if sparse.issparse(X):
             parts = [self._outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
             return {"csr": parts, "shape": X.shape, "bounds": self._bounds()}
-        return self._outgoing.send_rows(X, self._bounds(), lambda: validated(self._estimator, X, **self._rules))
+        held = self._held.source(self._call.cluster) if self._held is not None else None
+        if held is not None:
+            return held
+        result = result_of_engines(X)
+        if result is not None:
+            source = {**result, **allowed, "bounds": self._bounds()}
+        else:
+            source = self._outgoing.send_rows(X, self._bounds(), lambda: validated(self._estimator, X, **self._rules))
+        if self._held is None:
+            return source
+        return {**source, "hold": self._held.hold(self._call.cluster, X, self._bounds(), self._blocks)}
+
+    def done(self) -> None:
+        """The task has ended: what rows on the engines still lie in stays with them."""
+        if self._held is not None:
+            self._blocks += self._outgoing.keep()
 
     def _sent_targets(self) -> dict[str, Any]:
         y = self._targets
@@ -268,7 +331,8 @@ class Packing:
         X, stored = self._X, sparse.issparse(self._X)
         nbytes = X.data.nbytes + X.indices.nbytes + 8 * len(X.indptr) if stored else X.dtype.itemsize * np.prod(X.shape)
         aligned = [a for a in (self._weights, self._targets) if isinstance(a, np.ndarray)]
-        there, sent = isinstance(X, ShardedArray), self._where is None
+        held = self._held is not None and self._held.source(self._call.cluster) is not None
+        there, sent = held or isinstance(X, ShardedArray), self._where is None
         self._call.cluster.require_room(
             Demand(
                 what=f"X of {' × '.join(f'{n:,}' for n in X.shape)} {X.dtype}",

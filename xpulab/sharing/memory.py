@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike
 
 from xpulab.sharing import host_memory
 
-__all__ = ["BlockPool", "SharedBlock", "file_state", "restore"]
+__all__ = ["BlockPool", "SharedBlock", "file_state", "keep_reachable", "reachable", "restore"]
 
 
 class SharedBlock:
@@ -214,6 +214,37 @@ class BlockPool:
             self._blocks.clear()
 
 
+def keep_reachable(block: SharedBlock) -> None:
+    """Let engines find the block of a result by an array over it, see `reachable`, as long as such an array lives.
+
+    Of the results that live, only the latest few are found: each takes a descriptor of this process.
+    """
+    buffer = block._map
+    address = ctypes.addressof(buffer)
+    with _reachable_lock:
+        _reachable[address] = SharedBlock(os.dup(block._descriptor), block.nbytes, writable=False)
+        while len(_reachable) > _MOST_REACHABLE:
+            _reachable.pop(next(iter(_reachable))).close()
+    weakref.finalize(buffer, _not_reachable, address).atexit = False
+
+
+def reachable(array: np.ndarray[Any, Any]) -> tuple[str, int] | None:
+    """Path of the block that holds the memory of an array, and the array's offset in bytes; None if there is none."""
+    address = array.__array_interface__["data"][0]
+    with _reachable_lock:
+        for start, block in _reachable.items():
+            if start <= address and address + array.nbytes <= start + block.nbytes:
+                return block.path, address - start
+    return None
+
+
+def _not_reachable(address: int) -> None:
+    with _reachable_lock:
+        block = _reachable.pop(address, None)
+    if block is not None:
+        block.close()
+
+
 def restore(address: int, nbytes: int) -> None:
     """Ordinary memory, all zeros, in the place of what `SharedBlock.overlay` put there."""
     _map_at(address, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
@@ -248,6 +279,9 @@ def _map(descriptor: int, length: int, writable: bool) -> ctypes.Array[ctypes.c_
 
 _LEAST_KEPT = 1 << 20  # bytes of a block: the pages of smaller ones are soon filled
 _KEPT = 30.0  # seconds
+_MOST_REACHABLE = 8  # results
+_reachable: dict[int, SharedBlock] = {}  # address of a mapping -> its block, which maps nothing itself
+_reachable_lock = threading.RLock()  # again: the collector may end an array's life while it is held
 _LONGEST_CLAIM = 0.1  # seconds; what is done with a claim takes microseconds
 _MAP_FIXED = 0x10
 

@@ -1,0 +1,75 @@
+"""What several methods, or several steps of a pipeline, are called with, is sent to the engines once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.cluster
+
+import xpulab
+from xpulab.cluster import KMeans
+from xpulab.sharing.memory import SharedBlock
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes that this process writes into shared memory, one number a time."""
+    counted: list[int] = []
+    write = SharedBlock.write
+
+    def counting(block: SharedBlock, data: np.ndarray, offset: int) -> None:
+        counted.append(data.nbytes)
+        write(block, data, offset)
+
+    monkeypatch.setattr(SharedBlock, "write", counting)
+    return counted
+
+
+@pytest.mark.parametrize("n", [40, 60_000])
+@pytest.mark.parametrize("kind", [np.asarray, list])
+def test_fit_transform_sends_once(on_pair: xpulab.XPUCluster, written: list[int], n: int, kind: Any) -> None:
+    X = np.random.default_rng(0).normal(size=(n, 5))
+    distances = KMeans(3, random_state=0).fit_transform(kind(X) if n < 100 else X)
+    assert sum(written) == X.nbytes
+    expected = sklearn.cluster.KMeans(3, random_state=0).fit_transform(X)
+    np.testing.assert_allclose(distances, expected, rtol=1e-8)
+    assert on_pair.handles() == {}
+
+
+def test_a_result_is_read_where_it_lies(on_pair: xpulab.XPUCluster, written: list[int]) -> None:
+    X = np.random.default_rng(0).normal(size=(60_000, 5))
+    distances = KMeans(8, random_state=0, max_iter=5).fit_transform(X)
+    del written[:]
+    ours = KMeans(3, random_state=0).fit(distances)
+    part = KMeans(3, random_state=0).fit(distances[10_000:])
+    assert written == []
+    np.testing.assert_array_equal(ours.labels_, KMeans(3, random_state=0).fit(distances.copy()).labels_)
+    np.testing.assert_array_equal(part.labels_, KMeans(3, random_state=0).fit(distances[10_000:].copy()).labels_)
+
+
+def test_a_result_that_was_changed(on_pair: xpulab.XPUCluster) -> None:
+    X = np.random.default_rng(0).normal(size=(60_000, 5))
+    distances = KMeans(8, random_state=0, max_iter=5).fit_transform(X)
+    distances *= -2
+    ours = KMeans(3, random_state=0).fit(distances)
+    np.testing.assert_array_equal(ours.labels_, KMeans(3, random_state=0).fit(distances.copy()).labels_)
+    distances[41, 2] = np.nan
+    with pytest.raises(ValueError, match="row 41"):
+        ours.fit(distances)
+    assert on_pair.running
+
+
+def test_many_results_take_few_descriptors(on_pair: xpulab.XPUCluster) -> None:
+    import os
+
+    km = KMeans(8, random_state=0, max_iter=2).fit(np.random.default_rng(0).normal(size=(20_000, 5)))
+    X = np.random.default_rng(1).normal(size=(20_000, 5))
+    results = [km.transform(X) for _ in range(12)]
+    before = len(os.listdir("/proc/self/fd"))
+    results += [km.transform(X) for _ in range(12)]
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    np.testing.assert_array_equal(results[0], results[-1])
