@@ -1,0 +1,215 @@
+"""The estimators that make one or a few passes over the rows, against scikit-learn and scikit-learn-intelex.
+
+    python benchmarks/estimators.py                           # 1,000,000 x 50 and 200,000 x 300
+    python benchmarks/estimators.py --only PCA LinearRegression
+    python benchmarks/estimators.py --quick                   # a few seconds: does it work
+
+Each system is a process of its own, bound to the same cores; they take turns, estimator by estimator. xpulab is called
+with a NumPy array, and with rows that are on its engines. Beside the seconds stands the limit: the time that the cores
+need to read the rows once, and to do the multiply-adds of the textbook's algorithm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+SYSTEMS = ("xpulab", "xpulab, rows there", "scikit-learn", "scikit-learn-intelex")
+#: Name -> module, class, arguments, and multiply-adds for n rows of d features.
+CASES: dict[str, tuple[str, str, dict[str, Any], Callable[[int, int], float]]] = {
+    "StandardScaler": ("preprocessing", "StandardScaler", {}, lambda n, d: 2 * n * d),
+    "MinMaxScaler": ("preprocessing", "MinMaxScaler", {}, lambda n, d: 0),
+    "RobustScaler": ("preprocessing", "RobustScaler", {}, lambda n, d: 0),
+    "EmpiricalCovariance": ("covariance", "EmpiricalCovariance", {}, lambda n, d: n * d * d / 2),
+    "PCA(10)": ("decomposition", "PCA", {"n_components": 10}, lambda n, d: n * d * d / 2),
+    "PCA(10), full": ("decomposition", "PCA", {"n_components": 10, "svd_solver": "full"}, lambda n, d: n * d * d),
+    "TruncatedSVD(10)": (
+        "decomposition", "TruncatedSVD", {"n_components": 10, "random_state": 0}, lambda n, d: 12 * n * d * 20,
+    ),
+    "LinearRegression": ("linear_model", "LinearRegression", {}, lambda n, d: n * d * d / 2),
+    "Ridge": ("linear_model", "Ridge", {}, lambda n, d: n * d * d / 2),
+    "Lasso(0.1)": ("linear_model", "Lasso", {"alpha": 0.1}, lambda n, d: n * d * d / 2),
+}  # fmt: skip
+
+
+def rows_of(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """Correlated columns with different means, and a target that depends on some of them."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, d), dtype=np.float32)
+    X[:, 1:] += X[:, :-1] / 2
+    X += np.linspace(-3, 3, d, dtype=np.float32)
+    weights = np.where(np.arange(d) % 5 == 0, 1, 0).astype(np.float32)
+    return X, X @ weights + rng.standard_normal(n, dtype=np.float32)
+
+
+def work(system: str, folder: str) -> None:
+    """Serve one system: a name on standard input is fitted once, and the seconds go to standard output."""
+    warnings.simplefilter("ignore")
+    X, y = np.load(f"{folder}/X.npy"), np.load(f"{folder}/y.npy")
+    given: Any = X
+    home, close = "sklearn", lambda: None
+    if system == "scikit-learn-intelex":
+        from sklearnex import patch_sklearn
+
+        patch_sklearn(verbose=False)
+    elif system != "scikit-learn":
+        import xpulab
+
+        cluster = xpulab.XPUCluster(len(os.sched_getaffinity(0)), timeout=120).start()
+        home, close = "xpulab", cluster.stop
+        if system.endswith("there"):
+            given = cluster.scatter(X)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        module, name, arguments, _ = CASES[line.strip()]
+        estimator = getattr(importlib.import_module(f"{home}.{module}"), name)(**arguments)
+        target = y if module == "linear_model" else None
+        began = time.perf_counter()
+        estimator.fit(given, target)
+        print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
+    close()
+
+
+class Worker:
+    """The process of one system."""
+
+    def __init__(self, system: str, folder: str, cores: list[int]) -> None:
+        from kmeans import python_for
+
+        environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+        environment |= {f"{name}_NUM_THREADS": str(len(cores)) for name in ("OMP", "MKL", "OPENBLAS")}
+        python = python_for(system) if system == "scikit-learn-intelex" else sys.executable
+        self._process = subprocess.Popen(
+            [python, __file__, "--worker", system, folder],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )  # fmt: skip
+        self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        raise RuntimeError("it ended; its last words are above")
+
+    def fit(self, case: str) -> float:
+        """Seconds of one fit."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{case}\n")
+        self._process.stdin.flush()
+        return self._answer()["seconds"]
+
+    def close(self) -> None:
+        """End it, and what it started."""
+        self._process.communicate(timeout=60)
+
+
+def measure(n: int, d: int, names: list[str], cores: list[int], repeats: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each system for each estimator, in turns; the first fit of each does not count."""
+    seconds: dict[str, dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        X, y = rows_of(n, d)
+        np.save(f"{folder}/X.npy", X)
+        np.save(f"{folder}/y.npy", y)
+        del X, y
+        workers = {}
+        for system in SYSTEMS:
+            try:
+                workers[system] = Worker(system, folder, cores)
+            except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+                print(f"{system} is not here: {error}", file=sys.stderr)
+        try:
+            for case in names:
+                times: dict[str, list[float]] = {system: [] for system in workers}
+                for _ in range(repeats + 1):
+                    for system, worker in workers.items():
+                        times[system].append(worker.fit(case))
+                seconds[case] = {system: every[1:] for system, every in times.items()}
+        finally:
+            for worker in workers.values():
+                worker.close()
+    return seconds
+
+
+def limits(n: int, d: int, cores: list[int]) -> tuple[float, float]:
+    """Seconds to read the rows once on these cores, and GFLOP/s of float32 multiply-adds."""
+    from kmeans import limit
+
+    import xpulab
+
+    with xpulab.XPUCluster(len(cores), timeout=120) as cluster:
+        reading = max(cluster.run(_read, n * d // len(cores)))
+    return reading, limit(cores)["float32"]
+
+
+def _read(task: Any, size: int) -> float:
+    import time
+
+    import numpy as np
+
+    numbers = np.ones(size, np.float32)
+    best = np.inf
+    for _ in range(5):
+        task.comm.allgather(0)
+        began = time.perf_counter()
+        numbers.sum()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def table(n: int, d: int, seconds: dict[str, dict[str, list[float]]], reading: float, gflops: float) -> str:
+    """One line an estimator; at the end the geometric means of the ratios to the fastest peer."""
+    from xpulab.rendering import table_text
+
+    lines, ratios = [], []
+    for case, times in seconds.items():
+        medians = {system: float(np.median(every)) for system, every in times.items()}
+        peers = {system: value for system, value in medians.items() if not system.startswith("xpulab")}
+        fastest = min(peers, key=lambda system: peers[system])
+        bound = max(reading, 2 * CASES[case][3](n, d) / gflops / 1e9)
+        ours = [medians[system] for system in SYSTEMS[:2]]
+        ratios.append([peers[fastest] / value for value in ours])
+        shown = [f"{1e3 * medians[system]:.1f}" if system in medians else "" for system in SYSTEMS]
+        lines.append((case, *shown, f"{1e3 * bound:.1f}", fastest, *(f"{ratio:.1f}" for ratio in ratios[-1])))
+    means = np.exp(np.log(ratios).mean(axis=0))
+    lines.append(("geometric mean", "", "", "", "", "", "", *(f"{mean:.1f}" for mean in means)))
+    head = ("ms", *SYSTEMS, "limit", "fastest peer", "x, NumPy in", "x, rows there")
+    return f"{n:,} x {d} float32\n{table_text(head, lines, 'lrrrrrlrr', indent='')}"
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=list(CASES), help="estimators, by the beginning of their names")
+    parser.add_argument("--quick", action="store_true", help="few rows, once")
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        work(*arguments.worker)
+        return
+    cores = sorted(os.sched_getaffinity(0))[: arguments.cores]
+    names = [case for case in CASES if any(case.startswith(word) for word in arguments.only)]
+    shapes = [(2_000, 20)] if arguments.quick else [(1_000_000, 50), (200_000, 300)]
+    for n, d in shapes:
+        seconds = measure(n, d, names, cores, 1 if arguments.quick else arguments.repeats)
+        print(table(n, d, seconds, *limits(n, d, cores)), "\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
