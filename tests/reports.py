@@ -42,7 +42,7 @@ def report(engines: int = 2, runs: int = 1, iterations: int = 3, **changes: Any)
         "n_init": runs,
         "engines": [engine(rank, kernel=1.0 + rank) for rank in range(engines)],
         "iterations": [
-            Iteration(number, 1000.0 / number - run, 0.5**number, 0.1, run)
+            Iteration(number, {"inertia": 1000.0 / number - run, "center_shift": 0.5**number}, 0.1, run)
             for run in range(1, runs + 1)
             for number in range(1, iterations + 1)
         ],

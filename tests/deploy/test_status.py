@@ -80,9 +80,9 @@ def test_html_holds_the_same() -> None:
 
 def test_a_fit_says_where_it_is() -> None:
     (engine, _) = status()["engines"]
-    places = ((1, 0, None), (1, 12, 1234.5678), (3, 4, None))
+    places: tuple[tuple[int, int, dict[str, float]], ...] = ((1, 0, {}), (1, 12, {"inertia": 1234.5678}), (3, 4, {}))
     states = [
-        {**engine, "state": "KMeans.fit", "run": run, "iteration": i, "inertia": inertia} for run, i, inertia in places
+        {**engine, "state": "KMeans.fit", "run": run, "iteration": i, "metrics": metrics} for run, i, metrics in places
     ]
     for words in ("▶ KMeans.fit ", "▶ KMeans.fit, iteration 12, inertia 1234.57 ", "▶ KMeans.fit, run 3, iteration 4 "):
         assert words in status_text(status(engines=states))

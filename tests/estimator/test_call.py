@@ -44,10 +44,14 @@ class Recorded:
                 self.board.ranks[field] = value
             watch(self.board.ranks, FIT["task"])
         history = [(1, number, 100.0 / number, 0.5, 0.25 * number) for number in range(1, 11)]
+        iterations = {"history": history, "metrics": ("inertia", "center_shift")}
         replies = [
             {
                 "status": "ok",
-                "result": {"rows": 50, **({"history": history} if rank == 0 else {})},
+                "result": {
+                    "rows": 50,
+                    **({"history": history, "metrics": ("inertia", "center_shift")} if rank == 0 else {}),
+                },
                 "engine": {},
                 "seconds": dict.fromkeys(("transfer", "compile", "kernel", "communicate", "wait"), 0.5),
                 "total": 3.0,
@@ -69,7 +73,7 @@ class Nothing:
 def followed(script: list[dict[str, Any]]) -> tuple[FitReport, list[dict[str, Any]]]:
     """The report at the end, and as it was after each look at the board."""
     stages: list[dict[str, Any]] = []
-    call = Call(KMeans(3), "fit", np.zeros((100, 2), np.float32), Recorded(script), n_init=2)  # type: ignore[arg-type]
+    call = Call(KMeans(3), "fit", np.zeros((100, 2), np.float32), Recorded(script), runs=2)  # type: ignore[arg-type]
     with call:
         call._handle.update = lambda report=None: stages.append(call.report.to_dict())  # type: ignore[method-assign]
         call.send("KMeans.fit", Nothing())
@@ -94,7 +98,7 @@ def test_who_is_not_heard_of_is_said_with_what_will_happen(monkeypatch: pytest.M
     assert "After 30 s" in said({0: 7}, True)
 
 
-FIT = {"name": b"KMeans.fit", "task": 5, "run": 1, "inertia": 9.0, "center_shift": 0.1, "rows": 50, "total": 2.0}
+FIT = {"name": b"KMeans.fit", "task": 5, "run": 1, "metrics": (9.0, 0.1, 0, 0), "rows": 50, "total": 2.0}
 
 
 def test_what_an_earlier_task_left_on_the_board_is_not_shown() -> None:
@@ -175,7 +179,7 @@ def test_a_real_fit_is_shown_while_it_runs(
         assert numbers == sorted(numbers)
         assert numbers[0] < km.n_iter_
         last = running[-1]
-        assert np.isfinite(last["iterations"][-1]["inertia"])
+        assert np.isfinite(last["iterations"][-1]["metrics"]["inertia"])
         assert all(engine["seconds"]["kernel"] > 0 for engine in last["engines"])
         assert [engine["rows"] for engine in last["engines"]] == [100_000, 100_000]
         assert 0 < last["iterations"][-1]["seconds"] < km.report_.seconds

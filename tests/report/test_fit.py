@@ -73,17 +73,22 @@ def test_one_engine_alone_is_not_called_slow() -> None:
 
 
 def test_inertia_is_that_of_the_run_that_is_kept() -> None:
-    runs = [Iteration(1, 9.0, init=1), Iteration(2, 3.0, init=1), Iteration(1, 2.0, init=2), Iteration(2, 5.0, init=2)]
-    assert report(iterations=0, n_init=2).inertia is None
+    runs = [
+        Iteration(1, {"inertia": 9.0}, init=1),
+        Iteration(2, {"inertia": 3.0}, init=1),
+        Iteration(1, {"inertia": 2.0}, init=2),
+        Iteration(2, {"inertia": 5.0}, init=2),
+    ]
+    assert report(iterations=0, n_init=2).objective is None
     kept = report(n_init=2)
     kept.iterations = runs
-    assert kept.inertia == 3.0
+    assert kept.objective == ("inertia", 3.0)
 
 
 def test_the_time_left_assumes_that_no_run_converges_early() -> None:
     running = report(runs=2, iterations=0, parameters={"max_iter": 10}, status="running")
     assert (running.fraction, running.remaining) == (0.0, None)
-    running.iterations = [Iteration(5, 1.0, seconds=0.5, init=1)]
+    running.iterations = [Iteration(5, {"inertia": 1.0}, seconds=0.5, init=1)]
     assert running.fraction == 0.25
     assert running.remaining == 8.0  # 15 iterations of half a second, rounded up
 
@@ -162,7 +167,7 @@ def test_a_report_that_has_only_begun_has_every_form() -> None:
 def test_the_line_of_a_running_call_says_where_it_stands() -> None:
     line = report(runs=2, status="running").line()
     assert "KMeans.fit" in line
-    assert "run 2/2  iteration 3/300  inertia 331.333  at most 30 s left  shift 0.125" in line
+    assert "run 2/2  iteration 3/300  inertia 331.333  at most 30 s left  center shift 0.125" in line
     assert "\n" not in report(status="running", message="a\nb").line()
 
 
@@ -200,7 +205,7 @@ def test_plot_draws_the_inertia_of_each_run_and_the_phases_of_each_engine() -> N
     figure = drawn.plot()
     curve, bars = figure.axes
     assert [list(line.get_ydata()) for line in curve.lines] == [
-        [i.inertia for i in drawn.iterations if i.init == run] for run in (1, 2)
+        [i.metrics["inertia"] for i in drawn.iterations if i.init == run] for run in (1, 2)
     ]
     kernel = next(group for group in bars.containers if group.get_label() == "kernel")
     assert [bar.get_width() for bar in kernel] == [1.0, 2.0, 3.0]

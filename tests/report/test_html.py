@@ -60,14 +60,18 @@ def test_pictures_are_hidden_from_screen_readers_or_described() -> None:
     assert (inertia["role"], shift["role"]) == ("img", "img")
     assert inertia["aria-label"] == "Inertia by iteration: from 999 to 199 in 5 iterations"
     assert shift["aria-label"] == (
-        "Centre shift by iteration, on a logarithmic scale: from 0.5 to 0.0312 in 5 iterations"
+        "Center shift by iteration, on a logarithmic scale: from 0.5 to 0.0312 in 5 iterations"
     )
 
 
 def test_the_curve_spans_its_frame_and_the_best_run_stands_out() -> None:
     drawn = report(runs=1, iterations=0, n_init=2)
-    drawn.iterations = [Iteration(1, 10.0, init=1), Iteration(2, 8.0, init=1), Iteration(1, 9.0, init=2)]
-    drawn.iterations += [Iteration(3, 0.0, init=2)]
+    drawn.iterations = [
+        Iteration(1, {"inertia": 10.0}, init=1),
+        Iteration(2, {"inertia": 8.0}, init=1),
+        Iteration(1, {"inertia": 9.0}, init=2),
+    ]
+    drawn.iterations += [Iteration(3, {"inertia": 0.0}, init=2)]
     lines = Document(fit_html(drawn)).attributes("polyline")
     assert [(a["class"], a["points"]) for a in lines] == [
         ("xpu-run", "0.00,0.00 50.00,20.00"),
@@ -86,7 +90,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
 def test_a_constant_inertia_is_a_curve_too() -> None:
     drawn = report()
     for iteration in drawn.iterations:
-        iteration.inertia = 0.0
+        iteration.metrics["inertia"] = 0.0
     assert "polyline" in fit_html(drawn)
 
 

@@ -155,7 +155,7 @@ def test_a_saved_notebook_holds_the_final_report(tmp_path: Any) -> None:
         "widgets.install(get_ipython())\n"
         "with progress.open(FitReport('KMeans', 'fit', {'max_iter': 300}, 10, 2, 'float32')) as handle:\n"
         "    for number in range(1, 9):\n"
-        "        handle.report.iterations.append(Iteration(number, 1 / number, seconds=0.1))\n"
+        "        handle.report.iterations.append(Iteration(number, {'inertia': 1 / number}, seconds=0.1))\n"
         "        handle.update()\n"
         "        time.sleep(0.1)"
     )

@@ -12,6 +12,7 @@ import psutil
 from xpulab.deploy.status_view import status_html, status_text
 from xpulab.rendering import Displayed, Html
 from xpulab.sharing import host_memory
+from xpulab.sharing.board import metrics_of
 
 __all__ = ["ClusterStatus", "Controlled", "EngineStatus", "engine_statuses"]
 
@@ -42,8 +43,8 @@ class EngineStatus:
         engines use is subtracted, because the driver does not report other processes.
     run, iteration : int
         Current run and iteration of a fit, counted from 1; 0 if no fit is iterating.
-    inertia : float or None
-        Inertia after that iteration.
+    metrics : dict of str to float
+        What the algorithm measured in that iteration, the inertia of k-means for one.
     """
 
     rank: int
@@ -62,7 +63,7 @@ class EngineStatus:
     device_free: int | None = None
     run: int = 0
     iteration: int = 0
-    inertia: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 def engine_statuses(facts: list[dict[str, Any]], ranks: Any, silent: float) -> tuple[EngineStatus, ...]:
@@ -108,7 +109,7 @@ def _engine_status(fact: dict[str, Any], record: Any, silent: float, free: int, 
         device_free=free if device["device_type"] == "cpu" else max(0, device["memory"] - held),
         run=int(record["run"]) if busy else 0,
         iteration=int(record["iteration"]) if busy else 0,
-        inertia=float(record["inertia"]) if busy and record["iteration"] else None,
+        metrics=metrics_of(record) if busy and record["iteration"] else {},
     )
 
 

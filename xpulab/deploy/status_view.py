@@ -21,7 +21,7 @@ def status_html(status: Mapping[str, Any]) -> Html:
         ``state``, ``n``, ``id``, ``lives`` (how long), ``seconds_to_start``, ``warnings`` (texts) and ``engines``, a
         list of mappings with ``rank, host, pid, device, selector, cores`` (numbers), ``memory_used, memory_free``
         (bytes, of the host), ``device_bytes, device_free`` (bytes, of the device), ``state, run, iteration,
-        inertia, heartbeat_age_s`` (seconds) and ``tile`` (text); and ``tile_files``, paths. A value that is missing or
+        metrics, heartbeat_age_s`` (seconds) and ``tile`` (text); and ``tile_files``, paths. A value that is missing or
         None is shown as a dash; a column that no engine has is left out.
     """
     header, rows, align = _engines_table(status.get("engines") or ())
@@ -112,8 +112,8 @@ def _health(engine: Mapping[str, Any]) -> str:
     mark = {"lost": "✕", "silent": "✕", "ended": "○", "starting": "…", "idle": "●"}.get(state, "▶")
     run, iteration = engine.get("run") or 0, engine.get("iteration") or 0
     where = (f", run {run}" if run > 1 else "") + (f", iteration {iteration}" if iteration else "")
-    inertia = engine.get("inertia")
-    return f"{mark} {state}{where}" + (f", inertia {inertia:.6g}" if inertia is not None else "")
+    first = "".join(f", {name} {value:.6g}" for name, value in list((engine.get("metrics") or {}).items())[:1])
+    return f"{mark} {state}{where}" + first
 
 
 def _used(used: float | None, free: float | None) -> str:

@@ -30,17 +30,32 @@ _HEARTBEAT = 0.5  # seconds
 _IDLE = 1.0  # seconds without a task, after which there is time for something else
 
 #: Of a task's result what its report shows; the rest may be large.
-FIGURES = ("rows", "tile", "tuning", "history")
+FIGURES = ("rows", "tile", "tuning", "history", "metrics")
+
+_Function = Callable[..., dict[str, Any]]
 
 #: Name -> the function that runs on every rank. Filled by the decorator `task`.
-TASKS: dict[str, Callable[..., dict[str, Any]]] = {}
+TASKS: dict[str, _Function] = {}
 
 
-def task(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
-    """Register a function `(Task, **payload) -> dict` under the name by which the notebook asks for it."""
+#: Name -> the numbers that it shows of each iteration, the first being what it minimises or maximises.
+METRIC_NAMES: dict[str, tuple[str, ...]] = {}
 
-    def register(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+
+def task(name: str, metrics: tuple[str, ...] = ()) -> Callable[[_Function], _Function]:
+    """Register a function `(Task, **payload) -> dict` under the name by which the notebook asks for it.
+
+    Parameters
+    ----------
+    name : str
+    metrics : tuple of str
+        Names of the numbers that its iterations show; the first is what it minimises. A result with ``history`` has
+        them in each entry, after run and iteration and before the seconds.
+    """
+
+    def register(function: _Function) -> _Function:
         TASKS[name] = function
+        METRIC_NAMES[name] = metrics
         return function
 
     return register
@@ -173,6 +188,8 @@ class Engine:
             current.raised()
             answer.update(status="error", error=_described(error))
         current.close()
+        if "history" in answer["result"]:
+            answer["result"]["metrics"] = METRIC_NAMES[name]
         self._stale = self.board.failed(number)
         answer["seconds"] = current.seconds()
         answer["total"] = time.perf_counter() - current.started
@@ -229,7 +246,8 @@ class Task:
         record = engine.record
         record["seconds"] = record["total"] = 0
         record["iteration"] = record["run"] = record["lengths"] = 0
-        record["inertia"] = record["center_shift"] = np.nan
+        record["metrics"] = np.nan
+        record["metric_names"] = ",".join(METRIC_NAMES.get(name, ())).encode()
         record["name"] = name.encode()
         record["client"] = client
         record["task"] = number
@@ -273,6 +291,8 @@ class Task:
     def show(self, **fields: Any) -> None:
         """Write this rank's progress on the board; see `xpulab.sharing.board` for the fields."""
         record = self.engine.record
+        metrics = fields.pop("metrics", ())
+        record["metrics"][: len(metrics)] = metrics
         for field, value in fields.items():
             record[field] = value
         record["seconds"] = list(self.seconds().values())

@@ -22,7 +22,7 @@ from xpulab.exceptions import EngineLostError
 from xpulab.rendering import format_seconds
 from xpulab.report import progress
 from xpulab.report.fit import EngineReport, FitReport, Iteration, Status
-from xpulab.sharing.board import PHASES, RUNS, awaited
+from xpulab.sharing.board import PHASES, RUNS, awaited, metrics_of
 from xpulab.sharing.checkpoint import Checkpoint
 
 __all__ = ["Call", "Functions", "Packing", "last_report"]
@@ -69,7 +69,7 @@ class Call:
     X : array-like or ShardedArray
         Only its shape and dtype are read.
     cluster : XPUCluster
-    n_init : int
+    runs : int
         Runs from different starts.
     reached : callable, optional
         Called with run and iteration, both from 1, when they are seen to have ended.
@@ -85,7 +85,7 @@ class Call:
         method: str,
         X: Any,
         cluster: XPUCluster,
-        n_init: int = 1,
+        runs: int = 1,
         reached: Callable[[int, int], None] = lambda run, iteration: None,
     ) -> None:
         self.cluster = cluster
@@ -99,7 +99,7 @@ class Call:
             n_samples=X.shape[0],
             n_features=X.shape[1] if X.ndim == 2 else 1,
             dtype=str(X.dtype),
-            n_init=n_init,
+            n_init=runs,
             versions=_versions(cluster),
             notes=list(cluster.plan().warnings),
             engines=_engine_reports(cluster),
@@ -199,8 +199,7 @@ class Call:
     def _follow_iteration(self, record: Any) -> None:
         now = Iteration(
             number=int(record["iteration"]),
-            inertia=float(record["inertia"]),
-            center_shift=float(record["center_shift"]),
+            metrics=metrics_of(record),
             init=int(record["run"]),
         )
         seen = self.report.iterations
@@ -261,10 +260,11 @@ def _fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
         report.notes.append(f"the engines first tried {tried} tiles, in {format_seconds(took)}")
     history = answer.results[0].get("history")
     if history:
+        names = answer.results[0]["metrics"]
         times = np.diff([0.0, *(elapsed for *_, elapsed in history)])
         report.iterations = kept + [
-            Iteration(iteration, inertia, shift, float(took), run)
-            for (run, iteration, inertia, shift, _), took in zip(history, times, strict=True)
+            Iteration(iteration, dict(zip(names, metrics, strict=True)), float(took), run)
+            for (run, iteration, *metrics, _), took in zip(history, times, strict=True)
         ]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from xpulab.rendering import format_seconds, plain, shorten
 from xpulab.report.record import FitRecord
-from xpulab.report.text import time_unit
+from xpulab.report.text import time_unit, worded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,11 +28,11 @@ COLOURS: dict[str, tuple[str, str]] = {
 
 
 def draw(report: FitRecord, axes: tuple[Axes, Axes] | None = None) -> Figure:
-    """Inertia against iteration, and the seconds of each engine by phase, in a new figure or on a pair of axes."""
+    """The first metric by iteration, and the seconds of each engine by phase, in a new figure or on a pair of axes."""
     if axes is None:
         axes = _new_axes(len(report.engines))
     curve, bars = axes
-    _draw_inertia(report, curve)
+    _draw_objective(report, curve)
     _draw_engines(report, bars)
     figure = bars.figure.get_figure(root=True)
     assert figure is not None
@@ -51,17 +51,18 @@ def _new_axes(engines: int) -> tuple[Axes, Axes]:
     return curve, bars
 
 
-def _draw_inertia(report: FitRecord, axes: Axes) -> None:
+def _draw_objective(report: FitRecord, axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
+    name = report.objective[0] if report.objective is not None else ""
     for run in range(1, report.runs + 1):
-        points = [(i.number, i.inertia) for i in report.iterations if i.init == run and i.inertia is not None]
+        points = [(i.number, i.metrics[name]) for i in report.iterations if i.init == run and name in i.metrics]
         if points:
             numbers, values = zip(*points, strict=True)
             axes.plot(numbers, values, marker="." if len(points) < 40 else "", label=f"run {run}")
     if 1 < report.runs <= 10:
         axes.legend()
-    axes.set(xlabel="iteration", ylabel="inertia", title=f"{plain(report.title)}, {report.status}")
+    axes.set(xlabel="iteration", ylabel=worded(name), title=f"{plain(report.title)}, {report.status}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
 

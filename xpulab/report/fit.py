@@ -58,7 +58,7 @@ class FitReport(FitRecord, Displayed):
         return page
 
     def plot(self, axes: tuple[Axes, Axes] | None = None) -> Figure:
-        """Two panels: inertia against iteration, and the seconds of each engine by phase.
+        """Two panels: the first metric against iteration, and the seconds of each engine by phase.
 
         Parameters
         ----------

@@ -22,7 +22,7 @@ from xpulab.rendering import (
 )
 from xpulab.report.figure import COLOURS
 from xpulab.report.record import EngineReport, FitRecord, Pair, TaskRecord
-from xpulab.report.text import comparison_table, time_unit
+from xpulab.report.text import comparison_table, time_unit, worded
 
 __all__ = ["comparison_html", "fit_html", "page_html", "task_html"]
 
@@ -165,9 +165,9 @@ def _facts(report: FitRecord) -> str:
         if report.runs > 1:
             facts["run"] = f"{last.init} of {report.runs}"
         facts["iteration"] = f"{last.number} of at most {most}" if most else f"{last.number}"
-        facts["inertia"] = format_number(report.inertia)
-        if last.center_shift is not None:
-            facts["centre shift"] = format_number(last.center_shift, 3)
+        if report.objective is not None:
+            facts[worded(report.objective[0])] = format_number(report.objective[1])
+        facts |= {worded(name): format_number(value, 3) for name, value in list(last.metrics.items())[1:]}
     if report.status == "running" and report.remaining is not None:
         facts["time left"] = f"at most {format_seconds(report.remaining)}"
     if report.slowest is not None and report.imbalance is not None:
@@ -216,19 +216,24 @@ def _bar(engine: EngineReport, longest: float) -> Html:
 
 
 def _curves(report: FitRecord) -> str:
-    """Inertia and centre shift against iteration, of each run.
+    """Each metric against iteration, of each run; all but the first on logarithmic scales.
 
     The labels are HTML beside the SVG: they keep their size when it is stretched.
     """
     seen = tuple(report.iterations)  # it grows while it is drawn
-    inertias = [(i.init, i.number, i.inertia) for i in seen if i.inertia is not None]
-    # The shift falls by orders of magnitude; 0, at the end of some fits, is not on a logarithmic scale.
-    shifts = [(i.init, i.number, math.log10(i.center_shift)) for i in seen if i.center_shift]
-    last = {i.init: i.inertia for i in seen if i.inertia is not None}
+    names = list(dict.fromkeys(name for iteration in seen for name in iteration.metrics))
+    if not names:
+        return ""
+    last = {i.init: i.metrics[names[0]] for i in seen if names[0] in i.metrics}
     best = min(last, key=last.__getitem__, default=0)
-    curves = _curve("Inertia by iteration", inertias, best, lambda v, digits: format_number(v, digits)) + _curve(
-        "Centre shift by iteration, on a logarithmic scale", shifts, best, lambda v, _: format_number(10**v, 3)
-    )
+    found = [(i.init, i.number, i.metrics[names[0]]) for i in seen if names[0] in i.metrics]
+    title = f"{worded(names[0]).capitalize()} by iteration"
+    curves = _curve(title, found, best, lambda v, digits: format_number(v, digits))
+    for name in names[1:]:
+        # It falls by orders of magnitude; 0, at the end of some fits, is not on a logarithmic scale.
+        logarithms = [(i.init, i.number, math.log10(i.metrics[name])) for i in seen if i.metrics.get(name, 0) > 0]
+        title = f"{worded(name).capitalize()} by iteration, on a logarithmic scale"
+        curves += _curve(title, logarithms, best, lambda v, _: format_number(10**v, 3))
     return f'<div class="xpu-curves">{curves}</div>' if curves else ""
 
 

@@ -98,10 +98,9 @@ class Iteration:
     ----------
     number : int
         Which iteration, from 1 on.
-    inertia : float, optional
-        The sum of squared distances that it found.
-    center_shift : float, optional
-        How far the centres moved, as the estimator's tolerance measures it.
+    metrics : dict of str to float
+        What the algorithm measured, under the names of scikit-learn; the first is what it minimises. k-means has
+        ``inertia`` and ``center_shift``.
     seconds : float
         Its wall time.
     init : int
@@ -109,8 +108,7 @@ class Iteration:
     """
 
     number: int
-    inertia: float | None = None
-    center_shift: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     init: int = 1
 
@@ -232,10 +230,10 @@ class FitRecord(Timed):
         return f"{self.estimator}.{self.method}"
 
     @property
-    def inertia(self) -> float | None:
-        """The lowest last inertia of any run: the one that the estimator keeps."""
-        last = {i.init: i.inertia for i in self.iterations if i.inertia is not None}
-        return min(last.values(), default=None)
+    def objective(self) -> tuple[str, float] | None:
+        """Name and value of the first metric: the lowest last one of any run, which the estimator keeps."""
+        last = {i.init: next(iter(i.metrics.items())) for i in self.iterations if i.metrics}
+        return min(last.values(), key=lambda item: item[1], default=None)
 
     @property
     def slowest(self) -> EngineReport | None:

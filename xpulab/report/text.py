@@ -22,9 +22,12 @@ def fit_line(report: FitRecord) -> str:
         most = report.parameters.get("max_iter")
         parts += [f"run {last.init}/{report.runs}"] if report.runs > 1 else []
         parts += [f"iteration {last.number}" + (f"/{most}" if most else "")]
-        parts += [f"inertia {format_number(last.inertia)}"] if last.inertia is not None else []
+        shown = [f"{worded(name)} {format_number(value, 3)}" for name, value in last.metrics.items()]
+        first = next(iter(last.metrics.items()), None)
+        shown[:1] = [f"{worded(first[0])} {format_number(first[1])}"] if first is not None else []
+        parts += shown[:1]
         parts += [f"at most {format_seconds(report.remaining)} left"] if report.remaining is not None else []
-        parts += [f"shift {format_number(last.center_shift, 3)}"] if last.center_shift is not None else []
+        parts += shown[1:]
     return "  ".join(plain(part) for part in parts if part)
 
 
@@ -35,7 +38,7 @@ def fit_text(report: FitRecord) -> str:
     if report.iterations:
         last = report.iterations[-1]
         runs = f" of run {last.init} of {report.runs}" if report.runs > 1 else ""
-        lines += [f"  iteration {last.number}{runs}, inertia {format_number(report.inertia)}"]
+        lines += [f"  iteration {last.number}{runs}" + _objective(report, ", {} {}")]
     if report.engines:
         unit, factor = time_unit(report.engines)
         header = ["engine", "device", "host", "rows", *report.engines[0].phases, f"total ({unit})"]
@@ -55,6 +58,18 @@ def fit_text(report: FitRecord) -> str:
     lines += [f"  tile: {plain(report.tiles)}"] if report.tiles else []
     lines += [f"  note: {plain(note)}" for note in report.notes]
     return "\n".join(lines)
+
+
+def worded(name: str) -> str:
+    """The name of a metric for people: ``"center shift"``."""
+    return name.replace("_", " ")
+
+
+def _objective(report: FitRecord, form: str) -> str:
+    if report.objective is None:
+        return ""
+    name, value = report.objective
+    return form.format(worded(name), format_number(value))
 
 
 def time_unit(engines: Iterable[EngineReport]) -> tuple[str, float]:
@@ -78,7 +93,7 @@ def comparison_table(first: FitRecord, second: FitRecord) -> tuple[list[str], li
         ["status", *(report.status for report in reports), ""],
         ["devices", *(", ".join(dict.fromkeys(e.device for e in report.engines)) for report in reports), ""],
         ["iterations", *(format_count(len(report.iterations)) for report in reports), ""],
-        ["inertia", *(format_number(report.inertia) for report in reports), ""],
+        *_objectives(reports),
         _times("wall time", first.elapsed, second.elapsed),
     ]
     if first.engines and second.engines:
@@ -94,3 +109,12 @@ def _times(name: str, first: float, second: float) -> list[str]:
 
 def _mean_phases(engines: list[EngineReport]) -> dict[str, float]:
     return {phase: sum(engine.phases[phase] for engine in engines) / len(engines) for phase in engines[0].phases}
+
+
+def _objectives(reports: Iterable[FitRecord]) -> list[list[str]]:
+    """A row of the metric that both minimise; none if they differ, or have none."""
+    found = [report.objective for report in reports]
+    names = {objective[0] for objective in found if objective is not None}
+    if len(names) != 1:
+        return []
+    return [[worded(names.pop()), *("" if each is None else format_number(each[1]) for each in found), ""]]

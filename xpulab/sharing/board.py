@@ -16,13 +16,14 @@ import numpy as np
 
 from xpulab.sharing.memory import SharedBlock
 
-__all__ = ["PHASES", "RUNS", "Board", "awaited", "new_task_number"]
+__all__ = ["METRICS", "PHASES", "RUNS", "Board", "awaited", "metrics_of", "new_task_number"]
 
 #: What the seconds of a task are split into; `wait` is for the other ranks, `communicate` what reductions then take.
 PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
 
 #: Runs whose lengths stand on the board: the latest ones, each at its number modulo this.
 RUNS = 64
+METRICS = 4  # numbers that a task may show of an iteration
 _CANCELLED = 64  # stop requests that can stand at once; a task looks only for its own number
 _NOTHING = bytes(8 * _CANCELLED)  # when there is none
 
@@ -39,8 +40,8 @@ _RANK = np.dtype(
         ("run", "i8"),  # of n_init, from 1 on
         ("iteration", "i8"),  # of the run, from 1 on
         ("lengths", "i8", (RUNS,)),  # iterations of the latest runs
-        ("inertia", "f8"),
-        ("center_shift", "f8"),
+        ("metrics", "f8", (METRICS,)),  # of the iteration, under the names that follow
+        ("metric_names", "S64"),  # as the task registered them, with commas between
         ("seconds", "f8", (len(PHASES),)),
         ("tile", "S96"),  # the one last used, and how many classes of sizes are tuned
         ("total", "f8"),  # seconds since the task arrived
@@ -53,6 +54,12 @@ _HEAD = np.dtype([("size", "i8"), ("cancelled", "u8", (_CANCELLED,))], align=Tru
 def new_task_number() -> int:
     """A number for a task that no other client of the cluster will choose."""
     return int.from_bytes(os.urandom(7), "little") + 1
+
+
+def metrics_of(record: Any) -> dict[str, float]:
+    """The metrics of a rank's iteration, by name."""
+    names = [name for name in record["metric_names"].decode().split(",") if name]
+    return dict(zip(names, map(float, record["metrics"]), strict=False))
 
 
 def awaited(ranks: Any, number: int) -> str:
@@ -70,8 +77,9 @@ def awaited(ranks: Any, number: int) -> str:
         return ""
     other = busy[0]
     client = "another thread" if other["client"] == os.getpid() else f"process {other['client']}"
+    first = "".join(f", {name} {value:.6g}" for name, value in list(metrics_of(other).items())[:1])
     run = f"run {other['run']}, " if other["run"] > 1 else ""
-    where = f" ({run}iteration {other['iteration']}, inertia {other['inertia']:.6g})" if other["iteration"] else ""
+    where = f" ({run}iteration {other['iteration']}{first})" if other["iteration"] else ""
     return f"{other['name'].decode()} of {client}{where}"
 
 

@@ -153,7 +153,7 @@ class Problem:
         self._lengths[(run - 1) % RUNS] = iteration
         if iteration == 1 or now - self._shown > _SHOWN:
             self._shown = now
-            self.task.show(run=run, iteration=iteration, inertia=inertia, center_shift=center_shift)
+            self.task.show(run=run, iteration=iteration, metrics=(inertia, center_shift))
 
 
 def fit(
@@ -458,7 +458,7 @@ def _candidates(problem: Problem, state: Any, targets: np.ndarray, offsets: np.n
 _starts = {"k-means++": _plusplus_start, "random": _random_start}
 
 
-@task("KMeans.fit")
+@task("KMeans.fit", metrics=("inertia", "center_shift"))
 def _kmeans_fit(
     task: Task,
     source: dict[str, Any],
