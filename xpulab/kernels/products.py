@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.kernels.device import Array
 from xpulab.kernels.language import Kernel, PrivateArray, fma, index, kernel
 from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import BLOCK, Rows
@@ -35,7 +36,7 @@ def _lanes(dtype: np.dtype[Any]) -> int:
 
 @cache
 def _products_kernel(dtype: np.dtype[Any], two: bool) -> Kernel:
-    """`two`: whether the sides differ, by their rows or by weights; a side that is staged once is read once."""
+    """`two`: whether the sides differ; otherwise they are staged once, and the weights count on both."""
     number = dtype.type
     zero = number(0)
     lanes = _lanes(dtype)
@@ -118,7 +119,7 @@ def gram(rows: Rows, shift: npt.NDArray[Any] | None = None) -> npt.NDArray[np.fl
     Parameters
     ----------
     rows : Rows
-        ``w`` are their weights, or all ones.
+        ``w`` are their weights, none of them negative, or all ones.
     shift : numpy.ndarray of shape (n_features,) or None
         Brought to the dtype of the rows; the mean, for precision.
 
@@ -128,7 +129,10 @@ def gram(rows: Rows, shift: npt.NDArray[Any] | None = None) -> npt.NDArray[np.fl
         Symmetric.
     """
     middle = rows.shift_or_zero(shift)
-    upper = np.triu(_products(rows, rows, middle, middle, rows.sample_weight is not None, True))
+    weights = rows.sample_weight
+    if weights is not None:  # half of them on each side, so that both sides are one
+        weights = rows.device.array(np.sqrt(rows.device.fetch(weights, copied=False)))
+    upper = np.triu(_products(rows, None, middle, middle, weights))
     return upper + np.triu(upper, 1).T
 
 
@@ -162,19 +166,22 @@ def cross(
         raise ValueError(
             f"{others.n_samples} other rows of {others.dtype} were given, {rows.n_samples} of {rows.dtype} expected"
         )
-    return _products(rows, others, rows.shift_or_zero(shift), others.shift_or_zero(other_shift), True, False)
+    return _products(rows, others, rows.shift_or_zero(shift), others.shift_or_zero(other_shift), rows.sample_weight)
 
 
 def _products(
-    rows: Rows, others: Rows, shift: npt.NDArray[Any], other_shift: npt.NDArray[Any], two: bool, symmetric: bool
+    rows: Rows, others: Rows | None, shift: npt.NDArray[Any], other_shift: npt.NDArray[Any], weights: Array | None
 ) -> npt.NDArray[np.float64]:
+    """Without others those with the rows themselves, of which only the upper tiles are computed."""
+    two = others is not None
+    others = others or rows
     device, dtype, d, t = rows.device, rows.dtype, rows.n_features, others.n_features
     lanes, tile = _lanes(dtype), _TILE
     x_tiles, y_tiles = -(-d // tile), -(-t // tile)
     found = np.zeros((x_tiles * tile, y_tiles * tile))
     if rows.n_samples == 0:
         return found[:d, :t]
-    tiles = _tiles(x_tiles, y_tiles, symmetric)
+    tiles = _tiles(x_tiles, y_tiles, not two)
     chunk = _STAGED_BYTES // dtype.itemsize
     all_chunks = -(-rows.n_samples // chunk)
     groups = min(all_chunks, 2 * device.compute_units)
@@ -186,7 +193,6 @@ def _products(
     stage = device.empty(groups * width * chunk, dtype)
     partial = device.empty(groups * at_once * tile_size, dtype)
     middle, other_middle = device.array(shift), device.array(other_shift)
-    weights, weighted = rows.weights_or(middle)
     for first_tile in range(0, len(tiles), at_once):
         part = tiles[first_tile : first_tile + at_once]
         places = device.array(part * np.int32(tile))
@@ -195,7 +201,8 @@ def _products(
             needed = -(-min(groups * chunks, all_chunks - first) // chunks)
             launch(
                 device, _products_kernel(dtype, two), needed, lanes,
-                rows.data, np.int64(d), middle, others.data, np.int64(t), other_middle, weights, weighted,
+                rows.data, np.int64(d), middle, others.data, np.int64(t), other_middle,
+                middle if weights is None else weights, np.int32(weights is not None),
                 np.int64(rows.n_samples), np.int64(first), np.int64(chunks), places, np.int64(len(part)), stage,
                 np.int64(width), partial,
             )  # fmt: skip
