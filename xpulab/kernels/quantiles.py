@@ -35,7 +35,7 @@ def _count_kernel(dtype: np.dtype[Any], level: int) -> Kernel:
     would be foreseen wrongly: what is not counted is added to counters that nobody reads. Later it is skipped.
 
     Each lane has the counters at its own place in a line of memory, as in histogram.py: the one that a number belongs
-    to adds 1, the others 0. Counters that lanes gather and scatter take three times as long.
+    to adds 1, the others 0. Counters that lanes gather and scatter take more than twice as long.
     """
     bits = 8 * dtype.itemsize
     sign = bits - 1
