@@ -31,8 +31,11 @@ def reference(X, Y, a, b, w):
 def test_gram_against_numpy(device, n, d, weighted, shifted, dtype, tolerance):
     X, _, w = tables(n, d, 1, dtype, weighted)
     shift = np.full(d, 100, dtype) if shifted else None
-    found = gram(Rows.upload(device, X, w), shift)
+    found, totals = gram(Rows.upload(device, X, w), shift)
     expected, scale = reference(X, X, 100 * shifted, 100 * shifted, w)
+    weights = np.ones(n) if w is None else w
+    away = weights[:, None] * (X.astype(np.float64) - 100 * shifted)
+    assert (np.abs(totals - away.sum(axis=0)) <= 10 * tolerance * np.abs(away).sum(axis=0) + 1e-300).all()
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, found.T)
     assert (np.abs(found - expected) / scale).max() < tolerance
@@ -52,10 +55,26 @@ def test_cross_against_numpy(device, n, d, t, weighted, dtype, tolerance):
     assert (np.abs(found - expected) / scale).max() < tolerance
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (64, 16), (10007, 70)])
+@pytest.mark.parametrize("t", [1, 7])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gram_with_targets_against_numpy(device, n, d, t, weighted, dtype, tolerance):
+    X, Y, w = tables(n, d, t, dtype, weighted)
+    a, b = np.full(d, 100, dtype), np.full(t, 99, dtype)
+    found, totals = gram(Rows.upload(device, X, w), a, Rows.upload(device, Y), b)
+    Z, shift = np.hstack([X, Y]), np.concatenate([a, b]).astype(np.float64)
+    expected, scale = reference(Z, Z, shift, shift, w)
+    assert (np.abs(found - expected) / scale).max() < tolerance
+    np.testing.assert_array_equal(found, found.T)
+    away = (np.ones(n) if w is None else w)[:, None] * (Z - shift)
+    assert (np.abs(totals - away.sum(axis=0)) <= 10 * tolerance * np.abs(away).sum(axis=0) + 1e-300).all()
+
+
 def test_cross_with_the_same_rows_is_the_whole_gram_matrix(device):
     X, _, w = tables(1030, 17, 1, np.float32, True)
     rows = Rows.upload(device, X, w)
-    np.testing.assert_allclose(cross(rows, rows), gram(rows), rtol=1e-6)
+    np.testing.assert_allclose(cross(rows, rows), gram(rows)[0], rtol=1e-6)
 
 
 def test_products_of_some_tiles_and_chunks_at_a_time(device, monkeypatch):
@@ -63,7 +82,7 @@ def test_products_of_some_tiles_and_chunks_at_a_time(device, monkeypatch):
     monkeypatch.setattr(module, "_MOST_CHUNKS", 1)
     X, Y, w = tables(10_007, 12, 6, np.float32, True)
     rows = Rows.upload(device, X, w)
-    for found, other in ((gram(rows), X), (cross(rows, Rows.upload(device, Y)), Y)):
+    for found, other in ((gram(rows)[0], X), (cross(rows, Rows.upload(device, Y)), Y)):
         expected, scale = reference(X, other, 0, 0, w)
         assert (np.abs(found - expected) / scale).max() < 3e-7
 
@@ -71,7 +90,7 @@ def test_products_of_some_tiles_and_chunks_at_a_time(device, monkeypatch):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_products_of_no_rows(device, dtype):
     rows = Rows.upload(device, np.empty((0, 3), dtype))
-    np.testing.assert_array_equal(gram(rows, np.ones(3)), np.zeros((3, 3)))
+    np.testing.assert_array_equal(gram(rows, np.ones(3))[0], np.zeros((3, 3)))
     np.testing.assert_array_equal(cross(rows, rows), np.zeros((3, 3)))
 
 
@@ -87,4 +106,4 @@ def test_rows_that_do_not_fit_are_refused(device):
 @given(n=st.integers(0, 3000), d=st.integers(1, 40), seed=st.integers(0, 1000))
 def test_small_integers_give_exact_products(device, n, d, seed):
     X = np.random.default_rng(seed).integers(-9, 10, (n, d)).astype(np.float32)
-    np.testing.assert_array_equal(gram(Rows.upload(device, X)), X.astype(np.float64).T @ X.astype(np.float64))
+    np.testing.assert_array_equal(gram(Rows.upload(device, X))[0], X.astype(np.float64).T @ X.astype(np.float64))

@@ -11,7 +11,7 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from xpulab.engine.dataset import Data, data_of, give_rows, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.moments import column_facts
-from xpulab.kernels.products import cross, gram
+from xpulab.kernels.products import gram
 from xpulab.kernels.project import project, projected
 from xpulab.kernels.rows import Rows, take
 from xpulab.kernels.scaling import centred, host_pieces, stretched
@@ -125,43 +125,47 @@ def _moments_about(task: Task, rows: Rows, shift: np.ndarray) -> Moments:
 def products(task: Task, data: Data, centre: bool) -> Products:
     """Products of the columns with one another, and with the targets.
 
-    With `centre` the means come first, by a pass of their own, and are subtracted before anything is multiplied; what
-    their rounding to the dtype of the rows leaves is made up for.
+    With `centre` a rough mean is subtracted before anything is multiplied, and what is left of the mean is taken out of
+    the sums [1]_; if the rough mean was far off, a second pass is made with the mean.
     """
     rows, targets = data.rows, data.targets
-    if centre:
-        first = moments(task, rows)
-        weight, mean = float(first.weight[0]), first.mean
-        target_mean = moments(task, _weighted_like(targets, rows)).mean if targets is not None else np.empty(0)
-    else:
-        mine = rows.n_samples if rows.sample_weight is None else _weight_sum(rows)
-        weight = float(task.comm.allreduce(np.array([mine], np.float64))[0])
-        mean = np.zeros(rows.n_features)
-        target_mean = np.zeros(0 if targets is None else targets.n_features)
-    shift, target_shift = mean.astype(rows.dtype), target_mean.astype(rows.dtype)
+    mine = rows.n_samples if rows.sample_weight is None else _weight_sum(rows)
+    weight = float(task.comm.allreduce(np.array([mine], np.float64))[0])
+    if not centre:
+        return _products_about(task, data, weight, None, None, False)
+    target_shift = None if targets is None else rough_mean(task, targets)
+    shift = rough_mean(task, rows)
+    found = _products_about(task, data, weight, shift, target_shift, True)
+    away = np.square(np.concatenate([found.mean - shift, found.target_mean - (0 if targets is None else target_shift)]))
+    spread = np.concatenate([np.diag(found.gram), np.diag(found.target_gram)])
+    if (weight * away > _FAR * spread).any():
+        shift, target_shift = found.mean, None if targets is None else found.target_mean
+        found = _products_about(task, data, weight, shift, target_shift, True)
+    return found
+
+
+def _products_about(
+    task: Task,
+    data: Data,
+    weight: float,
+    shift: np.ndarray | None,
+    target_shift: np.ndarray | None,
+    centre: bool,
+) -> Products:
     task.check()
-    n, t = rows.n_features, len(target_mean)
-    sums = np.zeros((n + t, n + t))
-    sums[:n, :n] = gram(rows, shift)
-    if targets is not None:
-        aligned = _weighted_like(targets, rows)
-        sums[:n, n:] = cross(rows, targets, shift, target_shift)
-        sums[n:, n:] = gram(aligned, target_shift)
-    sums = task.comm.allreduce(sums)
-    away, target_away = mean - shift, target_mean - target_shift
-    return Products(
-        weight=weight,
-        mean=mean,
-        gram=sums[:n, :n] - weight * np.outer(away, away),
-        target_mean=target_mean,
-        cross=sums[:n, n:] - weight * np.outer(away, target_away),
-        target_gram=sums[n:, n:] - weight * np.outer(target_away, target_away),
-    )
-
-
-def _weighted_like(targets: Rows, rows: Rows) -> Rows:
-    """The targets with the weights of the rows."""
-    return replace(targets, sample_weight=rows.sample_weight)
+    rows, targets = data.rows, data.targets
+    n = rows.n_features
+    size = n + (0 if targets is None else targets.n_features)
+    local, totals = gram(rows, shift, targets, target_shift)
+    sums = task.comm.allreduce(np.vstack([local, totals]))
+    middle = np.zeros(size)
+    if shift is not None:  # as the kernel had it
+        middle[:n] = shift.astype(rows.dtype)
+    if targets is not None and target_shift is not None:
+        middle[n:] = target_shift.astype(rows.dtype)
+    away = sums[size] / weight if centre and weight else np.zeros(size)
+    whole, mean = sums[:size] - weight * np.outer(away, away), middle + away
+    return Products(weight, mean[:n], whole[:n, :n], mean[n:], whole[:n, n:], whole[n:, n:])
 
 
 def _weight_sum(rows: Rows) -> float:
