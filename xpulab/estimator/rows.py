@@ -26,7 +26,15 @@ from xpulab.estimator.call import Call
 from xpulab.exceptions import HandleError
 from xpulab.sharing.memory import SharedBlock
 
-__all__ = ["Held", "Packing", "checked_rows", "checked_targets", "checked_weights", "validated"]
+__all__ = [
+    "Held",
+    "Packing",
+    "checked_rows",
+    "checked_targets",
+    "checked_unnamed",
+    "checked_weights",
+    "validated",
+]
 
 _FLOATS = [np.float64, np.float32]
 
@@ -73,6 +81,21 @@ def checked_rows(
     if sparse.issparse(X) and not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
+    return X
+
+
+def checked_unnamed(estimator: Any, cluster: XPUCluster, X: Any, n_columns: int, **rules: Any) -> Any:
+    """As `checked_rows`, of rows with so many columns, whatever their names: what was transformed may have others."""
+    if isinstance(X, ShardedArray):
+        X.source(cluster)
+    elif mapped(X) is None:
+        with row_named(X):
+            X = check_array(X, **{"dtype": _FLOATS, **rules}, estimator=estimator, input_name="X")
+    if X.ndim != 2 or X.shape[1] != n_columns:
+        raise ValueError(
+            f"X has {X.shape[1] if X.ndim == 2 else 1} features, but {type(estimator).__name__} is expecting "
+            f"{n_columns} features as input."
+        )
     return X
 
 
@@ -303,7 +326,7 @@ class Packing:
         if result is not None:
             source = {**result, **allowed, "bounds": self._bounds()}
         else:
-            source = self._outgoing.send_rows(X, self._bounds(), lambda: validated(self._estimator, X, **self._rules))
+            source = self._outgoing.send_rows(X, self._bounds(), self._look)
         if self._held is None:
             return source
         return {**source, "hold": self._held.hold(self._call.cluster, X, self._bounds(), self._blocks)}
@@ -312,6 +335,17 @@ class Packing:
         """The task has ended: what rows on the engines still lie in stays with them."""
         if self._held is not None:
             self._blocks += self._outgoing.keep()
+
+    def _look(self) -> None:
+        """Looks for NaN and infinity as scikit-learn does; shape and names of the columns were checked before."""
+        with row_named(self._X):
+            check_array(
+                self._X,
+                dtype=_FLOATS,
+                ensure_all_finite=self._rules.get("ensure_all_finite", True),
+                estimator=self._estimator,
+                input_name="X",
+            )
 
     def _sent_targets(self) -> dict[str, Any]:
         y = self._targets

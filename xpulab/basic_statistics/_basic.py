@@ -1,0 +1,146 @@
+"""`BasicStatistics`: that of scikit-learn-intelex, computed by all engines of the active cluster."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, _fit_context
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_array
+
+from xpulab.basic_statistics._statistics import OPTIONS, statistics
+from xpulab.data import ShardedArray
+from xpulab.deploy.cluster import current_cluster
+from xpulab.estimator.proxy import Proxy
+
+__all__ = ["BasicStatistics"]
+
+
+class BasicStatistics(Proxy, BaseEstimator):
+    """Statistics of columns, on every device of the active cluster.
+
+    Names of parameters and attributes are those of `sklearnex.basic_statistics.BasicStatistics`; what was not asked for
+    is not there. All are computed in one pass over the rows.
+
+    Parameters
+    ----------
+    result_options : str or list of str, default="all"
+        What to compute: "min", "max", "sum", "mean", "variance", "variation", "sum_squares", "standard_deviation",
+        "sum_squares_centered", "second_order_raw_moment", some of them, or "all".
+
+    Attributes
+    ----------
+    min_, max_, sum_, mean_ : ndarray of shape (n_features,), float64
+    variance_, standard_deviation_ : ndarray of shape (n_features,), float64
+        Of a sample: divided by one less than the number of rows.
+    variation_ : ndarray of shape (n_features,), float64
+        Standard deviation divided by the mean; NaN where the mean is 0.
+    sum_squares_, sum_squares_centered_ : ndarray of shape (n_features,), float64
+        Sum of the squares, and of the squared differences from the mean.
+    second_order_raw_moment_ : ndarray of shape (n_features,), float64
+        Mean of the squares.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     BasicStatistics(result_options=["sum", "min"]).fit([[1, 2], [3, 4]]).sum_
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"result_options": [StrOptions({"all", *OPTIONS}), list]}
+
+    def __init__(self, result_options: str | list[str] = "all") -> None:
+        self.result_options = result_options
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """An interrupted first fit leaves the number of columns, and nothing else."""
+        return any(hasattr(self, f"{name}_") for name in OPTIONS)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> BasicStatistics:
+        """Statistics of each column.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features), or array-like of shape (n_samples,)
+            float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array is read by the
+            engines themselves. With one dimension the statistics are numbers, not arrays.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            What the rows are multiplied by, as in scikit-learn-intelex: the statistics are those of
+            ``sample_weight[:, None] * X``.
+
+        Returns
+        -------
+        BasicStatistics
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For NaN, infinity and sparse input, and for a result that is not one of those above.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            Nothing is fitted then.
+        """
+        self._asked_for()
+        if flat := not isinstance(X, ShardedArray) and np.ndim(X) == 1:
+            X = check_array(X, ensure_2d=False, dtype=[np.float64, np.float32]).reshape(-1, 1)
+        found = self._facts("fit", X, sample_weight, reset=True)
+        self._show({name: value[0] for name, value in found.items()} if flat else found)
+        return self
+
+    def to_sklearn(self) -> Any:
+        """There is no such estimator in scikit-learn.
+
+        Raises
+        ------
+        TypeError
+        """
+        raise TypeError(
+            f"scikit-learn has no {type(self).__name__}; its fitted attributes are NumPy arrays, and need no cluster"
+        )
+
+    def _asked_for(self) -> list[str]:
+        """Names of the results."""
+        options = self.result_options
+        names = list(OPTIONS) if options in ("all", ["all"]) else [options] if isinstance(options, str) else options
+        if unknown := [name for name in names if name not in OPTIONS]:
+            raise ValueError(
+                f"result_options has {', '.join(map(repr, unknown))}; expected 'all', or some of {', '.join(OPTIONS)}"
+            )
+        return list(names)
+
+    def _facts(self, method: str, X: Any, sample_weight: Any, reset: bool) -> dict[str, np.ndarray]:
+        """The moments of the columns, as the ranks know them."""
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=reset)
+        weights = self._weights(sample_weight, X, only_non_negative=False)
+        if method == "fit":
+            self._forget()
+        with self._fitting(X, weights):
+            answer = self._ask(cluster, method, "moments_of_weighted", X, sample_weight=weights)
+            found: dict[str, np.ndarray] = answer.results[0]["moments"]
+        return found
+
+    def _show(self, facts: dict[str, np.ndarray]) -> None:
+        """Set the attributes that were asked for."""
+        found = statistics(facts)
+        for name in self._asked_for():
+            setattr(self, f"{name}_", found[name])
+
+    def _forget(self) -> None:
+        """What an earlier fit has set: an interrupted one leaves nothing."""
+        for name in {f"{option}_" for option in OPTIONS} & set(vars(self)):
+            delattr(self, name)

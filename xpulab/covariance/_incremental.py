@@ -1,0 +1,173 @@
+"""`IncrementalEmpiricalCovariance`: that of scikit-learn-intelex, computed by all engines of the active cluster."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, ClassVar
+
+import sklearn.covariance
+from sklearn.base import _fit_context
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+
+from xpulab.covariance._empirical import EmpiricalCovariance
+from xpulab.covariance._products import joined
+from xpulab.deploy.cluster import current_cluster
+
+__all__ = ["IncrementalEmpiricalCovariance"]
+
+
+class IncrementalEmpiricalCovariance(EmpiricalCovariance):
+    """Maximum likelihood covariance of rows that come in parts, on every device of the active cluster.
+
+    Names of parameters and attributes are those of `sklearnex.covariance.IncrementalEmpiricalCovariance`. Means and
+    covariances are kept in float64, and those of the parts are put together in it.
+
+    Parameters
+    ----------
+    store_precision : bool, default=False
+        Whether to compute `precision_` in each fit.
+    assume_centered : bool, default=False
+        Whether the means are taken as 0.
+    batch_size : int or None, default=None
+        Accepted for scikit-learn-intelex's sake, and told in `batch_size_`; None is ``5 * n_features``. `fit` takes all
+        rows at once: it needs no more memory for that, and the result is the same.
+    copy : bool, default=True
+        Accepted for scikit-learn-intelex's sake: the input is never changed, whichever it is.
+
+    Attributes
+    ----------
+    location_ : ndarray of shape (n_features,), float64
+        Means; zeros if `assume_centered`.
+    covariance_ : ndarray of shape (n_features, n_features), float64
+    precision_ : ndarray of shape (n_features, n_features) or None
+        Pseudo-inverse of the covariance; None if `store_precision` is False.
+    n_samples_seen_ : int
+        Rows.
+    batch_size_ : int
+        Set by `fit`.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     covariance = IncrementalEmpiricalCovariance()
+    ...     for part in parts:
+    ...         covariance.partial_fit(part)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **sklearn.covariance.EmpiricalCovariance._parameter_constraints,
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+        "copy": ["boolean"],
+    }
+
+    n_samples_seen_: int
+
+    def __init__(
+        self,
+        *,
+        store_precision: bool = False,
+        assume_centered: bool = False,
+        batch_size: int | None = None,
+        copy: bool = True,
+    ) -> None:
+        super().__init__(store_precision=store_precision, assume_centered=assume_centered)
+        self.batch_size = batch_size
+        self.copy = copy
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> IncrementalEmpiricalCovariance:
+        """Mean and covariance of the columns of these rows alone.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array is read by the
+            engines themselves.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        IncrementalEmpiricalCovariance
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn refuses too.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            Nothing is fitted then.
+        """
+        self._forget()
+        self._see("fit", X)
+        self.batch_size_ = self.batch_size or 5 * self.n_features_in_
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None, check_input: bool = True) -> IncrementalEmpiricalCovariance:
+        """Take more rows into mean and covariance; after an interrupt they are as they were before.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        y : None
+            Ignored.
+        check_input : bool, default=True
+            Accepted for scikit-learn-intelex's sake: X is checked, whichever it is.
+
+        Returns
+        -------
+        IncrementalEmpiricalCovariance
+            This object.
+
+        Raises
+        ------
+        As `fit`.
+        """
+        return self._see("partial_fit", X)
+
+    def to_sklearn(self) -> sklearn.covariance.EmpiricalCovariance:
+        """A plain `sklearn.covariance.EmpiricalCovariance` with this mean and covariance, which needs no cluster.
+
+        Returns
+        -------
+        sklearn.covariance.EmpiricalCovariance
+
+        Raises
+        ------
+        NotFittedError
+        """
+        check_is_fitted(self)
+        plain = sklearn.covariance.EmpiricalCovariance(
+            store_precision=self.store_precision, assume_centered=self.assume_centered
+        )
+        for name in ("location_", "covariance_", "precision_", "n_features_in_", "feature_names_in_"):
+            if hasattr(self, name):
+                setattr(plain, name, getattr(self, name))
+        return plain
+
+    def _see(self, method: str, X: Any) -> IncrementalEmpiricalCovariance:
+        cluster = current_cluster()
+        first = not hasattr(self, "covariance_")
+        X = self._checked(cluster, X, reset=first)
+        with self._fitting(X):
+            location, covariance = self._moments(cluster, method, X)
+            n = 0 if first else self.n_samples_seen_
+            if not first:
+                location, covariance = joined(n, self.location_, self.covariance_, X.shape[0], location, covariance)
+            self.n_samples_seen_ = n + X.shape[0]
+            self.location_ = location
+            self._set_covariance(covariance)
+        return self

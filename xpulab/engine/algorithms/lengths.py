@@ -1,0 +1,30 @@
+"""Squared lengths of rows that were multiplied by a matrix, as Mahalanobis distances are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xpulab.engine.dataset import data_of, write_block
+from xpulab.engine.engine import Task, task
+from xpulab.kernels.project import project
+
+__all__: list[str] = []  # registers a task
+
+
+@task("squared_lengths")
+def _squared_lengths(
+    task: Task,
+    source: dict[str, Any],
+    weights: None,
+    matrix: np.ndarray,
+    shift: np.ndarray,
+    offset: np.ndarray,
+    target: dict[str, Any],
+) -> dict[str, Any]:
+    """Of each row less `shift`, times a matrix (n_features, k), plus `offset`; the squares are added in float64."""
+    rows = data_of(task, source).rows
+    parts = (np.square(part, dtype=np.float64).sum(axis=1) for part in project(rows, matrix, shift, offset))
+    write_block(task, target, source["bounds"], parts)
+    return {"rows": rows.n_samples}

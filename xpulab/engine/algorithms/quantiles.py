@@ -1,0 +1,55 @@
+"""Quantiles of the columns of all rows, exactly: the values at two neighbouring places of each column's order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xpulab.engine.dataset import data_of
+from xpulab.engine.engine import Task, task
+from xpulab.kernels.moments import column_facts
+from xpulab.kernels.quantiles import order_statistics
+from xpulab.kernels.rows import Rows
+
+__all__ = ["neighbours"]
+
+
+def neighbours(task: Task, rows: Rows, fractions: list[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The values on both sides of each quantile, as `numpy.percentile` takes them for ``method="linear"``.
+
+    Parameters
+    ----------
+    task : Task
+    rows : Rows
+        NaN is left out.
+    fractions : list of float
+        Quantiles, from 0 to 1.
+
+    Returns
+    -------
+    lower, upper : numpy.ndarray of shape (n_fractions, n_features), in the dtype of the rows
+        NaN where all values are.
+    between : numpy.ndarray of float64 of shape (n_fractions, n_features)
+        How far from the lower to the upper one the quantile is, from 0 to 1.
+    """
+    last = task.comm.allreduce(column_facts(rows, extremes=False).count) - 1
+    place = np.maximum(last, 0) * np.array(fractions, np.float64)[:, None]
+    lower = np.floor(place)
+    wanted = np.concatenate([lower, np.minimum(lower + 1, last)])
+    wanted[:, last < 0] = -1
+
+    def together(counts: np.ndarray) -> np.ndarray:
+        task.check()
+        return task.comm.allreduce(counts)
+
+    found = order_statistics(rows, wanted.astype(np.int64), together)
+    return found[: len(fractions)], found[len(fractions) :], place - lower
+
+
+@task("quantiles")
+def _quantiles(task: Task, source: dict[str, Any], weights: None, fractions: list[float]) -> dict[str, Any]:
+    """`neighbours` of each column."""
+    rows = data_of(task, source).rows
+    lower, upper, between = neighbours(task, rows, fractions)
+    return {"rows": rows.n_samples, "lower": lower, "upper": upper, "between": between}

@@ -1,0 +1,36 @@
+"""Moments of rows that were multiplied by their weights, as scikit-learn-intelex's statistics are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xpulab.engine.algorithms.passes import moments
+from xpulab.engine.dataset import data_of, weights_of
+from xpulab.engine.engine import Task, task
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.scaling import host_pieces
+
+__all__: list[str] = []  # registers a task
+
+
+@task("moments_of_weighted")
+def _moments_of_weighted(task: Task, source: dict[str, Any], weights: dict[str, Any] | None) -> dict[str, Any]:
+    """`Moments` of the columns of the rows, each multiplied by its weight."""
+    rows = data_of(task, source).rows
+    mine = weights_of(task, weights, source["bounds"])
+    if mine is not None:
+        rows = _multiplied(rows, mine)
+    return {"rows": rows.n_samples, "moments": vars(moments(task, rows))}
+
+
+def _multiplied(rows: Rows, factors: np.ndarray) -> Rows:
+    """The rows, each times its own factor, made by the host: statistics with weights are rare."""
+    block = np.empty((rows.n_samples, rows.n_features), rows.dtype)
+    first = 0
+    for piece in host_pieces(rows):
+        last = first + len(piece)
+        np.multiply(piece, factors[first:last, None], out=block[first:last])
+        first = last
+    return Rows.upload(rows.device, block)

@@ -1,0 +1,8 @@
+"""Scaling of columns, under the names of `sklearn.preprocessing`."""
+
+from xpulab.preprocessing._maxabs import MaxAbsScaler
+from xpulab.preprocessing._minmax import MinMaxScaler
+from xpulab.preprocessing._robust import RobustScaler
+from xpulab.preprocessing._standard import StandardScaler
+
+__all__ = ["MaxAbsScaler", "MinMaxScaler", "RobustScaler", "StandardScaler"]

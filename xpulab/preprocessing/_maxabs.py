@@ -1,0 +1,135 @@
+"""`MaxAbsScaler`: scikit-learn's estimator, computed by all engines of the active cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import sklearn.preprocessing
+from sklearn.base import _fit_context
+from sklearn.preprocessing._data import _handle_zeros_in_scale
+
+from xpulab.deploy.cluster import current_cluster
+from xpulab.preprocessing._scaler import Scaler
+
+__all__ = ["MaxAbsScaler"]
+
+
+class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
+    """Columns divided by their greatest absolute values, on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.preprocessing.MaxAbsScaler`, to the last bit, for any
+    number of engines. A fit is one pass over the rows.
+
+    Parameters
+    ----------
+    copy : bool, default=True
+        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+    clip : bool, default=False
+        Whether `transform` brings values beyond -1 and 1 to these; scikit-learn 1.9 has it, and before there is none.
+
+    Attributes
+    ----------
+    scale_ : ndarray of shape (n_features,), of the dtype of X
+        What the columns are divided by; 1 where the greatest absolute value is 0.
+    max_abs_ : ndarray of shape (n_features,), of the dtype of X
+    n_samples_seen_ : int
+        Rows.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    See Also
+    --------
+    sklearn.preprocessing.MaxAbsScaler : The same in one process; it takes sparse matrices too.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     MaxAbsScaler().fit_transform([[1.0, -1.0, 2.0], [2.0, 0.0, 0.0], [0.0, 1.0, -1.0]])
+    """
+
+    max_abs_: np.ndarray
+    n_samples_seen_: int
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> MaxAbsScaler:
+        """Greatest absolute value of each column.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. NaN is left out. A memory-mapped array
+            is read by the engines themselves.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        MaxAbsScaler
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn refuses too, and for sparse input.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            Nothing is fitted then.
+        """
+        self._reset()
+        return self._see("fit", X)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None) -> MaxAbsScaler:
+        """Take more rows into the greatest absolute values; after an interrupt they are as they were before.
+
+        Parameters, what is returned and what is raised are those of `fit`.
+        """
+        return self._see("partial_fit", X)
+
+    def transform(self, X: Any) -> Any:
+        """Divide by the greatest absolute values, in the dtype of X.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            NaN stays NaN.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
+            A ShardedArray for a ShardedArray: its rows stay on the engines.
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, TypeError, HandleError
+        """
+        ends = (-1.0, 1.0) if getattr(self, "clip", False) else None
+        return self._forward(X, scale=getattr(self, "scale_", None), clip=ends)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Multiply by the greatest absolute values.
+
+        Parameters, what is returned and what is raised are those of `transform`.
+        """
+        return self._backward(X, factor=getattr(self, "scale_", None))
+
+    def _see(self, method: str, X: Any) -> MaxAbsScaler:
+        cluster = current_cluster()
+        first = not hasattr(self, "n_samples_seen_")
+        X = self._checked(cluster, X, reset=first)
+        with self._fitting(X):
+            found = self._ask(cluster, method, "moments", X).results[0]["moments"]
+            greatest = np.maximum(np.abs(found["minimum"]), np.abs(found["maximum"])).astype(X.dtype)
+            self.max_abs_ = greatest if first else np.maximum(self.max_abs_, greatest)
+            self.n_samples_seen_ = X.shape[0] + (0 if first else self.n_samples_seen_)
+            self.scale_ = _handle_zeros_in_scale(self.max_abs_, copy=True)
+        return self

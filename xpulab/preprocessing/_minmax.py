@@ -1,0 +1,148 @@
+"""`MinMaxScaler`: scikit-learn's estimator, computed by all engines of the active cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import sklearn.preprocessing
+from sklearn.base import _fit_context
+from sklearn.preprocessing._data import _handle_zeros_in_scale
+
+from xpulab.deploy.cluster import current_cluster
+from xpulab.preprocessing._scaler import Scaler
+
+__all__ = ["MinMaxScaler"]
+
+
+class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
+    """Columns brought to a range by their least and greatest values, on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.preprocessing.MinMaxScaler`, to the last bit, for any
+    number of engines. A fit is one pass over the rows.
+
+    Parameters
+    ----------
+    feature_range : tuple (min, max), default=(0, 1)
+        The range of what `transform` returns for the rows of the fit.
+    copy : bool, default=True
+        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+    clip : bool, default=False
+        Whether `transform` brings values beyond the range to its ends.
+
+    Attributes
+    ----------
+    min_, scale_ : ndarray of shape (n_features,), of the dtype of X
+        Rows are transformed as ``X * scale_ + min_``.
+    data_min_, data_max_, data_range_ : ndarray of shape (n_features,), of the dtype of X
+        Least and greatest value, and their difference.
+    n_samples_seen_ : int
+        Rows.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    See Also
+    --------
+    sklearn.preprocessing.MinMaxScaler : The same in one process.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     MinMaxScaler().fit_transform([[-1, 2], [-0.5, 6], [0, 10], [1, 18]])
+    """
+
+    data_min_: np.ndarray
+    data_max_: np.ndarray
+    n_samples_seen_: int
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> MinMaxScaler:
+        """Least and greatest value of each column.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. NaN is left out. A memory-mapped array
+            is read by the engines themselves.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        MinMaxScaler
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn refuses too, and for a `feature_range` that is not one.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            Nothing is fitted then.
+        """
+        self._reset()
+        return self._see("fit", X)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None) -> MinMaxScaler:
+        """Take more rows into least and greatest values; after an interrupt they are as they were before.
+
+        Parameters, what is returned and what is raised are those of `fit`.
+        """
+        return self._see("partial_fit", X)
+
+    def transform(self, X: Any) -> Any:
+        """Bring the columns to `feature_range`, in the dtype of X.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            NaN stays NaN.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
+            A ShardedArray for a ShardedArray: its rows stay on the engines.
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, TypeError, HandleError
+        """
+        ends = tuple(map(float, self.feature_range)) if self.clip else None
+        return self._forward(X, factor=getattr(self, "scale_", None), offset=getattr(self, "min_", None), clip=ends)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Bring the columns back to the range of the data.
+
+        Parameters, what is returned and what is raised are those of `transform`.
+        """
+        return self._backward(X, shift=getattr(self, "min_", None), scale=getattr(self, "scale_", None))
+
+    def _see(self, method: str, X: Any) -> MinMaxScaler:
+        low, high = self.feature_range
+        if low >= high:
+            raise ValueError(
+                f"Minimum of desired feature range must be smaller than maximum. Got {self.feature_range}."
+            )
+        cluster = current_cluster()
+        first = not hasattr(self, "n_samples_seen_")
+        X = self._checked(cluster, X, reset=first)
+        with self._fitting(X):
+            found = self._ask(cluster, method, "moments", X).results[0]["moments"]
+            least, greatest = found["minimum"].astype(X.dtype), found["maximum"].astype(X.dtype)
+            if not first:
+                least, greatest = np.minimum(self.data_min_, least), np.maximum(self.data_max_, greatest)
+            self.n_samples_seen_ = X.shape[0] + (0 if first else self.n_samples_seen_)
+            self.data_min_, self.data_max_, self.data_range_ = least, greatest, greatest - least
+            low, high = X.dtype.type(low), X.dtype.type(high)
+            self.scale_ = (high - low) / _handle_zeros_in_scale(self.data_range_, copy=True)
+            self.min_ = low - least * self.scale_
+        return self

@@ -1,0 +1,137 @@
+"""`RobustScaler`: scikit-learn's estimator, computed by all engines of the active cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sklearn.preprocessing
+from scipy import stats
+from sklearn.base import _fit_context
+from sklearn.preprocessing._data import _handle_zeros_in_scale
+
+from xpulab.deploy.cluster import current_cluster
+from xpulab.preprocessing._merging import interpolated, midway
+from xpulab.preprocessing._scaler import Scaler
+
+__all__ = ["RobustScaler"]
+
+
+class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
+    """Columns less their medians, divided by a range of quantiles, on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.preprocessing.RobustScaler`, for any number of engines.
+    Quantiles are exact: they come from the values at certain places of a column's order, which the engines find byte by
+    byte, in 4 (float32) or 8 (float64) passes over the rows that sort nothing.
+
+    Parameters
+    ----------
+    with_centering : bool, default=True
+        Whether to subtract the median.
+    with_scaling : bool, default=True
+        Whether to divide by the range of the quantiles.
+    quantile_range : tuple (q_min, q_max), 0.0 <= q_min <= q_max <= 100.0, default=(25.0, 75.0)
+        Quantiles in percent, whose difference is `scale_`.
+    copy : bool, default=True
+        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+    unit_variance : bool, default=False
+        Whether to divide `scale_` by that of a standard normal distribution.
+
+    Attributes
+    ----------
+    center_ : ndarray of shape (n_features,), of the dtype of X, or None
+        Medians.
+    scale_ : ndarray of shape (n_features,), float64, or None
+        What the columns are divided by; 1 where the quantiles are the same.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    See Also
+    --------
+    sklearn.preprocessing.RobustScaler : The same in one process; it takes sparse matrices too.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     RobustScaler().fit_transform([[1.0, -2.0, 2.0], [-2.0, 1.0, 3.0], [4.0, 1.0, -2.0]])
+    """
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> RobustScaler:
+        """Median and quantiles of each column.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. NaN is left out. A memory-mapped array
+            is read by the engines themselves.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        RobustScaler
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn refuses too, for sparse input, and for a `quantile_range` that is not one.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            Nothing is fitted then.
+        """
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=True)
+        q_min, q_max = self.quantile_range
+        if not 0 <= q_min <= q_max <= 100:
+            raise ValueError(f"Invalid quantile range: {self.quantile_range}")
+        for name in {"center_", "scale_"} & set(vars(self)):
+            delattr(self, name)
+        fractions = [0.5] * self.with_centering + [q_min / 100, q_max / 100] * self.with_scaling
+        with self._fitting(X):
+            found = self._ask(cluster, "fit", "quantiles", X, fractions=fractions).results[0]
+            lower, upper, between = (list(found[name]) for name in ("lower", "upper", "between"))
+            center = scale = None
+            if self.with_centering:
+                center = midway(lower.pop(0), upper.pop(0), between.pop(0))
+            if self.with_scaling:
+                low, high = map(interpolated, lower, upper, between)
+                scale = _handle_zeros_in_scale(high - low, copy=False)
+                if self.unit_variance:
+                    scale = scale / (stats.norm.ppf(q_max / 100.0) - stats.norm.ppf(q_min / 100.0))
+            self.center_, self.scale_ = center, scale
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Subtract the medians, and divide by the ranges, in the dtype of X.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            NaN stays NaN.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
+            A ShardedArray for a ShardedArray: its rows stay on the engines.
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, TypeError, HandleError
+        """
+        return self._forward(X, shift=getattr(self, "center_", None), scale=getattr(self, "scale_", None))
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Multiply by the ranges, and add the medians.
+
+        Parameters, what is returned and what is raised are those of `transform`.
+        """
+        return self._backward(X, factor=getattr(self, "scale_", None), offset=getattr(self, "center_", None))

@@ -1,0 +1,167 @@
+"""`StandardScaler`: scikit-learn's estimator, computed by all engines of the active cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import sklearn.preprocessing
+from sklearn.base import _fit_context
+from sklearn.preprocessing._data import _handle_zeros_in_scale, _is_constant_feature
+
+from xpulab.deploy.cluster import current_cluster
+from xpulab.preprocessing._merging import merged
+from xpulab.preprocessing._scaler import Scaler
+
+__all__ = ["StandardScaler"]
+
+
+class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
+    """Columns less their means, divided by their standard deviations, on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.preprocessing.StandardScaler`, for any number of engines.
+    A fit is one pass over the rows, or two where a few rows say too little of the mean. Sums are kept in the dtype of
+    the rows for at most 1024 of them, about a value near the mean, and in float64 from there on.
+
+    Parameters
+    ----------
+    copy : bool, default=True
+        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+    with_mean : bool, default=True
+        Whether to subtract the mean.
+    with_std : bool, default=True
+        Whether to divide by the standard deviation.
+
+    Attributes
+    ----------
+    scale_ : ndarray of shape (n_features,), float64, or None
+        What the columns are divided by; 1 where a column is constant. None if `with_std` is False.
+    mean_ : ndarray of shape (n_features,), float64, or None
+        None if both `with_mean` and `with_std` are False.
+    var_ : ndarray of shape (n_features,), float64, or None
+        None if `with_std` is False.
+    n_samples_seen_ : int, float, or ndarray of shape (n_features,)
+        Values that are not NaN, or the sum of their weights; one number where all columns have the same.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    See Also
+    --------
+    sklearn.preprocessing.StandardScaler : The same in one process; it takes sparse matrices too.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     StandardScaler().fit_transform([[0, 0], [0, 0], [1, 1], [1, 1]])
+    """
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> StandardScaler:
+        """Mean and standard deviation of each column.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. NaN is left out. A memory-mapped array
+            is read by the engines themselves.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Not negative.
+
+        Returns
+        -------
+        StandardScaler
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn refuses too, for sparse input, and for negative weights.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            Nothing is fitted then.
+        """
+        self._reset()
+        return self._see("fit", X, sample_weight)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> StandardScaler:
+        """Take more rows into mean and standard deviation; after an interrupt they are as they were before.
+
+        Parameters, what is returned and what is raised are those of `fit`.
+        """
+        return self._see("partial_fit", X, sample_weight)
+
+    def transform(self, X: Any, copy: bool | None = None) -> Any:
+        """Subtract the means, and divide by the standard deviations, in the dtype of X.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            NaN stays NaN.
+        copy : bool, optional
+            Accepted for scikit-learn's sake.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
+            A ShardedArray for a ShardedArray: its rows stay on the engines.
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, TypeError, HandleError
+        """
+        return self._forward(
+            X, shift=self.mean_ if self.with_mean else None, scale=self.scale_ if self.with_std else None
+        )
+
+    def inverse_transform(self, X: Any, copy: bool | None = None) -> Any:
+        """Multiply by the standard deviations, and add the means.
+
+        Parameters, what is returned and what is raised are those of `transform`.
+        """
+        return self._backward(
+            X, factor=self.scale_ if self.with_std else None, offset=self.mean_ if self.with_mean else None
+        )
+
+    def _see(self, method: str, X: Any, sample_weight: Any) -> StandardScaler:
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=not hasattr(self, "n_samples_seen_"))
+        weights = self._weights(sample_weight, X)
+        with self._fitting(X, weights):
+            found = self._ask(cluster, method, "moments", X, sample_weight=weights).results[0]["moments"]
+            self._take(found, weights is not None)
+        return self
+
+    def _take(self, found: dict[str, np.ndarray], weighted: bool) -> None:
+        """The attributes, as scikit-learn sets them."""
+        seen = np.broadcast_to(getattr(self, "n_samples_seen_", 0), found["count"].shape).astype(np.float64)
+        if not self.with_mean and not self.with_std:
+            self.mean_ = self.var_ = None
+            total = seen + found["count"]
+        else:
+            self.mean_, self.var_, total = merged(
+                getattr(self, "mean_", 0.0),
+                getattr(self, "var_", 0.0) if self.with_std else None,
+                seen,
+                found["mean"],
+                found["squares"],
+                found["weight"],
+            )
+        if not weighted and np.array_equal(total, np.rint(total)):  # no weights, before neither
+            total = total.astype(np.int64)
+        self.n_samples_seen_ = total[0] if total.min() == total.max() else total
+        self.scale_ = None
+        if self.with_std:
+            constant = _is_constant_feature(self.var_, self.mean_, self.n_samples_seen_)
+            deviation = np.sqrt(np.asarray(self.var_))
+            self.scale_ = _handle_zeros_in_scale(deviation, copy=False, constant_mask=constant)
