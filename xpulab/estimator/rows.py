@@ -242,13 +242,15 @@ class Packing:
         X = self._X
         if isinstance(X, ShardedArray):
             return X.source(self._call.cluster)
-        allowed = {"nan": True} if self._rules.get("ensure_all_finite") == "allow-nan" else {}
+        finite = self._rules.get("ensure_all_finite", True)
+        allowed = {"nan": True} if finite is not True else {}
         if self._where is not None:
             return {**self._where, **allowed, "bounds": self._bounds()}
         if sparse.issparse(X):
             parts = [self._outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
             return {"csr": parts, "shape": X.shape, "bounds": self._bounds()}
-        return self._outgoing.send_rows(X, self._bounds(), lambda: validated(self._estimator, X, **self._rules))
+        look = (lambda: validated(self._estimator, X, **self._rules)) if finite is not False else None
+        return self._outgoing.send_rows(X, self._bounds(), look)
 
     def _sent_targets(self) -> dict[str, Any]:
         y = self._targets
