@@ -8,7 +8,18 @@ import cloudpickle
 import numpy as np
 
 from xpulab.engine import cell
-from xpulab.engine.algorithms import explore, kmeans, lengths, passes, quantiles, scores, selection, statistics
+from xpulab.engine.algorithms import (
+    explore,
+    kmeans,
+    lengths,
+    passes,
+    qr,
+    quantiles,
+    randomized,
+    scores,
+    selection,
+    statistics,
+)
 from xpulab.engine.dataset import pieces, rows_of, write_block
 from xpulab.engine.engine import Engine, Task, task, users_code
 from xpulab.kernels import dense
@@ -21,7 +32,9 @@ __all__ = [
     "kmeans",
     "lengths",
     "passes",
+    "qr",
     "quantiles",
+    "randomized",
     "scores",
     "selection",
     "statistics",

@@ -1,0 +1,237 @@
+"""`PCA`: scikit-learn's estimator, computed by all engines of the active cluster."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import sklearn.decomposition
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
+from sklearn.utils.extmath import fast_logdet
+from sklearn.utils.validation import check_is_fitted
+
+from xpulab.decomposition._projecting import Projecting
+from xpulab.decomposition._spectrum import (
+    of_covariance,
+    of_triangle,
+    principal_components,
+    random_start,
+    rounded,
+    truncated_components,
+)
+from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.estimator.proxy import Result
+
+__all__ = ["PCA"]
+
+
+class PCA(Projecting, sklearn.decomposition.PCA):
+    """Principal component analysis on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.decomposition.PCA`, for any number of engines, to rounding.
+    What is reduced over the engines is computed in float64 and rounded to the dtype of the rows once.
+
+    Parameters
+    ----------
+    n_components : int, float, "mle" or None, default=None
+        Number of components, or the share of the variance that they explain; "mle" by Minka's method.
+    copy : bool, default=True
+        Accepted for scikit-learn's sake: the input is never changed.
+    whiten : bool, default=False
+        Whether projections have unit variances.
+    svd_solver : {"auto", "full", "covariance_eigh", "arpack", "randomized"}, default="auto"
+        "covariance_eigh" takes the eigenvectors of the covariance matrix. "full" takes the singular vectors of the
+        triangle of a QR decomposition of the rows, so that small singular values keep their accuracy; so does "arpack",
+        whose result is the same. "randomized" has scikit-learn's random start. "auto" decides as scikit-learn does.
+    tol : float, default=0.0
+        Accepted for scikit-learn's sake: "arpack" is exact.
+    iterated_power : int or "auto", default="auto"
+        Power iterations of "randomized".
+    n_oversamples : int, default=10
+        Additional random vectors of "randomized".
+    power_iteration_normalizer : {"auto", "QR", "LU", "none"}, default="auto"
+        Of "randomized"; "LU" is computed by QR, which spans the same space.
+    random_state : int, RandomState instance or None, default=None
+        The draws of "randomized".
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+    explained_variance_, explained_variance_ratio_, singular_values_ : ndarray of shape (n_components,)
+    mean_ : ndarray of shape (n_features,)
+    n_components_, n_samples_ : int
+    noise_variance_ : float
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    See Also
+    --------
+    sklearn.decomposition.PCA : The same in one process.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     PCA(n_components=1).fit([[-1, -1], [-2, -1], [1, 1], [2, 1]]).explained_variance_
+    """
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> PCA:
+        """Find the principal components of the rows.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array
+            (``np.load(path, mmap_mode="r")``) is read by the engines themselves.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        PCA
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn refuses too, and for sparse rows; nothing has been sent then.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            Nothing was fitted.
+        """
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=True)
+        solver, n_components = self._decided(X.shape)
+        with self._fitting(X):
+            found = self._found(cluster, X, solver, n_components)
+            self._fit_svd_solver = solver
+            self.n_samples_ = X.shape[0]
+            for name, value in rounded(found, X.dtype).items():
+                setattr(self, name, value)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """`fit`, then `transform` of the same rows."""
+        return self.fit(X).transform(X)
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Log-likelihood of each row under the fitted model.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), of the dtype of X
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+        """
+        check_is_fitted(self)
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=False)
+        precision = self._in_float64().get_precision()
+        factors, vectors = np.linalg.eigh((precision + precision.T) / 2)
+        constant = -0.5 * (X.shape[1] * np.log(2.0 * np.pi) - fast_logdet(precision))
+        result = Result(None, X.dtype)
+        self._ask(
+            cluster,
+            "score_samples",
+            "quadratic_forms",
+            X,
+            result=result,
+            shift=self.mean_,
+            matrix=vectors,
+            factors=-0.5 * factors,
+            constant=constant,
+        )
+        return result.value
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood of the rows under the fitted model.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        float
+        """
+        return float(np.mean(self.score_samples(X), dtype=np.float64))
+
+    def _in_float64(self) -> PCA:
+        """A copy whose fitted numbers are float64."""
+        precise = copy.copy(self)
+        for name, value in rounded(dict(vars(self)), np.float64).items():
+            setattr(precise, name, value)
+        return precise
+
+    def _decided(self, shape: tuple[int, int]) -> tuple[str, Any]:
+        """The solver and the number of components, as scikit-learn decides on them and refuses them."""
+        (n_samples, n_features), least = shape, min(shape)
+        solver, n_components = self.svd_solver, self.n_components
+        if n_components is None:
+            n_components = least - (solver == "arpack")
+        if solver == "auto":
+            if n_features <= 1_000 and n_samples >= 10 * n_features:
+                solver = "covariance_eigh"
+            elif max(shape) <= 500 or n_components == "mle":
+                solver = "full"
+            else:
+                solver = "randomized" if 1 <= n_components < 0.8 * least else "full"
+        truncated = solver in ("arpack", "randomized")
+        between = f"min(n_samples, n_features)={least} with svd_solver={solver!r}"
+        if isinstance(n_components, str):
+            if truncated:
+                raise ValueError(f"n_components={n_components!r} cannot be a string with svd_solver={solver!r}")
+            if n_samples < n_features:
+                raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
+        elif not int(truncated) <= n_components <= least:
+            raise ValueError(f"n_components={n_components} must be between {int(truncated)} and {between}")
+        elif solver == "arpack" and n_components == least:
+            raise ValueError(f"n_components={n_components} must be strictly less than {between}")
+        return solver, n_components
+
+    def _found(self, cluster: XPUCluster, X: Any, solver: str, n_components: Any) -> dict[str, Any]:
+        """What is fitted, in float64."""
+        n_samples, n_features = X.shape
+        if solver == "randomized":
+            start = random_start(
+                X.shape,
+                X.dtype,
+                n_components,
+                self.n_oversamples,
+                self.iterated_power,
+                self.power_iteration_normalizer,
+                check_random_state(self.random_state),
+            )
+            found = self._ask(cluster, "fit", "randomized_svd", X, centre=True, **start).results[0]
+            total = found["squares"].sum() / (n_samples - 1)
+            truncated = truncated_components(found["singular"], found["right"], total, n_samples, n_features)
+            return {"mean_": found["mean"], **truncated}
+        if solver == "covariance_eigh":
+            found = self._ask(cluster, "fit", "products", X, centre=True).results[0]["products"]
+            parts = of_covariance(found["gram"] / (n_samples - 1), n_samples)
+        else:
+            found = self._ask(cluster, "fit", "triangular", X).results[0]
+            parts = of_triangle(found["r"])
+        if solver == "arpack":
+            singular, right = (part[:n_components] for part in parts)
+            total = (parts[0] ** 2).sum() / (n_samples - 1)
+            return {"mean_": found["mean"], **truncated_components(singular, right, total, n_samples, n_features)}
+        return {"mean_": found["mean"], **principal_components(*parts, n_components, n_samples, n_features)}

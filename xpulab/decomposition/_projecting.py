@@ -1,0 +1,104 @@
+"""Estimators that multiply rows by a matrix of components, there and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import TransformerMixin
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted
+
+from xpulab.data import ShardedArray
+from xpulab.deploy.cluster import current_cluster
+from xpulab.estimator.proxy import Proxy, Result
+
+__all__ = ["Projecting"]
+
+
+class Projecting(Proxy, TransformerMixin):
+    """`transform` and `inverse_transform` by `components_`, about `mean_` and whitened where an estimator has these."""
+
+    components_: np.ndarray
+
+    def transform(self, X: Any) -> Any:
+        """Project rows on the components.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_components), of the dtype of X
+            A handle for a handle: no rows move.
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+        """
+        check_is_fitted(self)
+        if not len(self.components_):
+            return self._without_components(X)
+        scale = np.sqrt(self._variance())
+        smallest = np.finfo(self.components_.dtype).eps
+        matrix = self.components_.T / np.maximum(scale, smallest)
+        return self._transformed("transform", "project", X, matrix.shape[1], matrix=matrix, shift=self._middle())
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Rows whose projections on the components are X.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_components)
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
+            A handle for a handle: no rows move.
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+        """
+        check_is_fitted(self)
+        cluster = current_cluster()
+        if isinstance(X, ShardedArray):
+            X.source(cluster)
+        else:
+            X = check_array(X, input_name="X", dtype=[np.float64, np.float32])
+        n_components, n_features = self.components_.shape
+        if X.ndim != 2 or X.shape[1] != n_components:
+            raise ValueError(
+                f"X has shape {X.shape}, expected (n_samples, n_components) with {n_components} components"
+            )
+        result = Result(n_features, X.dtype, rows=True)
+        self._ask(
+            cluster,
+            "inverse_transform",
+            "project",
+            X,
+            result=result,
+            rules={"ensure_all_finite": False},
+            matrix=np.sqrt(self._variance())[:, None] * self.components_,
+            offset=self._middle(),
+        )
+        return result.value
+
+    def _middle(self) -> np.ndarray | None:
+        """What is subtracted from rows before they are projected."""
+        return getattr(self, "mean_", None)
+
+    def _variance(self) -> np.ndarray:
+        """What each projection is divided by the root of, (n_components,) in float64."""
+        whitened = getattr(self, "whiten", False)
+        found = self.explained_variance_ if whitened else np.ones(len(self.components_))
+        return np.asarray(found, np.float64)
+
+    def _without_components(self, X: Any) -> np.ndarray:
+        if isinstance(X, ShardedArray):
+            raise ValueError(
+                f"this {type(self).__name__} has no components, and rows on engines need a column at least"
+            )
+        X = self._checked(current_cluster(), X, reset=False, look_now=True)
+        return np.empty((X.shape[0], 0), X.dtype)
