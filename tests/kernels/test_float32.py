@@ -5,13 +5,17 @@ import pytest
 from scipy.sparse import csr_matrix
 from spirv import FLOAT64, capabilities
 
-from xpulab.kernels import sparse
+from xpulab.kernels import scaling, sparse
 from xpulab.kernels.build import kernels_of
 from xpulab.kernels.catalogue import find
 from xpulab.kernels.device import Device
 from xpulab.kernels.distances import transform
 from xpulab.kernels.lloyd import assign, inertia, lloyd_step, new_labels, own_distances
+from xpulab.kernels.moments import column_facts
 from xpulab.kernels.plusplus import accept, candidate_potentials, search, start
+from xpulab.kernels.products import cross, gram
+from xpulab.kernels.project import project, projected
+from xpulab.kernels.quantiles import order_statistics
 from xpulab.kernels.rows import Rows, column_sums, find_nonfinite, take
 
 
@@ -32,6 +36,14 @@ def run_everything(device, d, dtype, weighted):
     candidate_potentials(state, centers)
     accept(state, 1)
     search(state, potential / 2)
+    column_facts(rows, shift)
+    column_facts(rows, shift, extremes=False)
+    gram(rows, shift)
+    cross(rows, projected(rows, centers.T, shift), shift)
+    list(project(rows, centers.T, shift))
+    scaling.centred(rows, shift, shift)
+    scaling.stretched(rows, shift, shift, 0, 1)
+    order_statistics(rows, np.full((2, d), 150))
 
 
 @pytest.mark.parametrize("d", [3, 130])
@@ -39,7 +51,7 @@ def run_everything(device, d, dtype, weighted):
 def test_float32_kernels_hold_no_float64(d, weighted):
     device = Device()
     run_everything(device, d, np.float32, weighted)
-    assert len(device.programs) >= 9
+    assert len(device.programs) >= 18
     holders = [kernel.name for kernel in device.programs if FLOAT64 in capabilities(find(kernel).spirv)]
     assert holders == []
 

@@ -1,0 +1,181 @@
+"""Rows times a matrix: to the host, or as rows of other columns that stay on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.kernels.device import Array
+from xpulab.kernels.language import Kernel, PrivateArray, fma, index, kernel
+from xpulab.kernels.launch import launch
+from xpulab.kernels.rows import BLOCK, Rows
+
+__all__ = ["every_kernel", "project", "projected"]
+
+_COLUMNS = 5  # of the result, and rows of a work-item: 20 sums, so that a CPU has them and the rest in registers
+_ROWS = 4
+_STAGE_BYTES = 8 << 20
+
+
+def _lanes(dtype: np.dtype[Any]) -> int:
+    """Work-items of a group: the numbers of a CPU's vector."""
+    return 64 // dtype.itemsize
+
+
+@cache
+def _project_kernel(dtype: np.dtype[Any]) -> Kernel:
+    number = dtype.type
+    zero = number(0)
+    lanes = _lanes(dtype)
+    n_rows, n_columns = _ROWS, _COLUMNS
+    n_sums = n_rows * n_columns
+    parts = BLOCK // (lanes * n_rows)
+
+    @kernel("T[] i8 i8 i8 T* T* T* i8 T* i4 T*", dtype)
+    def project(  # type: ignore[no-untyped-def]
+        item, data, d, n, first, shift, matrix, offset, k, minus, subtracting, out
+    ):  # fmt: skip
+        # matrix: (k / n_columns, d, n_columns), zeros filling it up, and offset as well. out and minus are in blocks,
+        # minus from block 0 on and out from `first` on.
+        group = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        block = first + group // parts
+        place = group % parts * (lanes * n_rows) + lane
+        left = n - block * BLOCK
+        sums = PrivateArray(n_sums, number)
+        x = PrivateArray(n_rows, number)
+        for c in range((k + (n_columns - 1)) // n_columns):
+            for j in range(n_columns):
+                for r in range(n_rows):
+                    sums[j * n_rows + r] = offset[index(c * n_columns + j)]
+            for f in range(d):
+                for r in range(n_rows):
+                    x[r] = data[index((block * d + f) * BLOCK + place + r * lanes)] - shift[index(f)]
+                for j in range(n_columns):
+                    y = matrix[index((c * d + f) * n_columns + j)]
+                    for r in range(n_rows):
+                        sums[j * n_rows + r] = fma(x[r], y, sums[j * n_rows + r])
+            for j in range(n_columns):
+                column = c * n_columns + j
+                if column < k:
+                    for r in range(n_rows):
+                        total = sums[j * n_rows + r]
+                        if subtracting != 0:
+                            total -= minus[index((block * k + column) * BLOCK + place + r * lanes)]
+                        total = total if place + r * lanes < left else zero
+                        out[index(((block - first) * k + column) * BLOCK + place + r * lanes)] = total
+
+    return project
+
+
+class _Projection:
+    """A matrix on the device, as the kernel reads it."""
+
+    def __init__(
+        self, rows: Rows, matrix: npt.NDArray[Any], shift: npt.NDArray[Any] | None, offset: npt.NDArray[Any] | None
+    ) -> None:
+        d, self.k = matrix.shape
+        if d != rows.n_features:
+            raise ValueError(f"a matrix of shape {matrix.shape} was given for rows of {rows.n_features} features")
+        self.rows = rows
+        device, tiles = rows.device, -(-self.k // _COLUMNS)
+        padded = np.zeros((d, tiles * _COLUMNS), rows.dtype)
+        padded[:, : self.k] = matrix
+        constants = np.zeros(tiles * _COLUMNS, rows.dtype)
+        constants[: self.k] = 0 if offset is None else offset
+        self.matrix = device.array(np.ascontiguousarray(padded.reshape(d, tiles, _COLUMNS).swapaxes(0, 1)))
+        self.offset, self.shift = device.array(constants), device.array(rows.shift_or_zero(shift))
+
+    def into(self, out: Array, first: int, n_blocks: int, minus: Array | None = None) -> None:
+        """Some blocks of the product, from `first` on, at the start of `out`."""
+        rows = self.rows
+        launch(
+            rows.device, _project_kernel(rows.dtype), n_blocks * (BLOCK // (_lanes(rows.dtype) * _ROWS)),
+            _lanes(rows.dtype), rows.data, np.int64(rows.n_features), np.int64(rows.n_samples), np.int64(first),
+            self.shift, self.matrix, self.offset, np.int64(self.k), minus or out, np.int32(minus is not None), out,
+        )  # fmt: skip
+
+
+def project(
+    rows: Rows,
+    matrix: npt.NDArray[Any],
+    shift: npt.NDArray[Any] | None = None,
+    offset: npt.NDArray[Any] | None = None,
+) -> Iterator[npt.NDArray[Any]]:
+    """``(x - shift) @ matrix + offset`` of each row, on the host; some rows at a time.
+
+    Parameters
+    ----------
+    rows : Rows
+    matrix : numpy.ndarray of shape (n_features, k)
+    shift : numpy.ndarray of shape (n_features,) or None
+    offset : numpy.ndarray of shape (k,) or None
+        All three are brought to the dtype of the rows.
+
+    Yields
+    ------
+    numpy.ndarray of shape (m, k), in the dtype of the rows
+        Of the next m rows.
+
+    Raises
+    ------
+    ValueError
+        If the matrix does not fit the rows.
+    """
+    projection, device = _Projection(rows, matrix, shift, offset), rows.device
+    k = projection.k
+    blocks = max(1, min(rows.n_blocks, _STAGE_BYTES // (BLOCK * k * rows.dtype.itemsize)))
+    stage = device.empty(blocks * BLOCK * k, rows.dtype)
+    for first in range(0, rows.n_blocks, blocks):
+        n_blocks = min(blocks, rows.n_blocks - first)
+        projection.into(stage, first, n_blocks)
+        found = device.fetch(stage, stop=n_blocks * BLOCK * k, copied=False).reshape(n_blocks, k, BLOCK)
+        by_row = np.array(found.swapaxes(1, 2), order="C")  # a copy: the stage is written again
+        yield by_row.reshape(-1, k)[: rows.n_samples - first * BLOCK]
+
+
+def projected(
+    rows: Rows,
+    matrix: npt.NDArray[Any],
+    shift: npt.NDArray[Any] | None = None,
+    offset: npt.NDArray[Any] | None = None,
+    minus: Rows | None = None,
+) -> Rows:
+    """``(x - shift) @ matrix + offset - minus`` of each row, as rows on the device, of the same weights.
+
+    Parameters
+    ----------
+    rows : Rows
+    matrix : numpy.ndarray of shape (n_features, k)
+    shift : numpy.ndarray of shape (n_features,) or None
+    offset : numpy.ndarray of shape (k,) or None
+    minus : Rows or None
+        As many rows, of k features in the same dtype.
+
+    Raises
+    ------
+    ValueError
+        If the matrix or what is subtracted does not fit the rows.
+    """
+    projection = _Projection(rows, matrix, shift, offset)
+    if minus is not None:
+        given = minus.n_samples, minus.n_features, minus.dtype
+        expected = rows.n_samples, projection.k, rows.dtype
+        if given != expected:
+            raise ValueError(
+                "{} rows of {} features in {} were given to subtract, {} of {} in {} expected".format(*given, *expected)
+            )
+    out = rows.device.empty(rows.n_blocks * projection.k * BLOCK, rows.dtype)
+    if rows.n_samples:
+        projection.into(out, 0, rows.n_blocks, None if minus is None else minus.data)
+    return replace(rows, data=out, n_features=projection.k)
+
+
+def every_kernel() -> Iterator[Kernel]:
+    """All kernels of this module, for the catalogue."""
+    yield from (_project_kernel(np.dtype(dtype)) for dtype in (np.float32, np.float64))

@@ -1,0 +1,172 @@
+"""The values at given places of each column's order, exactly: digit by digit, from counts that ranks can add up.
+
+The bits of a number are taken as an integer whose order is that of the numbers. Its digits are bytes: for a known
+beginning it is counted how often each next byte follows, and the byte that holds the wanted place is the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.kernels.device import Array
+from xpulab.kernels.language import Kernel, index, kernel
+from xpulab.kernels.launch import launch
+from xpulab.kernels.rows import BLOCK, Rows
+
+__all__ = ["every_kernel", "order_statistics", "ordered_counts"]
+
+_BINS = 256  # values of a digit
+_LANES = 16  # work-items of a group, each with counters of its own
+_COUNTERS_BYTES = 64 << 20
+
+
+@cache
+def _count_kernel(dtype: np.dtype[Any], first: bool) -> Kernel:
+    """The first digit has nothing before it. `dtype` is that of the integers as which the numbers are read."""
+    bits = 8 * dtype.itemsize
+    sign = bits - 1
+    all_but_sign = dtype.type(np.iinfo(dtype).max)
+    # Without its sign a NaN is a greater integer than infinity.
+    infinity = dtype.type(np.array(np.inf, f"f{dtype.itemsize}").view(dtype))
+    none, one = np.int32(0), np.int32(1)
+    lanes, bins = _LANES, _BINS
+    middle = bins // 2
+    parts = BLOCK // _LANES
+
+    @kernel("T[] i8 i8 i8 i8 i8 T* i8 i8 i4*", dtype)
+    def count(  # type: ignore[no-untyped-def]
+        item, data, d, n, first_column, n_columns, n_blocks, prefixes, n_prefixes, shift, counts
+    ):  # fmt: skip
+        # A work-group counts in one column of `n_blocks` blocks. prefixes: (n_columns, n_prefixes), as signed numbers;
+        # `shift`: bits after the digit. counts: of each group (n_prefixes, bins, lanes).
+        group = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        column = group % n_columns
+        begin = group // n_columns * n_blocks
+        mine = group * n_prefixes * (bins * lanes) + lane
+        for i in range(n_prefixes * bins):
+            counts[index(mine + i * lanes)] = none
+        for block in range(begin, min(begin + n_blocks, (n + (BLOCK - 1)) // BLOCK)):
+            at = (block * d + first_column + column) * BLOCK + lane
+            there = np.int32(min(n - block * BLOCK, BLOCK))
+            for part in range(parts):
+                x = data[index(at + part * lanes)]
+                if (x & all_but_sign) <= infinity and np.int32(part * lanes + lane) < there:
+                    ordered = x ^ ((x >> sign) & all_but_sign)
+                    if first:
+                        digit = (ordered >> (bits - 8)) + middle
+                        counts[index(mine + digit * lanes)] += one
+                    else:
+                        start = ordered >> shift
+                        digit = start & (bins - 1)
+                        start = start >> 8
+                        for q in range(n_prefixes):
+                            if start == prefixes[index(column * n_prefixes + q)]:
+                                counts[index(mine + (q * bins + digit) * lanes)] += one
+
+    return count
+
+
+def _integers(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(f"i{dtype.itemsize}")
+
+
+def ordered_counts(rows: Rows, prefixes: npt.NDArray[Any], level: int) -> npt.NDArray[np.int64]:
+    """How often each byte follows on given first bytes, among the numbers of a column as ordered integers.
+
+    An ordered integer is unsigned, as wide as the number, and less than another if and only if the number is less;
+    -0.0 is less than 0.0.
+
+    Parameters
+    ----------
+    rows : Rows
+        NaN is not counted.
+    prefixes : numpy.ndarray of unsigned int of shape (q, n_features)
+        Of each column q beginnings of ordered integers, of `level` bytes each; zeros at level 0.
+    level : int
+        From 0 to 3 for float32, from 0 to 7 for float64.
+
+    Returns
+    -------
+    numpy.ndarray of int64 of shape (q, n_features, 256)
+    """
+    device, d, wanted = rows.device, rows.n_features, len(prefixes)
+    if rows.n_samples == 0 or wanted == 0:
+        return np.zeros((wanted, d, _BINS), np.int64)
+    integers = _integers(rows.dtype)
+    q = wanted if level else 1  # nothing is known yet, so that all are alike
+    signed = prefixes[:q].astype(np.uint64)
+    if level:
+        signed = signed - np.uint64(1 << (8 * level - 1))  # wraps around, as signed numbers do
+    signed = signed.astype(np.int64).astype(integers)
+    shift = 8 * (integers.itemsize - level - 1)
+    data = Array(rows.data.memory, rows.data.size, integers)
+    found = np.empty((q, d, _BINS), np.int64)
+    group_bytes = 4 * q * _BINS * _LANES
+    at_once = min(d, max(1, _COUNTERS_BYTES // group_bytes))
+    wanted_parts = -(-4 * device.compute_units // at_once)  # so that all compute units have something to do
+    parts = max(1, min(rows.n_blocks, wanted_parts, _COUNTERS_BYTES // (group_bytes * at_once)))
+    parts = max(parts, -(-rows.n_samples // 2**30))  # no counter overflows
+    n_blocks = -(-rows.n_blocks // parts)
+    parts = -(-rows.n_blocks // n_blocks)
+    counts = device.empty(parts * at_once * q * _BINS * _LANES, np.int32)
+    for start in range(0, d, at_once):
+        columns = min(at_once, d - start)
+        known = device.array(np.ascontiguousarray(signed[:, start : start + columns].T))
+        launch(
+            device, _count_kernel(integers, level == 0), parts * columns, _LANES,
+            data, np.int64(d), np.int64(rows.n_samples), np.int64(start), np.int64(columns), np.int64(n_blocks), known,
+            np.int64(q), np.int64(shift), counts,
+        )  # fmt: skip
+        size = parts * columns * q * _BINS * _LANES
+        by_lane = device.fetch(counts, stop=size, copied=False).reshape(parts, columns, q, _BINS, _LANES)
+        found[:, start : start + columns] = by_lane.sum(axis=(0, 4), dtype=np.int64).swapaxes(0, 1)
+    return found if level else np.repeat(found, wanted, axis=0)
+
+
+def order_statistics(
+    rows: Rows,
+    ranks_wanted: npt.NDArray[np.int64],
+    reduce: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]] = lambda counts: counts,
+) -> npt.NDArray[Any]:
+    """The numbers at given places of each column, once it is sorted.
+
+    Parameters
+    ----------
+    rows : Rows
+        Those of this rank; NaN is not counted.
+    ranks_wanted : numpy.ndarray of int64 of shape (q, n_features)
+        Places among the numbers of all ranks, from 0 on; the same on all ranks.
+    reduce : callable
+        Adds up an array of counts over all ranks.
+
+    Returns
+    -------
+    numpy.ndarray of shape (q, n_features), in the dtype of the rows
+        NaN where there is no such place.
+    """
+    unsigned = np.dtype(f"u{rows.dtype.itemsize}")
+    left = np.array(ranks_wanted, np.int64)
+    missing = left < 0
+    prefixes = np.zeros(left.shape, np.uint64)
+    for level in range(unsigned.itemsize):
+        up_to = reduce(ordered_counts(rows, prefixes, level)).cumsum(axis=2)
+        missing |= left >= up_to[:, :, -1]
+        digit = np.minimum((up_to <= left[:, :, None]).sum(axis=2), _BINS - 1)
+        before = np.take_along_axis(up_to, np.maximum(digit - 1, 0)[:, :, None], axis=2)[:, :, 0]
+        left -= np.where(digit > 0, before, 0)
+        prefixes = (prefixes << np.uint64(8)) | digit.astype(np.uint64)
+    ordered, sign = prefixes.astype(unsigned), unsigned.type(1 << (8 * unsigned.itemsize - 1))
+    found = np.where(ordered & sign, ordered ^ sign, ~ordered).view(rows.dtype)
+    return np.where(missing, rows.dtype.type(np.nan), found + rows.dtype.type(0))  # -0.0 + 0 is 0.0
+
+
+def every_kernel() -> Iterator[Kernel]:
+    """All kernels of this module, for the catalogue."""
+    for dtype in map(np.dtype, (np.int32, np.int64)):
+        yield from (_count_kernel(dtype, first) for first in (True, False))

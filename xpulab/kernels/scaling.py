@@ -1,0 +1,133 @@
+"""Rows whose columns are shifted and scaled, and rows back on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.kernels.language import Kernel, index, kernel
+from xpulab.kernels.launch import launch
+from xpulab.kernels.rows import BLOCK, Rows, take
+
+__all__ = ["centred", "every_kernel", "host_pieces", "stretched"]
+
+_LANES = 16
+_PIECE_BYTES = 8 << 20
+
+
+@cache
+def _centred_kernel(dtype: np.dtype[Any]) -> Kernel:
+    zero = dtype.type(0)
+    parts = BLOCK // _LANES
+
+    @kernel("T[] i8 i8 T* T* T*", dtype)
+    def centre(item, data, d, n, shift, scale, out):  # type: ignore[no-untyped-def]
+        block = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        there = np.int32(min(n - block * BLOCK, BLOCK))
+        for f in range(d):
+            for part in range(parts):
+                at = (block * d + f) * BLOCK + part * _LANES + lane
+                z = (data[index(at)] - shift[index(f)]) / scale[index(f)]
+                out[index(at)] = z if np.int32(part * _LANES + lane) < there else zero
+
+    return centre
+
+
+@cache
+def _stretched_kernel(dtype: np.dtype[Any]) -> Kernel:
+    zero = dtype.type(0)
+    parts = BLOCK // _LANES
+
+    @kernel("T[] i8 i8 T* T* T T T*", dtype)
+    def stretch(item, data, d, n, factor, offset, low, high, out):  # type: ignore[no-untyped-def]
+        block = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        there = np.int32(min(n - block * BLOCK, BLOCK))
+        for f in range(d):
+            for part in range(parts):
+                at = (block * d + f) * BLOCK + part * _LANES + lane
+                z = data[index(at)] * factor[index(f)] + offset[index(f)]  # two roundings, see `language.fma`
+                z = low if z < low else z
+                z = high if z > high else z
+                out[index(at)] = z if np.int32(part * _LANES + lane) < there else zero
+
+    return stretch
+
+
+def centred(rows: Rows, shift: npt.NDArray[Any] | None, scale: npt.NDArray[Any] | None) -> Rows:
+    """``(x - shift) / scale`` of each row, as rows on the device, of the same weights.
+
+    Parameters
+    ----------
+    rows : Rows
+    shift, scale : numpy.ndarray of shape (n_features,) or None
+        Brought to the dtype of the rows.
+    """
+    device = rows.device
+    middle = device.array(rows.shift_or_zero(shift))
+    divisor = device.array(_filled(rows, 1 if scale is None else scale))
+    return _made(rows, _centred_kernel(rows.dtype), middle, divisor)
+
+
+def stretched(
+    rows: Rows,
+    factor: npt.NDArray[Any],
+    offset: npt.NDArray[Any],
+    low: float | None = None,
+    high: float | None = None,
+) -> Rows:
+    """``x * factor + offset`` of each row, between `low` and `high`, as rows on the device, of the same weights.
+
+    Product and sum are rounded each by itself, as NumPy does; NaN stays NaN.
+
+    Parameters
+    ----------
+    rows : Rows
+    factor, offset : numpy.ndarray of shape (n_features,)
+        Brought to the dtype of the rows.
+    low, high : float or None
+        None: no bound.
+    """
+    device, number = rows.device, rows.dtype.type
+    bounds = number(-np.inf if low is None else low), number(np.inf if high is None else high)
+    factors, offsets = device.array(_filled(rows, factor)), device.array(_filled(rows, offset))
+    return _made(rows, _stretched_kernel(rows.dtype), factors, offsets, *bounds)
+
+
+def _filled(rows: Rows, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(np.broadcast_to(values, rows.n_features), rows.dtype)
+
+
+def _made(rows: Rows, kernel: Kernel, *arguments: Any) -> Rows:
+    out = rows.device.empty(rows.n_blocks * rows.n_features * BLOCK, rows.dtype)
+    if rows.n_samples:
+        launch(
+            rows.device, kernel, rows.n_blocks, _LANES,
+            rows.data, np.int64(rows.n_features), np.int64(rows.n_samples), *arguments, out,
+        )  # fmt: skip
+    return replace(rows, data=out)
+
+
+def host_pieces(rows: Rows) -> Iterator[npt.NDArray[Any]]:
+    """The rows on the host, some at a time.
+
+    Yields
+    ------
+    numpy.ndarray of shape (m, n_features), in the dtype of the rows
+        The next m rows.
+    """
+    step = max(1, _PIECE_BYTES // (rows.n_features * rows.dtype.itemsize))
+    for first in range(0, rows.n_samples, step):
+        yield take(rows, np.arange(first, min(first + step, rows.n_samples)))
+
+
+def every_kernel() -> Iterator[Kernel]:
+    """All kernels of this module, for the catalogue."""
+    for dtype in map(np.dtype, (np.float32, np.float64)):
+        yield from (_centred_kernel(dtype), _stretched_kernel(dtype))
