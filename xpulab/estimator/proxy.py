@@ -76,7 +76,8 @@ class Proxy(CallbackSupportMixin):
         NotFittedError
         """
         check_is_fitted(self)
-        plain_class = next(c for c in type(self).__mro__ if c.__module__.startswith("sklearn.") and c is not Proxy)
+        # Not a mixin of scikit-learn's, such as that of callbacks.
+        plain_class = next(c for c in type(self).__mro__ if c.__module__.startswith("sklearn.") and hasattr(c, "fit"))
         plain = plain_class(**self.get_params(deep=False))
         for name, value in vars(self).items():
             if name not in (*self._own, "_skl_callbacks", "_stopped") and not hasattr(plain, name):
