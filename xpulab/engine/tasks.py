@@ -11,6 +11,7 @@ from xpulab.engine import cell
 from xpulab.engine.algorithms import (
     explore,
     kmeans,
+    least_squares,
     lengths,
     passes,
     qr,
@@ -30,6 +31,7 @@ __all__ = [
     "cell",
     "explore",
     "kmeans",
+    "least_squares",
     "lengths",
     "passes",
     "qr",

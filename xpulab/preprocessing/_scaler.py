@@ -7,12 +7,10 @@ from typing import Any, ClassVar
 
 from sklearn.utils.validation import check_is_fitted
 
-from xpulab.estimator.proxy import Proxy
-
 __all__ = ["Scaler"]
 
 
-class Scaler(Proxy):
+class Scaler(TransformerProxy):
     """Base of the scalers: their rows may hold NaN, and they make rows from rows column by column."""
 
     _rules: ClassVar[Mapping[str, Any]] = {"ensure_all_finite": "allow-nan"}

@@ -1,0 +1,225 @@
+"""Least squares over the rows of all ranks, with a penalty on squared coefficients or without.
+
+The fast way solves the normal equations of the centred, scaled columns, and corrects the solution by the residuals of
+the rows themselves. Their condition is the square of that of the columns, so that this way is taken only where it
+allows. The exact way is the QR factorization of [X y], whose small triangle is then solved by its singular values.
+
+References
+----------
+.. [1] A. Bjorck, "Numerical Methods for Least Squares Problems", SIAM, 1996, section 6.6: corrected semi-normal
+   equations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from xpulab.engine.algorithms.passes import Products, moments, products, rough_mean
+from xpulab.engine.algorithms.qr import centred_triangle, triangular
+from xpulab.engine.dataset import Data, data_of
+from xpulab.engine.engine import Task, task
+from xpulab.kernels.moments import column_facts
+from xpulab.kernels.products import cross
+from xpulab.kernels.project import projected
+from xpulab.kernels.scaling import centred
+
+__all__ = ["Solution", "least_squares"]
+
+#: Relative error of the coefficients that is left as it is, by the bytes of a number of the rows.
+_ENOUGH = {4: 1e-5, 8: 1e-11}
+_MOST_STEPS = 1  # of refinement, each a pass over the rows; where two are needed, small singular values are inexact
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Coefficients, or the triangle that they are to be found from; float64.
+
+    Attributes
+    ----------
+    coef : numpy.ndarray of shape (n_features, n_targets) or None
+        None: the products did not allow it, and the triangle is that of the rows.
+    mean : numpy.ndarray of shape (n_features,)
+        Zeros if the columns were not centred.
+    target_mean : numpy.ndarray of shape (n_targets,)
+    triangle : numpy.ndarray of shape (k, n_features)
+        Upper triangle whose product with its transpose is the Gram matrix. Empty for coefficients with penalties.
+    rotated : numpy.ndarray of shape (k, n_targets)
+        The triangle times the coefficients of least squares.
+    weight : float
+        Sum of the sample weights; for refinement.
+    steps : int
+        Of refinement.
+    """
+
+    coef: np.ndarray | None
+    mean: np.ndarray
+    target_mean: np.ndarray
+    triangle: np.ndarray
+    rotated: np.ndarray
+    weight: float = 0.0
+    steps: int = 0
+
+
+def least_squares(
+    task: Task, data: Data, centre: bool, penalties: np.ndarray, cutoff: float, refine: bool, exact: bool
+) -> Solution:
+    """Coefficients that minimise the squared residuals plus, for each target, its penalty times their squares.
+
+    Parameters
+    ----------
+    task : Task
+    data : Data
+        With targets.
+    centre : bool
+        Whether there is an intercept.
+    penalties : numpy.ndarray of shape (n_targets,)
+    cutoff : float
+        Singular values up to this share of the largest count as zero.
+    refine : bool
+        Whether the coefficients may be corrected by passes over the rows; if not, the products must be exact enough.
+    exact : bool
+        Whether to take the exact way in any case.
+    """
+    solution: Solution | None = None
+    gram = np.empty((0, 0))
+    if not exact and (data.n_samples - centre >= data.rows.n_features or penalties.min() > 0):
+        sums = products(task, data, centre)
+        gram = sums.gram
+        if task.comm.rank == 0:  # alone: what steers all must not hang on the rounding of each
+            most = _MOST_STEPS if refine else 0
+            solution = _by_products(sums, penalties, cutoff, data.rows.dtype, most)
+        solution = task.comm.bcast(solution)
+    if solution is None:
+        return _by_triangle(task, data, centre)
+    for _ in range(solution.steps):
+        solution = _refined(task, data, solution, gram, penalties)
+    return solution
+
+
+def _by_products(
+    found: Products, penalties: np.ndarray, cutoff: float, dtype: np.dtype[Any], most_steps: int
+) -> Solution | None:
+    """By the normal equations; None where their condition does not allow it."""
+    eps, enough = float(np.finfo(dtype).eps), _ENOUGH[dtype.itemsize]
+    error = 0.0
+    for penalty in np.unique(penalties):
+        scaled, _ = _scaled(found.gram, penalty)
+        values = np.linalg.eigvalsh(scaled)
+        if not values[0] > 0:
+            return None
+        error = max(error, eps * float(values[-1] / values[0]))
+    steps = next((steps for steps in range(most_steps + 1) if error <= enough ** (1 / (steps + 1))), None)
+    if steps is None:
+        return None
+    coef = _solved(found.gram, penalties, found.cross)
+    triangle = rotated = np.empty((0, 0))
+    if not penalties.any():
+        scaled, scale = _scaled(found.gram, 0.0)
+        triangle = np.linalg.cholesky(scaled).T / scale
+        rotated = triangle @ coef
+        singular = np.linalg.svd(triangle, compute_uv=False)
+        if singular[-1] <= cutoff * singular[0]:
+            return None
+    return Solution(coef, found.mean, found.target_mean, triangle, rotated, found.weight, steps)
+
+
+def _by_triangle(task: Task, data: Data, centre: bool) -> Solution:
+    """The triangle of X alone, and of the targets what it is to come near."""
+    n = data.rows.n_features  # below them the triangle of [X y] has columns of the targets alone
+    if centre:
+        found = centred_triangle(task, data.rows, data.targets)
+        r, mean, target_mean = found.r, found.mean, found.target_mean
+    else:
+        r = triangular(task, data.rows, targets=data.targets)
+        mean, target_mean = np.zeros(n), np.zeros(r.shape[1] - n)
+    return Solution(None, mean, target_mean, r[:n, :n], r[:n, n:])
+
+
+def _scaled(gram: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray]:
+    """The matrix of the normal equations with ones on its diagonal, and by what it was scaled."""
+    matrix = gram + penalty * np.eye(len(gram))
+    diagonal = matrix.diagonal()
+    scale = np.where(diagonal > 0, 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1)), 1.0)
+    return matrix * np.outer(scale, scale), scale
+
+
+def _solved(gram: np.ndarray, penalties: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solutions of the normal equations (n_features, n_targets)."""
+    solution = np.empty_like(right)
+    for penalty in np.unique(penalties):
+        scaled, scale = _scaled(gram, penalty)
+        mine = penalties == penalty
+        solution[:, mine] = scale[:, None] * np.linalg.solve(scaled, scale[:, None] * right[:, mine])
+    return solution
+
+
+def _refined(task: Task, data: Data, solution: Solution, gram: np.ndarray, penalties: np.ndarray) -> Solution:
+    """The solution after one step of corrected semi-normal equations [1]_: a pass over the rows.
+
+    The residuals are those of the coefficients as the device takes them, rounded to the dtype of the rows.
+    """
+    task.check()
+    rows, dtype = data.rows, data.rows.dtype
+    assert data.targets is not None
+    shift, target_shift = solution.mean.astype(dtype), solution.target_mean.astype(dtype)
+    assert solution.coef is not None
+    coef = solution.coef.astype(dtype)
+    residual = projected(rows, coef, shift, None, minus=centred(data.targets, target_shift, None))
+    away, target_away = solution.mean - shift, solution.target_mean - target_shift
+    gradient = task.comm.allreduce(cross(rows, residual, shift, None))
+    coef = coef.astype(np.float64)
+    # What the rounding of the means leaves of them is in the columns, and in the residuals.
+    gradient -= solution.weight * np.outer(away, away @ coef - target_away)
+    better = None
+    if task.comm.rank == 0:
+        better = coef - _solved(gram, penalties, gradient + penalties * coef)
+    return replace(solution, coef=task.comm.bcast(better))
+
+
+def _score(task: Task, data: Data, coef: np.ndarray, intercept: np.ndarray) -> dict[str, np.ndarray]:
+    """Weighted sums, for each target: of squared residuals, and of squared differences from the mean."""
+    rows, dtype = data.rows, data.rows.dtype
+    assert data.targets is not None
+    about = moments(task, replace(data.targets, sample_weight=rows.sample_weight))
+    # Both sides less a number near their mean: predictions and targets may be far from 0, and near one another.
+    shift, target_shift = rough_mean(task, rows), about.mean.astype(dtype)
+    coef = coef.astype(dtype)
+    offset = intercept + shift.astype(np.float64) @ coef.astype(np.float64) - target_shift
+    residual = projected(rows, coef, shift, offset, minus=centred(data.targets, target_shift, None))
+    facts = column_facts(residual)
+    return {"residual": task.comm.allreduce(facts.squares.astype(np.float64)), "squares": about.squares}
+
+
+@task("least_squares")
+def _least_squares(
+    task: Task,
+    source: dict[str, Any],
+    weights: dict[str, Any] | None,
+    targets: dict[str, Any],
+    centre: bool,
+    penalties: np.ndarray,
+    cutoff: float,
+    refine: bool = True,
+    exact: bool = False,
+) -> dict[str, Any]:
+    """`Solution` of all targets."""
+    data = data_of(task, source, weights, targets)
+    solution = least_squares(task, data, centre, penalties, cutoff, refine, exact)
+    return {"rows": data.rows.n_samples, "solution": vars(solution)}
+
+
+@task("linear_score")
+def _linear_score(
+    task: Task,
+    source: dict[str, Any],
+    weights: dict[str, Any] | None,
+    targets: dict[str, Any],
+    coef: np.ndarray,
+    intercept: np.ndarray,
+) -> dict[str, Any]:
+    """Sums that r2 scores are made of."""
+    data = data_of(task, source, weights, targets)
+    return {"rows": data.rows.n_samples, **_score(task, data, coef, intercept)}

@@ -1,0 +1,116 @@
+"""From sums over all rows to what a linear model has: pure functions of small arrays."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+from sklearn.exceptions import UndefinedMetricWarning
+
+__all__ = ["Triangle", "intercept_of", "merged", "non_negative", "r2_of", "shortest"]
+
+
+@dataclass(frozen=True)
+class Triangle:
+    """The triangle R of all rows [X y] so far, centred; as the task "triangular" returns it."""
+
+    r: np.ndarray
+    weight: float
+    mean: np.ndarray
+    target_mean: np.ndarray
+
+
+def merged(one: Triangle, other: Triangle) -> Triangle:
+    """The triangle of the rows of both; each is centred about its own means, and the result about those of all.
+
+    Chan's update [1]_ of the products, on a factor of them, so that their condition is not squared.
+
+    References
+    ----------
+    .. [1] T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample variance: analysis and
+       recommendations", The American Statistician 37 (1983), 242-247.
+    """
+    weight = one.weight + other.weight
+    share = other.weight / weight
+    away, target_away = other.mean - one.mean, other.target_mean - one.target_mean
+    between = np.sqrt(one.weight * share) * np.concatenate([away, target_away])
+    r = np.asarray(np.linalg.qr(np.vstack([one.r, other.r, between]), mode="r"))
+    return Triangle(r, weight, one.mean + share * away, one.target_mean + share * target_away)
+
+
+def shortest(
+    triangle: np.ndarray, rotated: np.ndarray, penalties: np.ndarray, cutoff: float
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Coefficients by the singular values of a triangle; the shortest where several are as good.
+
+    Parameters
+    ----------
+    triangle : numpy.ndarray of shape (k, n_features)
+    rotated : numpy.ndarray of shape (k, n_targets)
+    penalties : numpy.ndarray of shape (n_targets,)
+    cutoff : float
+        Singular values up to this share of the largest count as zero.
+
+    Returns
+    -------
+    coef : numpy.ndarray of shape (n_features, n_targets)
+    singular : numpy.ndarray of shape (min(k, n_features),)
+    rank : int
+        Singular values that do not count as zero.
+    """
+    left, singular, right = np.linalg.svd(triangle, full_matrices=False)
+    kept = singular > cutoff * singular[0]
+    values = singular[kept, None]
+    coef = right[kept].T @ (values / (values**2 + penalties) * (left[:, kept].T @ rotated))
+    return coef, singular, int(kept.sum())
+
+
+def non_negative(triangle: np.ndarray, rotated: np.ndarray, penalties: np.ndarray) -> np.ndarray:
+    """Coefficients of least squares, none below 0, each target by itself.
+
+    Parameters
+    ----------
+    triangle : numpy.ndarray of shape (k, n_features)
+        R of a QR factorization of the columns.
+    rotated : numpy.ndarray of shape (k, n_targets)
+        What R times the coefficients is to come near.
+    penalties : numpy.ndarray of shape (n_targets,)
+        On the squared coefficients.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_features, n_targets)
+    """
+    n_features = triangle.shape[1]
+    coef = np.empty((n_features, len(penalties)))
+    for i, penalty in enumerate(penalties):
+        below = np.sqrt(penalty) * np.eye(n_features) if penalty else np.empty((0, n_features))
+        coef[:, i] = nnls(np.vstack([triangle, below]), np.concatenate([rotated[:, i], np.zeros(len(below))]))[0]
+    return coef
+
+
+def intercept_of(coef: np.ndarray, mean: np.ndarray, target_mean: np.ndarray) -> np.ndarray:
+    """Intercepts (n_targets,) for coefficients (n_features, n_targets) of centred columns."""
+    return target_mean - mean @ coef
+
+
+def r2_of(residual: np.ndarray, squares: np.ndarray, n_samples: int) -> float:
+    """Mean coefficient of determination of all targets, as `sklearn.metrics.r2_score`.
+
+    Parameters
+    ----------
+    residual : numpy.ndarray of shape (n_targets,)
+        Weighted sums of squared residuals.
+    squares : numpy.ndarray of shape (n_targets,)
+        Weighted sums of squared differences of the targets from their means.
+    n_samples : int
+    """
+    if n_samples < 2:
+        warnings.warn("R^2 score is not well-defined with less than two samples.", UndefinedMetricWarning, stacklevel=4)
+        return float("nan")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scores: Any = np.where(squares > 0, 1 - residual / squares, np.where(residual > 0, 0.0, 1.0))
+    return float(scores.mean())

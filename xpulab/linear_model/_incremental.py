@@ -1,0 +1,265 @@
+"""`IncrementalLinearRegression` and `IncrementalRidge`: least squares over batches, with the names of sklearnex."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import sklearn.linear_model
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.utils import gen_batches
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+
+from xpulab.data import ShardedArray
+from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.linear_model._fitted import Triangle, merged, shortest
+from xpulab.linear_model._proxy import LinearProxy
+
+__all__ = ["IncrementalLinearRegression", "IncrementalRidge"]
+
+_SENT = 64 << 20  # bytes of rows that are sent at once where the size of a batch is not given
+
+
+class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """A triangle of all rows so far is kept, and merged with that of each batch; see `merged`."""
+
+    _own = ("report_", "batch_size_", "n_samples_seen_", "_triangle", "_n_targets", "n_jobs", "batch_size")
+
+    n_features_in_: int
+    _triangle: Triangle | None = None
+
+    def _penalty(self) -> float:
+        return 0.0
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit the model with all rows, some batches at a time; what was fitted before is forgotten.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            The rows of a handle are one batch, since they are on the engines.
+        y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        object
+            This estimator, fitted.
+
+        Raises
+        ------
+        NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
+            As `LinearRegression.fit`.
+        """
+        cluster = current_cluster()
+        X, y, _ = self._read(cluster, X, y, None)
+        self.batch_size_ = self.batch_size or 5 * X.shape[1]
+        triangle = None
+        with self._fitting(X):
+            for batch in self._batches(X, y):
+                found = self._found(cluster, "fit", X[batch], y[batch]) if batch else self._found(cluster, "fit", X, y)
+                triangle = found if triangle is None else merged(triangle, found)
+            assert triangle is not None
+            self.n_samples_seen_ = X.shape[0]
+            self._keep(triangle, X, y)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, check_input: bool = True) -> Any:
+        """Fit the model with these rows and those of earlier calls; they are one batch.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
+        check_input : bool, default=True
+            Accepted for sklearnex's sake: the input is always checked.
+
+        Returns
+        -------
+        object
+            This estimator, fitted.
+
+        Raises
+        ------
+        NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
+            As `LinearRegression.fit`; what was fitted before is then as it was.
+        """
+        cluster = current_cluster()
+        before = self._triangle
+        X, y, _ = self._read(cluster, X, y, None, reset=before is None)
+        shape = y.shape[1:]
+        if before is not None and shape != self._n_targets:
+            raise ValueError(f"y has targets of shape {shape}, and those of earlier batches {self._n_targets}")
+        with self._fitting(X):
+            found = self._found(cluster, "partial_fit", X, y)
+            self.n_samples_seen_ = X.shape[0] + (0 if before is None else self.n_samples_seen_)
+            self._keep(found if before is None else merged(before, found), X, y)
+        return self
+
+    def _batches(self, X: Any, y: Any) -> list[slice | None]:
+        """Which rows are sent at once; None for all rows, as they are."""
+        if isinstance(X, ShardedArray) or isinstance(y, ShardedArray):
+            return [None]
+        size = self.batch_size_
+        if self.batch_size is None:
+            size *= max(1, _SENT // (size * X.shape[1] * X.dtype.itemsize))
+        return list(gen_batches(X.shape[0], size))
+
+    def _found(self, cluster: XPUCluster, method: str, X: Any, y: Any) -> Triangle:
+        result = self._ask(cluster, method, "triangular", X, y=y, centre=bool(self.fit_intercept)).results[0]
+        return Triangle(result["r"], result["weight"], result["mean"], result["target_mean"])
+
+    def _keep(self, triangle: Triangle, X: Any, y: Any) -> None:
+        self._triangle, self._n_targets = triangle, y.shape[1:]
+        n = X.shape[1]
+        penalties = np.full(len(triangle.target_mean), self._penalty())
+        cutoff = n * np.finfo(np.float64).eps
+        coef, _, _ = shortest(triangle.r[:n, :n], triangle.r[:n, n:], penalties, cutoff)
+        self._set_line(coef, triangle.mean, triangle.target_mean, y, X.dtype)
+
+    def _plain(self) -> Any:
+        raise NotImplementedError
+
+    def to_sklearn(self) -> Any:
+        """A plain scikit-learn estimator with the same parameters and what was fitted, which needs no cluster.
+
+        Raises
+        ------
+        NotFittedError
+        """
+        check_is_fitted(self)
+        plain = self._plain()
+        for name in ("coef_", "intercept_", "n_features_in_", "feature_names_in_"):
+            if hasattr(self, name):
+                setattr(plain, name, getattr(self, name))
+        return plain
+
+
+class IncrementalLinearRegression(_Incremental):
+    """Ordinary least squares over batches of rows, on every device of the active cluster.
+
+    Names and attributes are those of `sklearnex.linear_model.IncrementalLinearRegression`. A triangle of the size of
+    the columns is kept between batches, not their products, so that ill-conditioned columns lose no more digits than in
+    one fit of all rows. Where fewer rows than columns were seen, the shortest coefficients are taken.
+
+    Parameters
+    ----------
+    fit_intercept : bool, default=True
+        Whether the columns and the targets are centred.
+    copy_X : bool, default=True
+        Accepted for sklearnex's sake: the input is never changed, whichever it is.
+    n_jobs : int, default=None
+        Accepted and ignored: all engines compute.
+    batch_size : int, default=None
+        Rows that `fit` sends at once. By default a batch has ``5 * n_features`` rows, and as many batches are sent at
+        once as fit into 64 MiB: the result is the same.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+    intercept_ : float or ndarray of shape (n_targets,)
+    n_samples_seen_ : int
+    batch_size_ : int
+        Only after `fit`.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        Of the last batch.
+
+    See Also
+    --------
+    LinearRegression : All rows at once.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "fit_intercept": ["boolean"],
+        "copy_X": ["boolean"],
+        "n_jobs": [Interval(Integral, -1, None, closed="left"), None],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+    }
+
+    def __init__(
+        self,
+        *,
+        fit_intercept: bool = True,
+        copy_X: bool = True,
+        n_jobs: int | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        self.fit_intercept = fit_intercept
+        self.copy_X = copy_X
+        self.n_jobs = n_jobs
+        self.batch_size = batch_size
+
+    def _plain(self) -> Any:
+        return sklearn.linear_model.LinearRegression(fit_intercept=self.fit_intercept, copy_X=self.copy_X)
+
+
+class IncrementalRidge(_Incremental):
+    """Least squares with a penalty on squared coefficients, over batches of rows, on every device of the cluster.
+
+    Names and attributes are those of `sklearnex.linear_model.IncrementalRidge`; see `IncrementalLinearRegression` for
+    what is kept between batches.
+
+    Parameters
+    ----------
+    fit_intercept : bool, default=True
+        Whether the columns and the targets are centred.
+    alpha : float, default=1.0
+        The penalty, not negative.
+    copy_X : bool, default=True
+        Accepted for sklearnex's sake: the input is never changed, whichever it is.
+    n_jobs : int, default=None
+        Accepted and ignored: all engines compute.
+    batch_size : int, default=None
+        As `IncrementalLinearRegression`.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+    intercept_ : float or ndarray of shape (n_targets,)
+    n_samples_seen_ : int
+    batch_size_ : int
+        Only after `fit`.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        Of the last batch.
+
+    See Also
+    --------
+    Ridge : All rows at once.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "fit_intercept": ["boolean"],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "copy_X": ["boolean"],
+        "n_jobs": [Integral, None],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+    }
+
+    def __init__(
+        self,
+        fit_intercept: bool = True,
+        alpha: float = 1.0,
+        copy_X: bool = True,
+        n_jobs: int | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        self.fit_intercept = fit_intercept
+        self.alpha = alpha
+        self.copy_X = copy_X
+        self.n_jobs = n_jobs
+        self.batch_size = batch_size
+
+    def _penalty(self) -> float:
+        return float(self.alpha)
+
+    def _plain(self) -> Any:
+        return sklearn.linear_model.Ridge(self.alpha, fit_intercept=self.fit_intercept, copy_X=self.copy_X)
