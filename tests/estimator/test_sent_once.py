@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,9 @@ def test_fit_transform_sends_once(on_pair: xpulab.XPUCluster, written: list[int]
     assert sum(written) == X.nbytes
     expected = sklearn.cluster.KMeans(3, random_state=0).fit_transform(X)
     np.testing.assert_allclose(distances, expected, rtol=1e-8)
+    deadline = time.monotonic() + 10  # a thread frees the rows
+    while on_pair.handles() and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert on_pair.handles() == {}
 
 

@@ -120,10 +120,6 @@ class PCA(Projecting, sklearn.decomposition.PCA):
                 setattr(self, name, value)
         return self
 
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """`fit`, then `transform` of the same rows."""
-        return self.fit(X).transform(X)
-
     def score_samples(self, X: Any) -> np.ndarray:
         """Log-likelihood of each row under the fitted model.
 

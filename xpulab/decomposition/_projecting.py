@@ -11,12 +11,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import current_cluster
-from xpulab.estimator.proxy import Proxy, Result
+from xpulab.estimator.proxy import Result, TransformerProxy
 
 __all__ = ["Projecting"]
 
 
-class Projecting(Proxy, TransformerMixin):
+class Projecting(TransformerProxy, TransformerMixin):
     """`transform` and `inverse_transform` by `components_`, about `mean_` and whitened where an estimator has these."""
 
     components_: np.ndarray

@@ -31,22 +31,19 @@ class Result:
     dtype : numpy.dtype
     rows : bool
         Whether these are rows, which stay on the engines where X is a `ShardedArray`.
-    columns : sequence of str, optional
-        Names of the columns.
     """
 
-    def __init__(self, n_columns: int | None, dtype: Any, *, rows: bool = False, columns: Any = None) -> None:
+    def __init__(self, n_columns: int | None, dtype: Any, *, rows: bool = False) -> None:
         self.n_columns = n_columns
         self.dtype = np.dtype(dtype)
         self.rows = rows
-        self.columns = columns
         self.value: Any = None
 
     def place(self, cluster: XPUCluster, outgoing: Outgoing, X: Any) -> dict[str, Any]:
         """Makes room for the result, or a handle; the argument of the task that says where it goes."""
         shape = (X.shape[0],) if self.n_columns is None else (X.shape[0], self.n_columns)
         if self.rows and isinstance(X, ShardedArray):
-            self.value = cluster.made_handle(shape, self.dtype, X.bounds, self.columns)
+            self.value = cluster.made_handle(shape, self.dtype, X.bounds)
             return {"kept": {"handle": self.value.id, "about": self.value.about()}}
         target, self.value = outgoing.receive(shape, self.dtype)
         return {"target": target}
@@ -207,7 +204,7 @@ class TransformerProxy(Proxy):
     def _transformed(
         self, method: str, task: str, X: Any, n_columns: int, *, n_given: int | None = None, **arguments: Any
     ) -> Any:
-        """Rows made of the rows of X: a handle for a handle, otherwise an array.
+        """Rows made of the rows of X: a handle for a handle, otherwise an array. As in scikit-learn they have no names.
 
         Parameters
         ----------
@@ -237,9 +234,6 @@ class TransformerProxy(Proxy):
             X = self._checked(cluster, X, reset=False)
         else:
             X = checked_unnamed(self, cluster, X, n_given, **self._rules)
-        columns = None
-        if isinstance(X, ShardedArray) and X.columns is not None and n_columns == X.shape[1]:
-            columns = X.columns
-        result = Result(n_columns, X.dtype, rows=True, columns=columns)
+        result = Result(n_columns, X.dtype, rows=True)
         self._ask(cluster, method, task, X, result=result, **arguments)
         return result.value

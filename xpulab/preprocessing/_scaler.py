@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab.estimator.proxy import TransformerProxy
+
 __all__ = ["Scaler"]
 
 
