@@ -8,6 +8,7 @@ import numpy as np
 import sklearn.preprocessing
 from sklearn.base import _fit_context
 from sklearn.preprocessing._data import _handle_zeros_in_scale
+from sklearn.utils.validation import check_is_fitted
 
 from xpulab.deploy.cluster import current_cluster
 from xpulab.preprocessing._scaler import Scaler
@@ -112,15 +113,17 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
         ------
         NotFittedError, NoClusterError, ValueError, TypeError, HandleError
         """
+        check_is_fitted(self)
         ends = (-1.0, 1.0) if getattr(self, "clip", False) else None
-        return self._forward(X, scale=getattr(self, "scale_", None), clip=ends)
+        return self._forward(X, scale=self.scale_, clip=ends)
 
     def inverse_transform(self, X: Any) -> Any:
         """Multiply by the greatest absolute values.
 
         Parameters, what is returned and what is raised are those of `transform`.
         """
-        return self._backward(X, factor=getattr(self, "scale_", None))
+        check_is_fitted(self)
+        return self._backward(X, factor=self.scale_)
 
     def _see(self, method: str, X: Any) -> MaxAbsScaler:
         cluster = current_cluster()

@@ -8,6 +8,7 @@ import numpy as np
 import sklearn.preprocessing
 from sklearn.base import _fit_context
 from sklearn.preprocessing._data import _handle_zeros_in_scale
+from sklearn.utils.validation import check_is_fitted
 
 from xpulab.deploy.cluster import current_cluster
 from xpulab.preprocessing._scaler import Scaler
@@ -116,15 +117,17 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
         ------
         NotFittedError, NoClusterError, ValueError, TypeError, HandleError
         """
+        check_is_fitted(self)
         ends = tuple(map(float, self.feature_range)) if self.clip else None
-        return self._forward(X, factor=getattr(self, "scale_", None), offset=getattr(self, "min_", None), clip=ends)
+        return self._forward(X, factor=self.scale_, offset=self.min_, clip=ends)
 
     def inverse_transform(self, X: Any) -> Any:
         """Bring the columns back to the range of the data.
 
         Parameters, what is returned and what is raised are those of `transform`.
         """
-        return self._backward(X, shift=getattr(self, "min_", None), scale=getattr(self, "scale_", None))
+        check_is_fitted(self)
+        return self._backward(X, shift=self.min_, scale=self.scale_)
 
     def _see(self, method: str, X: Any) -> MinMaxScaler:
         low, high = self.feature_range

@@ -8,6 +8,7 @@ import sklearn.preprocessing
 from scipy import stats
 from sklearn.base import _fit_context
 from sklearn.preprocessing._data import _handle_zeros_in_scale
+from sklearn.utils.validation import check_is_fitted
 
 from xpulab.deploy.cluster import current_cluster
 from xpulab.preprocessing._merging import interpolated, midway
@@ -127,11 +128,13 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
         ------
         NotFittedError, NoClusterError, ValueError, TypeError, HandleError
         """
-        return self._forward(X, shift=getattr(self, "center_", None), scale=getattr(self, "scale_", None))
+        check_is_fitted(self)
+        return self._forward(X, shift=self.center_, scale=self.scale_)
 
     def inverse_transform(self, X: Any) -> Any:
         """Multiply by the ranges, and add the medians.
 
         Parameters, what is returned and what is raised are those of `transform`.
         """
-        return self._backward(X, factor=getattr(self, "scale_", None), offset=getattr(self, "center_", None))
+        check_is_fitted(self)
+        return self._backward(X, factor=self.scale_, offset=self.center_)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from sklearn.utils.validation import check_is_fitted
-
 from xpulab.estimator.proxy import TransformerProxy
 
 __all__ = ["Scaler"]
@@ -25,11 +23,9 @@ class Scaler(TransformerProxy):
 
     def _forward(self, X: Any, **arguments: Any) -> Any:
         """The rows of X scaled; a handle for a handle."""
-        check_is_fitted(self)
         return self._transformed("transform", "scale", X, self.n_features_in_, **arguments)
 
     def _backward(self, X: Any, **arguments: Any) -> Any:
         """The rows of X scaled back; the names of the columns do not count, as in scikit-learn."""
-        check_is_fitted(self)
         n = self.n_features_in_
         return self._transformed("inverse_transform", "scale", X, n, n_given=n, **arguments)

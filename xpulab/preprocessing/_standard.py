@@ -8,6 +8,7 @@ import numpy as np
 import sklearn.preprocessing
 from sklearn.base import _fit_context
 from sklearn.preprocessing._data import _handle_zeros_in_scale, _is_constant_feature
+from sklearn.utils.validation import check_is_fitted
 
 from xpulab.deploy.cluster import current_cluster
 from xpulab.preprocessing._merging import merged
@@ -120,6 +121,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         ------
         NotFittedError, NoClusterError, ValueError, TypeError, HandleError
         """
+        check_is_fitted(self)
         return self._forward(
             X, shift=self.mean_ if self.with_mean else None, scale=self.scale_ if self.with_std else None
         )
@@ -129,6 +131,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
 
         Parameters, what is returned and what is raised are those of `transform`.
         """
+        check_is_fitted(self)
         return self._backward(
             X, factor=self.scale_ if self.with_std else None, offset=self.mean_ if self.with_mean else None
         )
