@@ -52,7 +52,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
     n_oversamples : int, default=10
         Additional random vectors of "randomized".
     power_iteration_normalizer : {"auto", "QR", "LU", "none"}, default="auto"
-        Of "randomized"; "LU" is computed by QR, which spans the same space.
+        Accepted for scikit-learn's sake: "randomized" always makes its bases orthonormal, which spans the same spaces.
     random_state : int, RandomState instance or None, default=None
         The draws of "randomized".
 
@@ -213,7 +213,6 @@ class PCA(Projecting, sklearn.decomposition.PCA):
                 n_components,
                 self.n_oversamples,
                 self.iterated_power,
-                self.power_iteration_normalizer,
                 check_random_state(self.random_state),
             )
             found = self._ask(cluster, "fit", "randomized_svd", X, centre=True, **start).results[0]

@@ -85,6 +85,10 @@ class Projecting(TransformerProxy, TransformerMixin):
         )
         return result.value
 
+    def __sklearn_is_fitted__(self) -> bool:
+        # An interrupted fit has set the number of columns, and leaves the estimator unfitted.
+        return hasattr(self, "components_")
+
     def _middle(self) -> np.ndarray | None:
         """What is subtracted from rows before they are projected."""
         return getattr(self, "mean_", None)

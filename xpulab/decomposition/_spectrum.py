@@ -104,19 +104,13 @@ def random_start(
     n_components: int,
     n_oversamples: int,
     n_iter: Any,
-    normalizer: str,
     random: np.random.RandomState,
 ) -> dict[str, Any]:
     """What scikit-learn's ``_randomized_svd`` begins with, for the task "randomized_svd".
 
-    Its normalizers "LU" and "QR" change the basis of a space and not the space, so that one stands for both.
+    Its normalizers change the basis of a space and not the space; the ranks always make a basis orthonormal.
     """
     if n_iter == "auto":
         n_iter = 7 if n_components < 0.1 * min(shape) else 4
     start = random.normal(size=(min(shape), n_components + n_oversamples))
-    return {
-        "start": start.astype(dtype, copy=False),
-        "n_components": n_components,
-        "n_iter": n_iter,
-        "normalised": n_iter > 2 if normalizer == "auto" else normalizer != "none",
-    }
+    return {"start": start.astype(dtype, copy=False), "n_components": n_components, "n_iter": n_iter}

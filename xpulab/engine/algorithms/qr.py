@@ -222,3 +222,23 @@ def _triangular(
         r = triangular(task, data.rows, targets=data.targets)
         found = Triangle(r, _weight(task, data.rows), np.zeros(data.rows.n_features), np.zeros(n_targets))
     return {"rows": data.rows.n_samples, **(vars(found) if task.comm.rank == 0 else {})}
+
+
+@task("batch_triangles")
+def _batch_triangles(
+    task: Task, source: dict[str, Any], weights: None, batches: list[tuple[int, int]]
+) -> dict[str, Any]:
+    """Of each batch, given by its first and last row of all, the triangle of ones and of this rank's rows in it.
+
+    The rows are those less a shift, which is the same on all ranks.
+    """
+    data = data_of(task, source)
+    shift = rough_mean(task, data.rows).astype(np.float64)
+    begin, end = data.bounds[task.comm.rank : task.comm.rank + 2]
+    parts = []
+    for number, (start, stop) in enumerate(batches):
+        first, last = max(start, begin), min(stop, end)
+        if first < last:
+            task.leave_if_cancelled()
+            parts.append((number, local_triangle(task, data.rows, first - begin, last - begin, shift)))
+    return {"rows": data.rows.n_samples, "shift": shift, "parts": parts}

@@ -66,7 +66,7 @@ class Range:
         return tall
 
     def svd(
-        self, start: np.ndarray, n_components: int, n_iter: int, normalised: bool, bounds: list[int]
+        self, start: np.ndarray, n_components: int, n_iter: int, bounds: list[int]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Singular values (n_components,) and right vectors (n_components, n_features) of A, from a random start.
 
@@ -76,16 +76,12 @@ class Range:
         n_components : int
         n_iter : int
             Power iterations.
-        normalised : bool
-            Whether bases are made orthonormal on the way. It says nothing about the spaces, but about rounding.
         bounds : list of int
         """
         if bounds[-1] >= self._rows.n_features:
             basis = start
             for _ in range(n_iter):
-                tall = self.times(basis)
-                basis = self.transposed_times(self.orthonormal(tall) if normalised else tall)
-                basis = np.linalg.qr(basis)[0] if normalised else basis
+                basis = np.linalg.qr(self.transposed_times(self.orthonormal(self.times(basis))))[0]
             found = self.transposed_times(self.orthonormal(self.times(basis))).T
             missing = max(n_components - len(found), 0)
             found = np.concatenate([found, np.zeros((missing, found.shape[1]))])
@@ -94,9 +90,8 @@ class Range:
             mine = start[bounds[self._task.comm.rank] : bounds[self._task.comm.rank + 1]]
             tall, sums = Rows.upload(self._task.device, mine.astype(self._rows.dtype)), start.sum(axis=0)
             for _ in range(n_iter):
-                basis = self.transposed_times(tall, sums)
-                tall = self.times(np.linalg.qr(basis)[0] if normalised else basis)
-                tall, sums = (self.orthonormal(tall) if normalised else tall), None
+                basis = np.linalg.qr(self.transposed_times(tall, sums))[0]
+                tall, sums = self.orthonormal(self.times(basis)), None
             basis = self.transposed_times(tall, sums)
             missing = max(n_components - basis.shape[1], 0)
             basis = np.linalg.qr(np.concatenate([basis, np.zeros((len(basis), missing))], axis=1))[0]
@@ -122,14 +117,13 @@ def _randomized_svd(
     start: np.ndarray,
     n_components: int,
     n_iter: int,
-    normalised: bool,
     centre: bool,
 ) -> dict[str, Any]:
     """Singular values and right vectors of all rows, and the sums of squares about the mean that they explain."""
     data = data_of(task, source)
     columns = moments(task, data.rows)
     matrix = Range(task, data.rows, columns.mean if centre else np.zeros(data.rows.n_features))
-    singular, right = matrix.svd(start, n_components, n_iter, normalised, data.bounds)
+    singular, right = matrix.svd(start, n_components, n_iter, data.bounds)
     explained = None if centre else moments(task, projected(data.rows, right.T)).squares
     return {
         "rows": data.rows.n_samples,

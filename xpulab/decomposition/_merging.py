@@ -1,0 +1,76 @@
+"""Principal components of rows that come in batches [1]_; NumPy arrays of float64 only.
+
+References
+----------
+.. [1] D. Ross, J. Lim, R. Lin, M. Yang, "Incremental Learning for Robust Visual Tracking", International Journal of
+   Computer Vision 77 (2008), 125-141.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg
+from sklearn.utils.extmath import svd_flip
+
+__all__ = ["Batch", "State", "batch_of", "merged"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a batch of rows adds: their number, their mean (n_features,), and the triangle of the rows less it."""
+
+    n_samples: int
+    mean: np.ndarray
+    r: np.ndarray
+
+
+@dataclass(frozen=True)
+class State:
+    """Principal components of all batches so far.
+
+    Attributes
+    ----------
+    n_samples : int
+    mean, variance : numpy.ndarray of shape (n_features,)
+    components : numpy.ndarray of shape (n_components, n_features)
+    singular : numpy.ndarray of shape (n_components,)
+    explained : numpy.ndarray of shape (m,)
+        Variances of more than these components, as far as they are known.
+    """
+
+    n_samples: int
+    mean: np.ndarray
+    variance: np.ndarray
+    components: np.ndarray
+    singular: np.ndarray
+    explained: np.ndarray
+
+
+def batch_of(triangles: Sequence[np.ndarray], shift: np.ndarray, n_samples: int) -> Batch:
+    """A batch from the triangles of ones and of the rows less a shift, of those who have some of its rows."""
+    r = np.asarray(np.linalg.qr(np.vstack(triangles), mode="r"))
+    centred = r[1:, 1:]
+    missing = min(n_samples, len(shift)) - len(centred)
+    centred = np.vstack([centred, np.zeros((max(missing, 0), len(shift)))])
+    return Batch(n_samples, shift + r[0, 1:] / r[0, 0], centred)
+
+
+def merged(state: State | None, batch: Batch, n_components: int) -> State:
+    """The principal components with one more batch: as scikit-learn's ``IncrementalPCA.partial_fit``."""
+    squares = np.square(batch.r).sum(axis=0)
+    if state is None:
+        n_samples, mean, stacked = batch.n_samples, batch.mean, batch.r
+    else:
+        n_samples = state.n_samples + batch.n_samples
+        away = state.mean - batch.mean
+        share = state.n_samples / n_samples * batch.n_samples
+        mean = batch.mean + away * (state.n_samples / n_samples)
+        squares = squares + state.variance * state.n_samples + share * away**2
+        stacked = np.vstack([state.singular[:, None] * state.components, batch.r, np.sqrt(share) * away])
+    _, singular, right = linalg.svd(stacked, full_matrices=False, check_finite=False)
+    _, right = svd_flip(None, right, u_based_decision=False)
+    explained = singular**2 / (n_samples - 1)
+    return State(n_samples, mean, squares / n_samples, right[:n_components], singular[:n_components], explained)

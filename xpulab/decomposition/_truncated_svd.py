@@ -1,0 +1,139 @@
+"""`TruncatedSVD`: scikit-learn's estimator, computed by all engines of the active cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import sklearn.decomposition
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
+from sklearn.utils.extmath import svd_flip
+
+from xpulab.decomposition._projecting import Projecting
+from xpulab.decomposition._spectrum import of_triangle, random_start, rounded
+from xpulab.deploy.cluster import XPUCluster, current_cluster
+
+__all__ = ["TruncatedSVD"]
+
+
+class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
+    """Truncated singular value decomposition of the rows as they are, on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.decomposition.TruncatedSVD`, for any number of engines, to
+    rounding. Sparse rows are refused.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        Number of components, at most the number of columns; fewer than rows and columns for "arpack".
+    algorithm : {"arpack", "randomized"}, default="randomized"
+        "randomized" has scikit-learn's random start. "arpack" is computed without ARPACK, from the triangle of a QR
+        decomposition of the rows, and is exact.
+    n_iter : int, default=5
+        Power iterations of "randomized".
+    n_oversamples : int, default=10
+        Additional random vectors of "randomized".
+    power_iteration_normalizer : {"auto", "QR", "LU", "none"}, default="auto"
+        Accepted for scikit-learn's sake: "randomized" always makes its bases orthonormal, which spans the same spaces.
+    random_state : int, RandomState instance or None, default=None
+        The draws of "randomized".
+    tol : float, default=0.0
+        Accepted for scikit-learn's sake: "arpack" is exact.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+    explained_variance_, explained_variance_ratio_, singular_values_ : ndarray of shape (n_components,)
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    See Also
+    --------
+    sklearn.decomposition.TruncatedSVD : The same in one process.
+    """
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> TruncatedSVD:
+        """Find the components of the rows.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array
+            (``np.load(path, mmap_mode="r")``) is read by the engines themselves.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        TruncatedSVD
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn refuses too, and for sparse rows; nothing has been sent then.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            Nothing was fitted.
+        """
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=True, ensure_min_features=2)
+        if self.algorithm == "randomized" and self.n_components > X.shape[1]:
+            raise ValueError(f"n_components({self.n_components}) must be <= n_features({X.shape[1]}).")
+        if self.algorithm == "arpack" and self.n_components >= min(X.shape):
+            raise ValueError(
+                f"n_components={self.n_components} must be strictly less than min(n_samples, n_features)="
+                f"{min(X.shape)} with algorithm='arpack'"
+            )
+        with self._fitting(X):
+            found = self._randomized(cluster, X) if self.algorithm == "randomized" else self._exact(cluster, X)
+            for name, value in rounded(found, X.dtype).items():
+                setattr(self, name, value)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """`fit`, then `transform` of the same rows."""
+        return self.fit(X).transform(X)
+
+    def _randomized(self, cluster: XPUCluster, X: Any) -> dict[str, Any]:
+        start = random_start(
+            X.shape,
+            X.dtype,
+            self.n_components,
+            self.n_oversamples,
+            self.n_iter,
+            check_random_state(self.random_state),
+        )
+        found = self._ask(cluster, "fit", "randomized_svd", X, centre=False, **start).results[0]
+        n_samples = X.shape[0]
+        return _attributes(
+            found["singular"], found["right"], found["explained"] / n_samples, found["squares"].sum() / n_samples
+        )
+
+    def _exact(self, cluster: XPUCluster, X: Any) -> dict[str, Any]:
+        found, n_samples = self._ask(cluster, "fit", "triangular", X).results[0], X.shape[0]
+        r = found["r"]
+        parts = of_triangle(np.vstack([np.sqrt(n_samples) * found["mean"], r]))
+        singular, right = (part[: self.n_components] for part in parts)
+        variance = np.square(r @ right.T).sum(axis=0) / n_samples
+        return _attributes(singular, right, variance, np.square(r).sum() / n_samples)
+
+
+def _attributes(singular: np.ndarray, right: np.ndarray, variance: np.ndarray, total: float) -> dict[str, Any]:
+    _, components = svd_flip(None, right, u_based_decision=False)
+    return {
+        "components_": components,
+        "explained_variance_": variance,
+        "explained_variance_ratio_": variance / total,
+        "singular_values_": singular,
+    }
