@@ -10,6 +10,7 @@ import numpy as np
 from xpulab.engine import cell
 from xpulab.engine.algorithms import (
     explore,
+    folds,
     kmeans,
     least_squares,
     lengths,
@@ -30,6 +31,7 @@ from xpulab.kernels.rows import Rows
 __all__ = [
     "cell",
     "explore",
+    "folds",
     "kmeans",
     "least_squares",
     "lengths",

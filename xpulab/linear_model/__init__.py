@@ -1,7 +1,17 @@
 """Linear models on all engines of the active cluster, with scikit-learn's names."""
 
+from xpulab.linear_model._coordinate_descent import ElasticNet, ElasticNetCV, Lasso, LassoCV
 from xpulab.linear_model._incremental import IncrementalLinearRegression, IncrementalRidge
 from xpulab.linear_model._linear import LinearRegression
 from xpulab.linear_model._ridge import Ridge
 
-__all__ = ["IncrementalLinearRegression", "IncrementalRidge", "LinearRegression", "Ridge"]
+__all__ = [
+    "ElasticNet",
+    "ElasticNetCV",
+    "IncrementalLinearRegression",
+    "IncrementalRidge",
+    "Lasso",
+    "LassoCV",
+    "LinearRegression",
+    "Ridge",
+]

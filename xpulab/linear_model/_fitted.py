@@ -10,35 +10,28 @@ import numpy as np
 from scipy.optimize import nnls
 from sklearn.exceptions import UndefinedMetricWarning
 
-__all__ = ["Triangle", "intercept_of", "merged", "non_negative", "r2_of", "shortest"]
+__all__ = ["Triangle", "intercept_of", "non_negative", "r2_of", "shortest"]
 
 
 @dataclass(frozen=True)
 class Triangle:
-    """The triangle R of all rows [X y] so far, centred; as the task "triangular" returns it."""
+    """The triangle R of all rows [1 X y] so far, less a shift; without ones and shift where they are not centred.
+
+    Batches are less one shift, since the difference of their means would be known to fewer digits than their rows.
+    """
 
     r: np.ndarray
-    weight: float
-    mean: np.ndarray
-    target_mean: np.ndarray
+    shift: np.ndarray | None
 
+    def merged(self, r: np.ndarray) -> Triangle:
+        """With the rows of another triangle, less the same."""
+        return Triangle(np.asarray(np.linalg.qr(np.vstack([self.r, r]), mode="r")), self.shift)
 
-def merged(one: Triangle, other: Triangle) -> Triangle:
-    """The triangle of the rows of both; each is centred about its own means, and the result about those of all.
-
-    Chan's update [1]_ of the products, on a factor of them, so that their condition is not squared.
-
-    References
-    ----------
-    .. [1] T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample variance: analysis and
-       recommendations", The American Statistician 37 (1983), 242-247.
-    """
-    weight = one.weight + other.weight
-    share = other.weight / weight
-    away, target_away = other.mean - one.mean, other.target_mean - one.target_mean
-    between = np.sqrt(one.weight * share) * np.concatenate([away, target_away])
-    r = np.asarray(np.linalg.qr(np.vstack([one.r, other.r, between]), mode="r"))
-    return Triangle(r, weight, one.mean + share * away, one.target_mean + share * target_away)
+    def centred(self) -> tuple[np.ndarray, np.ndarray]:
+        """The triangle of [X y] less their means, and the means; zeros where they are not centred."""
+        if self.shift is None:
+            return self.r, np.zeros(self.r.shape[1])
+        return self.r[1:, 1:], self.shift + self.r[0, 1:] / self.r[0, 0]
 
 
 def shortest(

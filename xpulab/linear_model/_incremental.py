@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import XPUCluster, current_cluster
-from xpulab.linear_model._fitted import Triangle, merged, shortest
+from xpulab.linear_model._fitted import Triangle, shortest
 from xpulab.linear_model._proxy import LinearProxy
 
 __all__ = ["IncrementalLinearRegression", "IncrementalRidge"]
@@ -23,7 +23,7 @@ _SENT = 64 << 20  # bytes of rows that are sent at once where the size of a batc
 
 
 class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """A triangle of all rows so far is kept, and merged with that of each batch; see `merged`."""
+    """A triangle of all rows so far is kept, and merged with that of each batch; see `Triangle`."""
 
     _own = ("report_", "batch_size_", "n_samples_seen_", "_triangle", "_n_targets", "n_jobs", "batch_size")
 
@@ -59,8 +59,8 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         triangle = None
         with self._fitting(X):
             for batch in self._batches(X, y):
-                found = self._found(cluster, "fit", X[batch], y[batch]) if batch else self._found(cluster, "fit", X, y)
-                triangle = found if triangle is None else merged(triangle, found)
+                rows = (X[batch], y[batch]) if batch else (X, y)
+                triangle = self._with(triangle, cluster, "fit", *rows)
             assert triangle is not None
             self.n_samples_seen_ = X.shape[0]
             self._keep(triangle, X, y)
@@ -94,9 +94,9 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if before is not None and shape != self._n_targets:
             raise ValueError(f"y has targets of shape {shape}, and those of earlier batches {self._n_targets}")
         with self._fitting(X):
-            found = self._found(cluster, "partial_fit", X, y)
+            triangle = self._with(before, cluster, "partial_fit", X, y)
             self.n_samples_seen_ = X.shape[0] + (0 if before is None else self.n_samples_seen_)
-            self._keep(found if before is None else merged(before, found), X, y)
+            self._keep(triangle, X, y)
         return self
 
     def _batches(self, X: Any, y: Any) -> list[slice | None]:
@@ -108,17 +108,22 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
             size *= max(1, _SENT // (size * X.shape[1] * X.dtype.itemsize))
         return list(gen_batches(X.shape[0], size))
 
-    def _found(self, cluster: XPUCluster, method: str, X: Any, y: Any) -> Triangle:
-        result = self._ask(cluster, method, "triangular", X, y=y, centre=bool(self.fit_intercept)).results[0]
-        return Triangle(result["r"], result["weight"], result["mean"], result["target_mean"])
+    def _with(self, before: Triangle | None, cluster: XPUCluster, method: str, X: Any, y: Any) -> Triangle:
+        """The triangle of earlier rows and these."""
+        if self.fit_intercept:
+            shift = None if before is None else before.shift
+            result = self._ask(cluster, method, "shifted_triangle", X, y=y, shift=shift).results[0]
+        else:
+            result = self._ask(cluster, method, "triangular", X, y=y, centre=False).results[0]
+        return Triangle(result["r"], result.get("shift")) if before is None else before.merged(result["r"])
 
     def _keep(self, triangle: Triangle, X: Any, y: Any) -> None:
         self._triangle, self._n_targets = triangle, y.shape[1:]
         n = X.shape[1]
-        penalties = np.full(len(triangle.target_mean), self._penalty())
-        cutoff = n * np.finfo(np.float64).eps
-        coef, _, _ = shortest(triangle.r[:n, :n], triangle.r[:n, n:], penalties, cutoff)
-        self._set_line(coef, triangle.mean, triangle.target_mean, y, X.dtype)
+        r, mean = triangle.centred()
+        penalties = np.full(len(mean) - n, self._penalty())
+        coef, _, _ = shortest(r[:n, :n], r[:n, n:], penalties, n * np.finfo(np.float64).eps)
+        self._set_line(coef, mean[:n], mean[n:], y, X.dtype)
 
     def _plain(self) -> Any:
         raise NotImplementedError

@@ -205,6 +205,31 @@ def _merged(r: np.ndarray, more: np.ndarray) -> np.ndarray:
     return merged
 
 
+@task("shifted_triangle")
+def _shifted_triangle(
+    task: Task,
+    source: dict[str, Any],
+    weights: dict[str, Any] | None,
+    targets: dict[str, Any],
+    shift: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """The triangle of a column of ones, the columns and the targets, less a shift; from rank 0.
+
+    Parameters
+    ----------
+    shift : numpy.ndarray of shape (n_features + n_targets,) or None
+        None: near the means of these rows.
+    """
+    data = data_of(task, source, weights, targets)
+    assert data.targets is not None
+    n = data.rows.n_features
+    if shift is None:
+        shift = np.concatenate([rough_mean(task, data.rows), rough_mean(task, data.targets)]).astype(np.float64)
+    sides = _sides(data.rows, shift[:n], data.targets, shift[n:])
+    r = _of_all(task, data.rows, sides, ones=True)
+    return {"rows": data.rows.n_samples, **({"r": r, "shift": shift} if task.comm.rank == 0 else {})}
+
+
 @task("triangular")
 def _triangular(
     task: Task,

@@ -1,0 +1,142 @@
+"""Products of columns and targets, of all rows and of those of each fold, for solvers that need nothing else of them.
+
+What is of a fold's training rows is that of all rows less that of its test rows, so that all folds of a
+cross-validation are one pass over the rows beside that of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from xpulab.engine.algorithms.passes import Products, products
+from xpulab.engine.algorithms.qr import centred_triangle, triangular
+from xpulab.engine.dataset import Data, data_of
+from xpulab.engine.engine import Task, task
+from xpulab.kernels.products import cross, gram
+from xpulab.kernels.rows import Rows, take
+
+__all__ = ["fold_sums", "sharp_products"]
+
+_SHARE = 64 << 20  # bytes of a fold's rows that are copied at once
+_ENOUGH = 2.5e-5  # relative error that the products of float32 rows may cause in coefficients
+
+
+def sharp_products(task: Task, data: Data, centre: bool) -> tuple[Products, bool]:
+    """Products, and whether they are from the triangle of the rows in float64.
+
+    They are where the rows are float32, and so ill-conditioned that the rounding of products would be seen in
+    coefficients: no pass over the rows makes up for it later.
+    """
+    n = data.rows.n_features
+    if data.rows.dtype == np.float64:
+        return products(task, data, centre), False
+    if data.n_samples - centre > n:
+        found = products(task, data, centre)
+        if task.comm.bcast(_benign(found.gram) if task.comm.rank == 0 else None):
+            return found, False
+    if centre:
+        triangle = centred_triangle(task, data.rows, data.targets)
+        r, mean, target_mean = triangle.r, triangle.mean, triangle.target_mean
+    else:
+        r = triangular(task, data.rows, targets=data.targets)
+        mean, target_mean = np.zeros(n), np.zeros(r.shape[1] - n)
+    sums = r.T @ r
+    weight = float(task.comm.allreduce(np.array([_host_weights(data.rows, slice(None)).sum()]))[0])
+    return Products(weight, mean, sums[:n, :n], target_mean, sums[:n, n:], sums[n:, n:]), True
+
+
+def _benign(matrix: np.ndarray) -> bool:
+    """Whether coefficients may be found from this Gram matrix of float32 rows."""
+    diagonal = matrix.diagonal()
+    scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
+    values = np.linalg.eigvalsh(matrix * np.outer(scale, scale))
+    return bool(np.finfo(np.float32).eps * values[-1] <= _ENOUGH * values[0])
+
+
+def fold_sums(
+    task: Task, data: Data, fold_of_row: np.ndarray, n_folds: int, shift: np.ndarray, sharp: bool
+) -> dict[str, np.ndarray]:
+    """Weighted sums over the rows of each fold, of columns and targets less a shift.
+
+    Parameters
+    ----------
+    task : Task
+    data : Data
+        With targets.
+    fold_of_row : numpy.ndarray of int of shape (n_samples,)
+        Of all rows; -1 for rows of no fold.
+    n_folds : int
+    shift : numpy.ndarray of shape (n_features + n_targets,)
+        Near the means.
+    sharp : bool
+        Whether products are summed in float64 on the host.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray of float64
+        ``count`` and ``weight`` (n_folds,), ``total`` (n_folds, m) and ``products`` (n_folds, m, m), of m columns and
+        targets.
+    """
+    rows, targets = data.rows, data.targets
+    assert targets is not None
+    m = len(shift)
+    shift = shift.astype(rows.dtype).astype(np.float64)
+    mine = fold_of_row[data.bounds[task.comm.rank] : data.bounds[task.comm.rank + 1]]
+    facts, found = np.zeros((n_folds, 2 + m)), np.zeros((n_folds, m, m))
+    for fold in range(n_folds):
+        task.check()
+        for block, right, weights in _of_fold(rows, targets, np.flatnonzero(mine == fold)):
+            away = np.hstack([block, right]) - shift
+            facts[fold, 0] += len(block)
+            facts[fold, 1] += weights.sum()
+            facts[fold, 2:] += weights @ away
+            if sharp:
+                found[fold] += (away.T * weights) @ away
+            else:
+                found[fold] += _on_device(rows, block, right, weights, shift)
+    facts, found = task.comm.allreduce(facts), task.comm.allreduce(found)
+    return {"count": facts[:, 0], "weight": facts[:, 1], "total": facts[:, 2:], "products": found, "shift": shift}
+
+
+def _of_fold(rows: Rows, targets: Rows, chosen: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Some chosen rows at a time on the host, with their targets and weights."""
+    step = max(1, _SHARE // (8 * (rows.n_features + targets.n_features)))
+    for first in range(0, len(chosen), step):
+        index = chosen[first : first + step]
+        yield take(rows, index), take(targets, index), _host_weights(rows, index)
+
+
+def _host_weights(rows: Rows, index: Any) -> np.ndarray:
+    """Weights of some rows in float64."""
+    if rows.sample_weight is None:
+        return np.ones(rows.n_samples)[index]
+    return rows.device.fetch(rows.sample_weight, stop=rows.n_samples)[index].astype(np.float64)
+
+
+def _on_device(rows: Rows, block: np.ndarray, right: np.ndarray, weights: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    n, unweighted = rows.n_features, rows.sample_weight is None
+    some = Rows.upload(rows.device, block, None if unweighted else weights)
+    others = replace(Rows.upload(rows.device, right), sample_weight=some.sample_weight)
+    between = cross(some, others, shift[:n], shift[n:])
+    return np.block([[gram(some, shift[:n]), between], [between.T, gram(others, shift[n:])]])
+
+
+@task("linear_products")
+def _linear_products(
+    task: Task,
+    source: dict[str, Any],
+    weights: dict[str, Any] | None,
+    targets: dict[str, Any],
+    centre: bool,
+    folds: list[tuple[np.ndarray, int]] = (),  # type: ignore[assignment]
+) -> dict[str, Any]:
+    """`Products` of all rows, and `fold_sums` of each assignment of rows to folds."""
+    data = data_of(task, source, weights, targets)
+    found, sharp = sharp_products(task, data, centre)
+    shift = np.concatenate([found.mean, found.target_mean])
+    sums = [fold_sums(task, data, fold_of_row, n_folds, shift, sharp) for fold_of_row, n_folds in folds]
+    return {"rows": data.rows.n_samples, "products": vars(found), "sharp": sharp, "folds": sums}

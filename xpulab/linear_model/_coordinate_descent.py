@@ -1,0 +1,455 @@
+"""`Lasso`, `ElasticNet`, `LassoCV`, `ElasticNetCV`: products from the engines, coordinate descent in this process."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from typing import Any
+
+import numpy as np
+import sklearn.linear_model
+from sklearn.base import _fit_context
+from sklearn.model_selection import check_cv
+from sklearn.utils import check_scalar
+from sklearn.utils._metadata_requests import _raise_for_params
+from sklearn.utils.metadata_routing import _routing_enabled, process_routing
+
+from xpulab.data import ShardedArray
+from xpulab.deploy.cluster import current_cluster
+from xpulab.linear_model._path import Sums, descended, grid_of, mean_squared_errors, sums_of, without
+from xpulab.linear_model._proxy import LinearProxy
+
+__all__ = ["ElasticNet", "ElasticNetCV", "Lasso", "LassoCV"]
+
+
+class _Descent(LinearProxy):
+    """What is the same with an L1 penalty alone and with both."""
+
+    alpha: float
+    l1_ratio: float
+    precompute: Any
+    max_iter: int
+    tol: float
+    warm_start: bool
+    positive: bool
+    random_state: Any
+    selection: str
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, check_input: bool = True) -> Any:
+        """Fit the model by coordinate descent on the Gram matrix, which the engines compute once.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64.
+        y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
+            Brought to the dtype of X. Several targets are fitted one after the other.
+        sample_weight : float or array-like of shape (n_samples,), optional
+            Not negative; they count as if they added up to n_samples.
+        check_input : bool, default=True
+            Accepted for scikit-learn's sake: the input is always checked.
+
+        Returns
+        -------
+        object
+            This estimator, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn refuses too, and CSR; nothing has been sent then.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone, or that is cut otherwise than y.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            Nothing is fitted then.
+        """
+        if self.alpha == 0:
+            warnings.warn(
+                "With alpha=0, this algorithm does not converge well. You are advised to use the LinearRegression "
+                "estimator",
+                stacklevel=2,
+            )
+        cluster = current_cluster()
+        given = None if isinstance(sample_weight, numbers.Number) else sample_weight
+        X, y, weights = self._read(cluster, X, y, given)
+        with self._fitting(X, weights):
+            answer = self._ask(
+                cluster, "fit", "linear_products", X, y=y, sample_weight=weights, centre=bool(self.fit_intercept)
+            )
+            sums = sums_of(answer.results[0]["products"], X.shape[0])
+            _check_precomputed(self.precompute, sums, X.shape[1], self.fit_intercept)
+            self._descend(sums, y, X)
+        return self
+
+    def _descend(self, sums: Sums, y: Any, X: Any) -> None:
+        """Set what was fitted, from sums that are centred where there is an intercept."""
+        n, dtype = X.shape[1], X.dtype
+        n_targets = len(sums.mean) - n
+        coef = np.zeros((n, n_targets))
+        if self.warm_start and hasattr(self, "coef_"):
+            coef[:] = np.atleast_2d(self.coef_).T
+        gaps, n_iters = np.zeros(n_targets, dtype), []
+        for k in range(n_targets):
+            found, gap, n_iter = descended(
+                sums, n, k, [self.alpha], coef[:, k].copy(), l1_ratio=self.l1_ratio, **_how(self)
+            )
+            coef[:, k], gaps[k] = found[:, 0], gap[0]
+            n_iters.append(n_iter[0])
+        one = n_targets == 1
+        self.n_iter_ = n_iters[0] if one else n_iters
+        self.dual_gap_ = gaps[0] if one else gaps
+        self._set_line(coef, sums.mean[:n], sums.mean[n:], y, dtype)
+        if one:
+            self.coef_ = np.ravel(self.coef_)
+        if not (np.isfinite(self.coef_).all() and np.isfinite(self.intercept_).all()):
+            raise ValueError(
+                "Coordinate descent iterations resulted in non-finite parameter values. The input data may contain "
+                "large values and need to be preprocessed."
+            )
+
+
+def _how(estimator: Any) -> dict[str, Any]:
+    """Parameters of the descent."""
+    names = ("max_iter", "tol", "positive", "random_state", "selection")
+    return {name: getattr(estimator, name) for name in names}
+
+
+def _check_precomputed(given: Any, sums: Sums, n_features: int, fit_intercept: bool) -> None:
+    """Warn of a Gram matrix that does not count, raise for one of other rows; as scikit-learn.
+
+    The descent runs on the matrix of the engines in any case.
+    """
+    if not hasattr(given, "__array__"):
+        return
+    given = np.asarray(given)
+    if fit_intercept and not np.allclose(sums.mean[:n_features], 0):
+        warnings.warn(
+            "Gram matrix was provided but X was centered to fit intercept: recomputing Gram matrix.",
+            UserWarning,
+            stacklevel=4,
+        )
+        return
+    share = sums.n_samples / sums.weight
+    computed = share * sums.products[:n_features, :n_features]
+    rtol = 1e-4 if given.dtype == np.float32 else 1e-7
+    if given.shape != computed.shape or not np.allclose(given, computed, rtol=rtol, atol=1e-5):
+        raise ValueError(
+            "Gram matrix passed in via 'precompute' parameter did not pass validation - please check that it was "
+            f"computed properly: one of shape {computed.shape} was expected, of these rows"
+        )
+
+
+class ElasticNet(_Descent, sklearn.linear_model.ElasticNet):
+    """Least squares with penalties on coefficients and on their squares, on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.linear_model.ElasticNet`. The engines reduce the Gram
+    matrix, in one pass over the rows beside that of the means; scikit-learn's coordinate descent runs on it in this
+    process, in float64.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Multiplies the penalties.
+    l1_ratio : float, default=0.5
+        The share of the penalty on coefficients; the rest is on their squares.
+    fit_intercept : bool, default=True
+        Whether the columns and the targets are centred.
+    precompute : bool or array-like of shape (n_features, n_features), default=False
+        The Gram matrix is always computed. One that is given is compared with it, and not used.
+    max_iter : int, default=1000
+        Most passes over the coefficients.
+    copy_X : bool, default=True
+        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+    tol : float, default=1e-4
+        The descent ends when the duality gap is at most `tol` times the squared length of the target.
+    warm_start : bool, default=False
+        Whether to begin with the coefficients of the last fit.
+    positive : bool, default=False
+        Whether no coefficient may be below 0.
+    random_state : int, RandomState instance or None, default=None
+        For `selection` "random".
+    selection : {"cyclic", "random"}, default="cyclic"
+        In which order the coefficients are visited.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+    sparse_coef_ : sparse array of shape (n_targets, n_features)
+    intercept_ : float or ndarray of shape (n_targets,)
+    n_iter_ : int or list of int
+    dual_gap_ : float or ndarray of shape (n_targets,)
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    See Also
+    --------
+    sklearn.linear_model.ElasticNet : The same in one process.
+    """
+
+
+class Lasso(_Descent, sklearn.linear_model.Lasso):
+    """Least squares with a penalty on coefficients, on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.linear_model.Lasso`; see `ElasticNet` for how it is
+    computed, and for the parameters: those but `l1_ratio`, which is 1.
+
+    See Also
+    --------
+    ElasticNet, sklearn.linear_model.Lasso
+    """
+
+
+class _DescentCV(LinearProxy):
+    """The best alpha by cross-validation: the products of each fold's training rows are all less those of its test."""
+
+    alphas: Any
+    eps: float
+    cv: Any
+    positive: bool
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, **params: Any) -> Any:
+        """Find the best penalty by cross-validation, and fit all rows with it; the rows are passed over once.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64.
+        y : array-like or ShardedArray of shape (n_samples,)
+            Brought to the dtype of X. The splitter of `cv` gets it in this process.
+        sample_weight : float or array-like of shape (n_samples,), optional
+            Not negative; for fits and errors.
+        **params : dict
+            For the splitter, with scikit-learn's metadata routing.
+
+        Returns
+        -------
+        object
+            This estimator, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn refuses too, and CSR; nothing has been sent then.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone, or that is cut otherwise than y.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            Nothing is fitted then.
+        """
+        _raise_for_params(params, self, "fit")
+        cluster = current_cluster()
+        given = None if isinstance(sample_weight, numbers.Number) else sample_weight
+        if getattr(y, "ndim", 1) > 1 and y.shape[1] > 1:
+            raise ValueError(f"For multi-task outputs, use MultiTask{type(self).__name__}")
+        X, y, weights = self._read(cluster, X, y, given, multi_output=False)
+        n_alphas = self._n_alphas()
+        if n_alphas is None:
+            for index, alpha in enumerate(self.alphas):
+                check_scalar(
+                    alpha, f"alphas[{index}]", target_type=numbers.Real, min_val=0.0, include_boundaries="left"
+                )
+        ratios = np.atleast_1d(getattr(self, "l1_ratio", 1))
+        if n_alphas is not None and (ratios == 0).any():
+            grid_of(np.ones(1), 1.0, 0.0, self.eps, n_alphas, self.positive)  # raises
+        splits = self._splits(X, y, given, params)
+        groups, places = _groups_of(splits, X.shape[0])
+        with self._fitting(X, weights):
+            answer = self._ask(
+                cluster,
+                "fit",
+                "linear_products",
+                X,
+                y=y,
+                sample_weight=weights,
+                centre=bool(self.fit_intercept),
+                folds=groups,
+            )
+            found = answer.results[0]
+            self._choose(sums_of(found["products"], X.shape[0]), _folds_of(found["folds"], places, X), ratios, X, y)
+        return self
+
+    def _n_alphas(self) -> int | None:
+        """How many alphas are found; None where they are given."""
+        asked = getattr(self, "n_alphas", "deprecated")  # before scikit-learn 1.9
+        if isinstance(self.alphas, numbers.Integral):
+            return int(self.alphas)
+        if self.alphas is None or isinstance(self.alphas, str):
+            return 100 if isinstance(asked, str) else int(asked)
+        return None
+
+    def _splits(
+        self, X: Any, y: Any, sample_weight: Any, params: dict[str, Any]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        asked = {}
+        if _routing_enabled():
+            asked = process_routing(self, "fit", sample_weight=sample_weight, **params).splitter.split
+        targets = y.gather() if isinstance(y, ShardedArray) else y
+        rows = np.broadcast_to(np.zeros(1), (X.shape[0], 1))
+        return list(check_cv(self.cv).split(rows, np.ravel(targets), **asked))
+
+    def _choose(self, whole: Sums, folds: list[tuple[Sums, Sums]], ratios: np.ndarray, X: Any, y: Any) -> None:
+        n, n_alphas = X.shape[1], self._n_alphas()
+        if n_alphas is None:
+            grids = np.tile(np.sort(self.alphas)[::-1], (len(ratios), 1))
+        else:
+            cross = whole.products[:n, n]
+            grids = np.stack(
+                [grid_of(cross, whole.weight, ratio, self.eps, n_alphas, self.positive) for ratio in ratios]
+            )
+        errors = np.stack([[self._errors(fold, n, *one) for fold in folds] for one in zip(ratios, grids, strict=True)])
+        self.mse_path_ = np.squeeze(np.moveaxis(errors, 2, 1))
+        mean = errors.mean(axis=1)
+        best, place = np.unravel_index(int(np.argmin(mean)), mean.shape)
+        self.alpha_ = grids[best, place]
+        self.alphas_ = grids[0] if n_alphas is None or len(ratios) == 1 else grids
+        if hasattr(self, "l1_ratio"):
+            self.l1_ratio_ = ratios[best]
+        coef, gaps, n_iters = descended(whole, n, 0, [self.alpha_], l1_ratio=ratios[best], **_how(self))
+        self.dual_gap_, self.n_iter_ = gaps[0], n_iters[0]
+        self._set_line(coef, whole.mean[:n], whole.mean[n:], y, X.dtype)
+
+    def _errors(self, fold: tuple[Sums, Sums], n: int, l1_ratio: float, alphas: np.ndarray) -> np.ndarray:
+        """Mean squared errors of a fold's test rows for each alpha."""
+        train, test = fold
+        train = train.centred() if self.fit_intercept else train.about_zero()
+        coef, _, _ = descended(train, n, 0, alphas, l1_ratio=l1_ratio, **_how(self))
+        return mean_squared_errors(test, coef, train.mean[n] - train.mean[:n] @ coef)
+
+
+def _groups_of(
+    splits: list[tuple[np.ndarray, np.ndarray]], n_samples: int
+) -> tuple[list[tuple[np.ndarray, int]], list[tuple[int, int, int]]]:
+    """How rows are assigned to groups for the engines to sum.
+
+    Returns
+    -------
+    groups : list of (numpy.ndarray of shape (n_samples,), int)
+        The group of each row, -1 for none, and the number of groups. One assignment is enough where each row is tested
+        once and trains all others; else there is one for each split.
+    places : list of (int, int, int)
+        For each split: which assignment, the group of its training rows (-1: all but its test rows) and of its test.
+    """
+    folds = np.full(n_samples, -1, np.int32)
+    tested = np.zeros(n_samples, np.int64)
+    for number, (train, test) in enumerate(splits):
+        folds[test] = number
+        tested += np.bincount(test, minlength=n_samples)
+        if len(train) + len(test) != n_samples or np.isin(train, test).any():
+            tested[:] = 2
+            break
+    if (tested == 1).all():
+        return [(folds, len(splits))], [(0, -1, number) for number in range(len(splits))]
+    groups = []
+    for train, test in splits:
+        if max(np.bincount(train).max(initial=0), np.bincount(test).max(initial=0)) > 1 or np.isin(train, test).any():
+            raise ValueError(
+                "a split of cv names a row twice, or for training and for test; expected each at most once"
+            )
+        group = np.full(n_samples, -1, np.int32)
+        group[train], group[test] = 0, 1
+        groups.append((group, 2))
+    return groups, [(number, 0, 1) for number in range(len(splits))]
+
+
+def _folds_of(
+    found: list[dict[str, np.ndarray]], places: list[tuple[int, int, int]], X: Any
+) -> list[tuple[Sums, Sums]]:
+    """Sums of the training and test rows of each split."""
+
+    def group(facts: dict[str, np.ndarray], number: Any) -> Sums:
+        count, weight = facts["count"][number].sum(), facts["weight"][number].sum()
+        total = facts["total"][number].reshape(-1, facts["total"].shape[1]).sum(axis=0)
+        products = facts["products"][number].reshape(-1, *facts["products"].shape[1:]).sum(axis=0)
+        return Sums(int(count), float(weight), facts["shift"], total, products)
+
+    folds = []
+    for which, train, test in places:
+        facts = found[which]
+        held = group(facts, test)
+        folds.append((without(group(facts, slice(None)), held) if train < 0 else group(facts, train), held))
+    return folds
+
+
+class ElasticNetCV(_DescentCV, sklearn.linear_model.ElasticNetCV):
+    """`ElasticNet` with the best penalties by cross-validation, on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.linear_model.ElasticNetCV`. The rows are passed over once
+    for all folds: the products of a fold's training rows are those of all rows less those of its test rows, and its
+    errors follow from the products of its test rows. scikit-learn's coordinate descent runs on them in this process.
+
+    Parameters
+    ----------
+    l1_ratio : float or list of float, default=0.5
+        The shares of the penalty on coefficients that are tried.
+    eps : float, default=1e-3
+        The least alpha divided by the largest.
+    alphas : int or array-like, default=100
+        How many alphas are tried, or which.
+    fit_intercept : bool, default=True
+        Whether the columns and the target are centred.
+    precompute : "auto", bool or array-like, default="auto"
+        Accepted for scikit-learn's sake: the Gram matrix is always computed.
+    max_iter : int, default=1000
+        Most passes over the coefficients.
+    tol : float, default=1e-4
+        As `ElasticNet`.
+    cv : int, cross-validation generator or iterable, default=None
+        The folds; five by default. A split may name a row once.
+    copy_X : bool, default=True
+        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+    verbose : bool or int, default=0
+        Accepted and ignored.
+    n_jobs : int, default=None
+        Accepted and ignored: all engines compute.
+    positive : bool, default=False
+        Whether no coefficient may be below 0.
+    random_state : int, RandomState instance or None, default=None
+        For `selection` "random".
+    selection : {"cyclic", "random"}, default="cyclic"
+        In which order the coefficients are visited.
+
+    Attributes
+    ----------
+    alpha_ : float
+    l1_ratio_ : float
+    coef_ : ndarray of shape (n_features,)
+    intercept_ : float
+    mse_path_ : ndarray of shape (n_l1_ratio, n_alphas, n_folds), (n_alphas, n_folds)
+        Of float32 rows too it is computed from products: errors below a millionth of the target's square are rounding.
+    alphas_ : ndarray of shape (n_alphas,) or (n_l1_ratio, n_alphas)
+    dual_gap_ : float
+    n_iter_ : int
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    See Also
+    --------
+    sklearn.linear_model.ElasticNetCV : The same in one process.
+    """
+
+
+class LassoCV(_DescentCV, sklearn.linear_model.LassoCV):
+    """`Lasso` with the best penalty by cross-validation, on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.linear_model.LassoCV`; see `ElasticNetCV` for how it is
+    computed, and for the parameters and attributes: those but `l1_ratio`.
+
+    See Also
+    --------
+    ElasticNetCV, sklearn.linear_model.LassoCV
+    """

@@ -1,0 +1,159 @@
+"""Coordinate descent on products: scikit-learn's own, which needs the rows' Gram matrix only. Pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import enet_path
+
+__all__ = ["Sums", "descended", "grid_of", "mean_squared_errors", "sums_of", "without"]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Weighted sums over some rows, of columns and targets less their means or less zeros; float64.
+
+    Attributes
+    ----------
+    n_samples : int
+    weight : float
+    mean : numpy.ndarray of shape (n_features + n_targets,)
+        What was subtracted.
+    total : numpy.ndarray of shape (n_features + n_targets,)
+        Weighted sums after that; zeros for centred ones.
+    products : numpy.ndarray of shape (n_features + n_targets, n_features + n_targets)
+    """
+
+    n_samples: int
+    weight: float
+    mean: np.ndarray
+    total: np.ndarray
+    products: np.ndarray
+
+    def centred(self) -> Sums:
+        """The same rows less their means."""
+        away = self.total / self.weight
+        return replace(
+            self,
+            mean=self.mean + away,
+            total=np.zeros_like(self.total),
+            products=self.products - self.weight * np.outer(away, away),
+        )
+
+    def about_zero(self) -> Sums:
+        """The same rows as they are."""
+        mean, cross = self.mean, np.outer(self.mean, self.total)
+        return replace(
+            self,
+            mean=np.zeros_like(mean),
+            total=self.total + self.weight * mean,
+            products=self.products + cross + cross.T + self.weight * np.outer(mean, mean),
+        )
+
+
+def sums_of(found: dict[str, Any], n_samples: int) -> Sums:
+    """All rows, from the `Products` of the ranks."""
+    mean = np.concatenate([found["mean"], found["target_mean"]])
+    cross = found["cross"]
+    whole = np.block([[found["gram"], cross], [cross.T, found["target_gram"]]])
+    return Sums(n_samples, found["weight"], mean, np.zeros_like(mean), whole)
+
+
+def without(all_rows: Sums, some: Sums) -> Sums:
+    """The rows that are not some; both less the same."""
+    return replace(
+        all_rows,
+        n_samples=all_rows.n_samples - some.n_samples,
+        weight=all_rows.weight - some.weight,
+        total=all_rows.total - some.total,
+        products=all_rows.products - some.products,
+    )
+
+
+def descended(
+    sums: Sums, n_features: int, target: int, alphas: Any, start: np.ndarray | None = None, **parameters: Any
+) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Coefficients for each alpha, by `sklearn.linear_model.enet_path` on the Gram matrix.
+
+    Weights are taken as if they added up to the number of rows, as scikit-learn takes them.
+
+    Parameters
+    ----------
+    sums : Sums
+        Centred, or about zero where there is no intercept.
+    n_features : int
+    target : int
+        Which one.
+    alphas : array-like of shape (n_alphas,)
+        From large to small.
+    start : numpy.ndarray of shape (n_features,), optional
+    **parameters : Any
+        Of `enet_path`.
+
+    Returns
+    -------
+    coef : numpy.ndarray of shape (n_features, n_alphas)
+    gaps : numpy.ndarray of shape (n_alphas,)
+    n_iters : list of int
+    """
+    share = sums.n_samples / sums.weight
+    place = n_features + target
+    # Of the rows only their number and dtype are read, and of the targets their squared length.
+    rows = np.broadcast_to(np.zeros(1), (sums.n_samples, n_features))
+    length = np.array([np.sqrt(max(share * sums.products[place, place], 0.0))])
+    _, coef, gaps, n_iters = enet_path(
+        rows,
+        length,
+        alphas=list(alphas),
+        precompute=np.ascontiguousarray(share * sums.products[:n_features, :n_features]),
+        Xy=np.ascontiguousarray(share * sums.products[:n_features, place]),
+        coef_init=start,
+        check_input=False,
+        return_n_iter=True,
+        **parameters,
+    )
+    return coef, gaps, n_iters
+
+
+def grid_of(cross: np.ndarray, weight: float, l1_ratio: float, eps: float, n_alphas: int, positive: bool) -> np.ndarray:
+    """Alphas from the least that makes all coefficients zero, down to `eps` times that; as scikit-learn.
+
+    Parameters
+    ----------
+    cross : numpy.ndarray of shape (n_features,)
+        Weighted sums of columns times target.
+    weight : float
+        Sum of the weights.
+    """
+    if l1_ratio == 0:
+        raise ValueError(
+            "Automatic alpha grid generation is not supported for l1_ratio=0. Please supply a grid by providing your "
+            "estimator with the appropriate `alphas=` argument."
+        )
+    most = (max(0.0, cross.max()) if positive else np.abs(cross).max()) / (weight * l1_ratio)
+    resolution = np.finfo(np.float64).resolution
+    if most <= resolution:
+        return np.full(n_alphas, resolution)
+    return np.geomspace(most, most * eps, num=n_alphas)
+
+
+def mean_squared_errors(test: Sums, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+    """Weighted mean squared errors of lines on some rows, by their products.
+
+    Parameters
+    ----------
+    test : Sums
+        With one target.
+    coef : numpy.ndarray of shape (n_features, n_lines)
+    intercept : numpy.ndarray of shape (n_lines,)
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_lines,)
+    """
+    lines = np.vstack([coef, -np.ones((1, coef.shape[1]))])
+    rest = intercept + test.mean @ lines  # what is left of a line where columns and target are at their means
+    squares = np.einsum("il,ij,jl->l", lines, test.products, lines, optimize=True)
+    return np.maximum(squares + 2 * rest * (test.total @ lines) + test.weight * rest**2, 0.0) / test.weight
