@@ -66,10 +66,9 @@ def pair() -> Iterator[xpulab.XPUCluster]:
 
 
 @pytest.fixture
-def on_pair(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpulab.XPUCluster:
+def on_pair(pair: xpulab.XPUCluster) -> xpulab.XPUCluster:
     """The cluster of 2 engines, the active one."""
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
-    return pair
+    return pair.activate()
 
 
 def _started(n: int) -> Iterator[xpulab.XPUCluster]:
@@ -83,11 +82,8 @@ def _started(n: int) -> Iterator[xpulab.XPUCluster]:
 @pytest.fixture
 def current(cluster: xpulab.XPUCluster) -> xpulab.XPUCluster:
     """The parametrised cluster, made the active one: other tests may have started theirs since."""
-    from xpulab.deploy import cluster as registry
 
-    registry._clusters.remove(cluster)
-    registry._clusters.append(cluster)
-    return cluster
+    return cluster.activate()
 
 
 @pytest.fixture

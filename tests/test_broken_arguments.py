@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,8 @@ class Sent(Exception):
 
 
 @pytest.fixture(scope="module")
-def engines(pair: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("xpulab.deploy.cluster._clusters", [pair])
-        yield pair
+def engines(pair: xpulab.XPUCluster) -> xpulab.XPUCluster:
+    return pair.activate()
 
 
 @pytest.fixture(scope="module")

@@ -233,7 +233,7 @@ def test_the_magic(
     shell.extension_manager.load_extension("xpulab")
     with pytest.raises(NoClusterError, match="%xpu_cluster start"):
         shell.run_cell_magic("xpu", "", "1")
-    registry._clusters.append(pair)
+    pair.activate()
     assert shell.run_cell_magic("xpu", "--ranks 0-1 --out squares", "squares = rank ** 2\nsquares") is None
     assert shell.user_ns["squares"] == [0, 1]
     assert capsys.readouterr().out == "[0] 0\n[1] 1\n"

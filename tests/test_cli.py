@@ -37,7 +37,7 @@ def test_the_demo_agrees_with_scikit_learn_and_writes_its_report(tmp_path: Path)
 def test_results_that_disagree_end_with_1(
     pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    pair.activate()
     monkeypatch.setattr("xpulab.XPUCluster", lambda *_, **__: contextlib.nullcontext(pair), raising=False)
     monkeypatch.setattr("xpulab.demo.TOLERANCES", {"float64": -1.0})
     page = tmp_path / "page.html"

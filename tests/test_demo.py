@@ -72,7 +72,7 @@ def test_without_pillow_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.cluster
 def test_the_photograph_in_eight_colours(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    pair.activate()
     image = photograph()
     assert image.shape == (427, 640, 3)
     one = quantise(image, 8, rows=5000)

@@ -30,10 +30,9 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def ours(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpulab.XPUCluster:
+def ours(pair: xpulab.XPUCluster) -> xpulab.XPUCluster:
     """The pair, as the active one."""
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
-    return pair
+    return pair.activate()
 
 
 def as_nobody(code: str, *arguments: str) -> Any:

@@ -21,12 +21,6 @@ def rows(n: int = 2000, d: int = 30, dtype: Any = np.float64, density: float = 0
     return sparse.random(n, d, density, "csr", dtype, np.random.default_rng(0))
 
 
-@pytest.fixture
-def current(cluster: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpulab.XPUCluster:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [cluster])
-    return cluster
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("init", ["k-means++", "random", "array"])
 def test_the_same_fit(current: xpulab.XPUCluster, dtype: Any, init: str) -> None:

@@ -19,12 +19,6 @@ from xpulab.sharing.memory import SharedBlock
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture
-def current(cluster: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpulab.XPUCluster:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [cluster])
-    return cluster
-
-
 def on_disk(path: Path, n: int = 3001, dtype: Any = np.float32) -> np.ndarray:
     X = np.random.RandomState(0).normal(size=(n, 14)).astype(dtype)
     np.save(path, X)
@@ -66,7 +60,7 @@ def test_columns_in_a_file(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
 
 
 def test_the_notebook_does_not_grow(pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    pair.activate()
     X = on_disk(tmp_path / "x.npy", n=2_000_000)  # 112 MB
     size = X.nbytes
     init = X[:8].copy()
@@ -87,10 +81,8 @@ def test_the_notebook_does_not_grow(pair: xpulab.XPUCluster, tmp_path: Path, mon
     assert not sent
 
 
-def test_columns_in_a_file_are_not_copied_here(
-    pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_columns_in_a_file_are_not_copied_here(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    pair.activate()
     X = on_disk(tmp_path / "x.npy", n=200_000)  # 11 MB
     np.save(tmp_path / "f.npy", np.asfortranarray(X))
     Y = np.load(tmp_path / "f.npy", mmap_mode="r")
@@ -104,8 +96,8 @@ def test_columns_in_a_file_are_not_copied_here(
     np.testing.assert_array_equal(km.labels_, same.labels_)
 
 
-def test_a_file_that_was_replaced(pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_a_file_that_was_replaced(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    pair.activate()
     X = on_disk(tmp_path / "x.npy")
     np.save(tmp_path / "other.npy", X + 100)
     before = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -135,10 +127,8 @@ def test_a_file_that_was_written_to_is_read_as_it_is(pair: xpulab.XPUCluster, tm
     np.testing.assert_array_equal(pair.scatter(shared).gather(), shared)
 
 
-def test_nan_and_a_file_that_became_shorter(
-    pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_nan_and_a_file_that_became_shorter(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    pair.activate()
     X = on_disk(tmp_path / "x.npy")
     X[2000, 3] = np.nan
     np.save(tmp_path / "bad.npy", X)

@@ -46,10 +46,8 @@ LABELS = 4 / (4 * D)  # over the bytes of the rows
 
 
 @pytest.mark.parametrize("method", ["fit", "k-means++", "random", "predict"])
-def test_calls_take_little_more_than_the_rows(
-    pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch, X: np.ndarray, method: str
-) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_calls_take_little_more_than_the_rows(pair: xpulab.XPUCluster, X: np.ndarray, method: str) -> None:
+    pair.activate()
     few = X[:200_000]
     if method == "predict":
         km = KMeans(64, init=X[:64], n_init=1, max_iter=2, tol=0).fit(few)

@@ -40,9 +40,9 @@ def test_the_tests_of_scikit_learn(tmp_path: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _on_the_pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _on_the_pair(request: pytest.FixtureRequest) -> None:
     if "tests_of_scikit_learn" not in request.node.name:
-        monkeypatch.setattr("xpulab.deploy.cluster._clusters", [request.getfixturevalue("pair")])
+        request.getfixturevalue("pair").activate()
 
 
 _checks = parametrize_with_checks(

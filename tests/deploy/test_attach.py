@@ -210,10 +210,9 @@ def test_of_a_killed_cluster_it_is_said_and_one_that_does_not_answer_can_be_ende
 
 
 @pytest.fixture
-def ours(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> xpulab.XPUCluster:
+def ours(pair: xpulab.XPUCluster) -> xpulab.XPUCluster:
     """The pair, as the active one."""
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
-    return pair
+    return pair.activate()
 
 
 def name_of(cluster: xpulab.XPUCluster) -> str:

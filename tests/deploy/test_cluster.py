@@ -96,6 +96,16 @@ def test_start_twice_is_harmless(pair: xpulab.XPUCluster) -> None:
     assert pids_of(pair) == pids
 
 
+def test_one_of_several_clusters_is_active(pair: xpulab.XPUCluster) -> None:
+    with xpulab.XPUCluster(1, timeout=60) as other:
+        assert find_current() is other
+        assert pair.activate() is find_current() is pair
+        other.activate()
+    assert find_current() is pair
+    with pytest.raises(NoClusterError, match="this cluster is not running"):
+        other.activate()
+
+
 def test_each_engine_has_its_own_cores(pair: xpulab.XPUCluster) -> None:
     cores = pair.run(lambda task: (sorted(os.sched_getaffinity(0)), task.device.compute_units))
     plan = pair.plan()

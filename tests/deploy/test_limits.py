@@ -38,7 +38,7 @@ def rows(gib: float, n_engines: int = 2, **options: Any) -> Demand:
 def test_what_cpus_need_of_their_host(options: dict[str, Any], needs: float) -> None:
     facts = [fact("cpu", "opencl:cpu")] * 2
     require_room(rows(8, **options), facts, [0, 0], 8.1 * needs * GIB)
-    with pytest.raises(NotEnoughMemoryError, match=r"X of many .* needs \d.* of this host's memory .* are free; take"):
+    with pytest.raises(NotEnoughMemoryError, match=r"X of many .* needs \d.* of this host's memory .* are free; use fewer"):
         require_room(rows(8, **options), facts, [0, 0], 7.9 * needs * GIB)
 
 
@@ -46,7 +46,7 @@ def test_ranks_on_one_gpu_share_its_memory_with_what_it_holds() -> None:
     one, two = [fact("gpu", "level_zero:0")] * 2, [fact("gpu", "level_zero:0"), fact("gpu", "level_zero:1")]
     plenty = 1e15
     require_room(rows(12), one, [0, GIB], plenty)
-    with pytest.raises(NotEnoughMemoryError, match=r"on Arc \(level_zero:0\).* are left by what .*%xpu_cluster plan"):
+    with pytest.raises(NotEnoughMemoryError, match=r"on Arc \(level_zero:0\).* are free; .*%xpu_cluster plan"):
         require_room(rows(12), one, [2 * GIB, 2 * GIB], plenty)
     require_room(rows(24), two, [2 * GIB, 2 * GIB], plenty)
     with pytest.raises(NotEnoughMemoryError, match=r"\(level_zero:1\)"):
@@ -61,14 +61,14 @@ X = np.random.default_rng(0).normal(size=(200_000, 8)).astype(np.float32)
 @pytest.mark.cluster
 class TestOnEngines:
     @pytest.fixture(autouse=True)
-    def engines(self, pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def engines(self, pair: xpulab.XPUCluster) -> None:
         self.pair = pair
-        monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+        pair.activate()
 
     def test_nothing_is_sent_of_what_does_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fitted = KMeans(3, max_iter=2, random_state=0).fit(X)
         stored = sparse.csr_matrix(X[:20_000])
-        monkeypatch.setattr("xpulab.deploy.cluster.LEAST", 0)
+        monkeypatch.setattr("xpulab.deploy.rows.LEAST", 0)
         with monkeypatch.context() as patch:
             patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
             patch.setattr("psutil.swap_memory", lambda: SimpleNamespace(free=0))

@@ -124,10 +124,8 @@ def test_a_rank_that_raises_frees_those_in_a_collective(size: int, cluster: xpul
 
 def test_a_float32_fit_uses_no_float64_on_the_device(pair: xpulab.XPUCluster) -> None:
     from xpulab.cluster import KMeans
-    from xpulab.deploy import cluster as registry
 
-    registry._clusters.remove(pair)
-    registry._clusters.append(pair)
+    pair.activate()
     X = np.random.RandomState(0).normal(size=(3000, 7)).astype(np.float32)
 
     def programs(task: Any) -> list[tuple[str, bytes]]:

@@ -161,10 +161,8 @@ def stages() -> Iterator[list[dict[str, Any]]]:
 
 
 @pytest.mark.cluster
-def test_a_real_fit_is_shown_while_it_runs(
-    pair: xpulab.XPUCluster, stages: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_a_real_fit_is_shown_while_it_runs(pair: xpulab.XPUCluster, stages: list[dict[str, Any]]) -> None:
+    pair.activate()
     X = np.random.RandomState(0).normal(size=(200_000, 14)).astype(np.float32)
     for _ in range(2):  # the second one's board holds the first one's end
         stages.clear()

@@ -38,8 +38,8 @@ class Recorder:
 
 
 @pytest.fixture(autouse=True)
-def on_the_pair(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def on_the_pair(pair: xpulab.XPUCluster) -> None:
+    pair.activate()
 
 
 def expected(iterations: list[int]) -> list[tuple[Any, ...]]:

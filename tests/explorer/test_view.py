@@ -281,10 +281,8 @@ def test_the_javascript_is_in_the_package() -> None:
 
 @pytest.mark.cluster
 def test_on_engines(pair: xpulab.XPUCluster) -> None:
-    from xpulab.deploy import cluster as registry
 
-    registry._clusters.remove(pair)
-    registry._clusters.append(pair)
+    pair.activate()
     X = np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32)
     view = xpulab.explore(X, k=4, features=(2, 1), points=1000)
     assert repr(view).startswith("k-means of 1,000 of 4,000 rows x 3, k=4, start 0: 0 iterations")

@@ -9,6 +9,6 @@ import xpulab
 
 
 @pytest.mark.cluster
-def test_three_clients_at_once_get_each_its_own(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_three_clients_at_once_get_each_its_own(pair: xpulab.XPUCluster) -> None:
+    pair.activate()
     assert several(pair, 3, 14) == [14, 14, 14]

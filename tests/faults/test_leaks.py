@@ -14,8 +14,8 @@ import xpulab
 
 
 @pytest.mark.cluster
-def test_calls_and_handles_keep_no_descriptor(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_calls_and_handles_keep_no_descriptor(pair: xpulab.XPUCluster) -> None:
+    pair.activate()
     calls(pair, 5)
     handles(pair, 5)
     before = state(pair)
@@ -31,10 +31,8 @@ def test_calls_and_handles_keep_no_descriptor(pair: xpulab.XPUCluster, monkeypat
 
 
 @pytest.mark.cluster
-def test_neither_client_nor_engines_keep_anything_of_calls(
-    pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_neither_client_nor_engines_keep_anything_of_calls(pair: xpulab.XPUCluster) -> None:
+    pair.activate()
 
     def kept(task: Any) -> int:
         from ipyparallel.engine.app import IPEngine

@@ -25,9 +25,9 @@ FIT: dict[str, Any] = {"n_clusters": 6, "random_state": 0, "max_iter": 20, "tol"
 
 
 @pytest.fixture
-def engines(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[xpulab.XPUCluster]:
+def engines(pair: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
     """Two engines, made whole again, which then give the right result."""
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    pair.activate()
     right = KMeans(**FIT).fit(X)
     yield pair
     again = KMeans(**FIT).fit(X)

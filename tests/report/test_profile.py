@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from reports import EVIL, Document, report
 
-from xpulab.deploy import cluster as registry
 from xpulab.report import progress
 from xpulab.report.profile import Profile, profiled
 
@@ -79,8 +78,7 @@ def test_real_calls(pair: Any) -> None:
 
     from xpulab.cluster import KMeans
 
-    registry._clusters.remove(pair)
-    registry._clusters.append(pair)
+    pair.activate()
     X = np.random.RandomState(0).normal(size=(999, 2))
     with profiled() as profile:
         KMeans(3, random_state=0).fit(X).predict(X)

@@ -1,65 +1,42 @@
-"""`XPUCluster`: starts, uses and stops the engines of one user."""
+"""`XPUCluster`: the life of the engines of one user, from their start to their end."""
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import multiprocessing
 import os
-import pickle
-import queue
-import threading
 import time
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 import xpulab
-from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, row_named
-from xpulab.deploy.answers import Answer, raise_errors
-from xpulab.deploy.exchange import Exchange
-from xpulab.deploy.limits import LEAST, Demand, require_room
-from xpulab.deploy.pickling import packed
+from xpulab.deploy.conversation import not_running
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, probe
 from xpulab.deploy.processes import Launched, Processes
 from xpulab.deploy.record import choose
-from xpulab.deploy.signals import postponed, uninterrupted
-from xpulab.deploy.silence import Silence, most_silence
+from xpulab.deploy.rows import RowsOnEngines
+from xpulab.deploy.signals import uninterrupted
+from xpulab.deploy.silence import SILENT
 from xpulab.deploy.status import ClusterStatus, engine_statuses
-from xpulab.deploy.waiting import told_of_waiting
-from xpulab.exceptions import (
-    ClusterError,
-    EngineLostError,
-    HandleError,
-    NoClusterError,
-    OversubscribedWarning,
-    UsageError,
-)
+from xpulab.exceptions import ClusterError, NoClusterError, OversubscribedWarning, UsageError
 from xpulab.rendering import Displayed
 from xpulab.report import progress
-from xpulab.sharing import host_memory
 from xpulab.sharing.board import Board
-from xpulab.sharing.memory import BlockPool, SharedBlock
 
 __all__ = ["XPUCluster", "current_cluster", "find_current"]
 
-_RECOVERIES = 3  # restarts within one call: a task that kills its engine would otherwise be repeated for ever
-_SILENT = 5.0  # seconds without a heartbeat after which the status says so
-
-_clusters: list[XPUCluster] = []  # running ones, the latest last
+_clusters: list[XPUCluster] = []  # the running ones; the last one is active
 
 
 def find_current() -> XPUCluster | None:
-    """The running cluster that was started last, or None. A forked process has none: its parent owns the sockets."""
+    """The active cluster, or None. A forked process has none: its parent owns the sockets."""
     mine = [cluster for cluster in _clusters if cluster._owner == os.getpid()]
     return mine[-1] if mine else None
 
 
 def current_cluster() -> XPUCluster:
-    """The active cluster: the running cluster that was started last.
+    """The active cluster: the running cluster that was started or activated last.
 
     Raises
     ------
@@ -79,7 +56,7 @@ def current_cluster() -> XPUCluster:
     return cluster
 
 
-class XPUCluster(Displayed):
+class XPUCluster(RowsOnEngines, Displayed):
     """MPI engines, by default one per device, behind one object.
 
     Parameters
@@ -135,31 +112,19 @@ class XPUCluster(Displayed):
         detach: bool = False,
         name: str | None = None,
     ) -> None:
+        super().__init__(recover, silence)
         self.n = n
         self.device_filter = devices
         self.strict = strict
         self.timeout = timeout
-        self.recover = recover
-        self.silence = silence
         self.detached = detach
         self.name = name
-        self.attached = False
         self.last_report: Any = None
         self.last_output: Any = None
-        self.facts: list[dict[str, Any]] = []
-        self.unheard: dict[int, float] = {}
-        self._processes: Processes | None = None
         self._plan: Plan | None = None
-        self._board: Board | None = None
         self._seconds_to_start: float | None = None
         self._last_words = ""
-        self.blocks = BlockPool()
-        self._handles: set[str] = set()
-        self._released: queue.SimpleQueue[tuple[str, Sequence[SharedBlock]] | None] = queue.SimpleQueue()
-        self._sending = threading.RLock()
         self._owner = os.getpid()
-
-    # -- life ---------------------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
         """Which engine would go on which device; starts nothing."""
@@ -208,8 +173,8 @@ class XPUCluster(Displayed):
                 raise
             handle.report.done = n
         self.attached = False
-        self._enter()
-        return self
+        self._watch_handles()
+        return self.activate()
 
     def _publish(self, processes: Launched) -> None:
         """Let other processes of this user find the cluster."""
@@ -229,10 +194,20 @@ class XPUCluster(Displayed):
             seconds_to_start=self._seconds_to_start,
         )
 
-    def _enter(self) -> None:
-        """Make this cluster the active one, after it has started."""
+    def activate(self) -> XPUCluster:
+        """Make this cluster the active one, which estimators and magics use, if several are running.
+
+        Raises
+        ------
+        NoClusterError
+            If the cluster is not running.
+        """
+        if not self.running:
+            raise not_running()
         _clusters.append(self)
-        threading.Thread(target=self._release_handles, name="xpulab-handles", daemon=True).start()
+        if _clusters.count(self) > 1:  # removed afterwards, so that other threads always find an active cluster
+            _clusters.remove(self)
+        return self
 
     @classmethod
     def attach(cls, name: str | None = None, *, timeout: float = 30.0) -> XPUCluster:
@@ -280,8 +255,8 @@ class XPUCluster(Displayed):
         except BaseException:
             cluster._processes.leave()
             raise
-        cluster._enter()
-        return cluster
+        cluster._watch_handles()
+        return cluster.activate()
 
     def detach(self) -> None:
         """Leave the cluster, which runs until someone stops it; see `attach`. Does nothing if it is not running.
@@ -313,12 +288,10 @@ class XPUCluster(Displayed):
         """Forget the cluster: it has stopped, or this process no longer uses it."""
         if self in _clusters:
             _clusters.remove(self)
-            self._released.put(None)
         if self._board is not None:
             self._board.close()
             self._board = None
-        self._handles.clear()
-        self.blocks.clear()
+        self._forget_handles()
 
     def end(self) -> None:
         """`stop`, or `detach` where the cluster is to outlive this process, or belongs to another."""
@@ -335,21 +308,6 @@ class XPUCluster(Displayed):
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    @property
-    def running(self) -> bool:
-        """Whether this object has running engines."""
-        return self._processes is not None
-
-    @property
-    def size(self) -> int:
-        """Number of engines."""
-        return len(self.facts) if self.running else 0
-
-    @property
-    def recovers(self) -> bool:
-        """Whether a call continues after engines are lost; only the process that started it can start new ones."""
-        return self.recover and not self.attached
-
     def status(self) -> ClusterStatus:
         """The current state of engines, devices and memory."""
         if not self.running or self._board is None or self._plan is None or self._processes is None:
@@ -357,7 +315,7 @@ class XPUCluster(Displayed):
         if self._processes.ended() and self._processes.record.stopped:
             return ClusterStatus("stopped", 0)
         state = "lost" if self._processes.ended() else "running"
-        engines = engine_statuses(self.facts, self._board.ranks, _SILENT)
+        engines = engine_statuses(self.facts, self._board.ranks, SILENT)
         files = tuple(dict.fromkeys(fact["tiles"] for fact in self.facts if fact["tiles"]))
         return ClusterStatus(
             state,
@@ -386,299 +344,6 @@ class XPUCluster(Displayed):
     def _repr_html_(self) -> str:
         return self.status()._repr_html_()
 
-    # -- rows ---------------------------------------------------------------------------------------------------------
-
-    def scatter(self, X: Any, *, counts: list[int] | None = None, name: str | None = None) -> ShardedArray:
-        """Send rows to the engines, and keep them on the devices.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples,)
-            float32 and float64 keep their dtype, other numbers become float64. NaN and infinity raise `ValueError`. The
-            engines themselves read a memory-mapped array (``np.load(path, mmap_mode="r")``).
-        counts : list of int, optional
-            Number of rows of each rank; the sum must be n_samples. By default the rows are distributed evenly.
-        name : str, optional
-            Name under which other processes find the rows, see `handles`. Named rows stay after the handle is deleted,
-            until the cluster stops, `release` is called, or other rows are sent under the same name.
-
-        Returns
-        -------
-        ShardedArray
-        """
-        from sklearn.utils import check_array
-
-        where = mapped(X)
-        columns = getattr(X, "columns", None)
-        flat = np.ndim(X) == 1  # targets: one number a row
-
-        def checked(ensure_all_finite: bool = True) -> Any:
-            with row_named(X):
-                kinds = [np.float64, np.float32]
-                return check_array(
-                    X, dtype=kinds, input_name="X", ensure_all_finite=ensure_all_finite, ensure_2d=not flat
-                )
-
-        rows = X if where else checked(not looked_at_later(X))
-        bounds = bounds_of(len(rows), self._require_running().size, counts)
-        n_columns = 1 if flat else rows.shape[1]
-        what = f"X of {rows.shape[0]:,} × {n_columns:,} {rows.dtype}"
-        row_bytes = n_columns * rows.dtype.itemsize
-        self.require_room(Demand(what, np.diff(bounds).tolist(), row_bytes, sent=where is None))
-        array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns, name=name)
-        blocks: list[SharedBlock] = []
-        # Before the rows are there: an interrupted transfer frees them too.
-        keeper = self.release_with(array, array.id, blocks)
-        with Outgoing(self.blocks) as outgoing:
-
-            def payload(lost: EngineLostError | None = None) -> dict[str, Any]:
-                outgoing.drop()
-                whole = rows.reshape(len(rows), -1)
-                source = {**where, "bounds": bounds} if where else outgoing.send_rows(whole, bounds, checked)
-                return {"source": source, "handle": array.id, "about": array.about()}
-
-            answer = self.call("scatter", payload(), again=payload)
-            if any(result["shared"] for result in answer.results):
-                blocks += outgoing.keep()  # the rows live in these blocks until the handle is deleted
-        self._handles.add(array.id)
-        if name is not None:
-            keeper.detach()
-        return array
-
-    def made_handle(
-        self,
-        shape: tuple[int, ...],
-        dtype: Any,
-        bounds: list[int],
-        columns: Any = None,
-        blocks: Sequence[SharedBlock] = (),
-    ) -> ShardedArray:
-        """A handle for rows that a task is about to make of others on the engines; they are freed when it dies."""
-        array = ShardedArray(self, shape, dtype, bounds, columns)
-        self.release_with(array, array.id, blocks)
-        self._handles.add(array.id)
-        return array
-
-    def handles(self) -> dict[str, ShardedArray]:
-        """The rows on the engines by name, whichever process sent them; rows without a name by a generated name.
-
-        Deleting a returned `ShardedArray` does not free its rows. Named rows stay until the cluster stops or `release`
-        is called. Other rows stay until the `ShardedArray` that `scatter` returned is deleted, or until the cluster
-        stops if the process that had it has ended.
-        """
-        found = {}
-        for about in self.call("handles", {}).results[0]["handles"]:
-            array = ShardedArray(
-                self, tuple(about["shape"]), about["dtype"], about["bounds"], about["columns"], name=about["name"]
-            )
-            array.id = about["id"]
-            self._handles.add(array.id)
-            found[array.name or array.id] = array
-        return found
-
-    def release(self, array: ShardedArray) -> None:
-        """Free rows on the engines, for all processes.
-
-        Parameters
-        ----------
-        array : ShardedArray
-            Returned by `scatter` or `handles`.
-        """
-        self.call("release", {"handles": [array.id]})
-        self._handles.discard(array.id)
-
-    def load_npy(
-        self, path: str | os.PathLike[str], *, counts: list[int] | None = None, name: str | None = None
-    ) -> ShardedArray:
-        """Load rows from a file of `numpy.save` onto the engines; each engine reads its rows itself.
-
-        Raises
-        ------
-        ValueError
-            If the file does not hold rows of float32 or float64, or if a row has NaN or infinity.
-        """
-        try:
-            X = np.load(path, mmap_mode="r", allow_pickle=False)
-        except EOFError as error:
-            raise ValueError(f"{path} is empty; expected a file of numpy.save: {error}") from error
-        if mapped(X) is None:
-            raise ValueError(
-                f"{path} holds an array of shape {X.shape} and dtype {X.dtype}; expected rows (2 dimensions, not "
-                "empty) of float32 or float64: convert it with numpy.save(path, array.astype('float32'))"
-            )
-        return self.scatter(X, counts=counts, name=name)
-
-    def release_with(self, owner: Any, handle: str, blocks: Sequence[SharedBlock] = ()) -> weakref.finalize[Any, Any]:
-        """Free the rows with this handle, and their blocks of shared memory, when this process deletes `owner`."""
-        keeper = weakref.finalize(owner, self._released.put, (handle, blocks))
-        keeper.atexit = False  # at exit the cluster ends anyway, or it is detached and other processes may use the rows
-        return keeper
-
-    def require_handle(self, array: ShardedArray) -> None:
-        """Raise HandleError unless the array's rows are on the engines."""
-        if array.id not in self._handles:
-            raise HandleError(
-                "the rows of this ShardedArray are gone: the engines were stopped or restarted after they were sent; "
-                "type: cluster.scatter(X) again"
-            )
-
-    def require_room(self, rows: Demand) -> None:
-        """Raise NotEnoughMemoryError unless the host and the devices have memory for the rows and for a fit of them."""
-        if self._board is None or rows.nbytes < LEAST:
-            return
-        free = host_memory.available(swap=True) + self.blocks.nbytes
-        require_room(rows, self.facts, self._board.ranks["device_bytes"].tolist(), free)
-
-    # -- work ---------------------------------------------------------------------------------------------------------
-
-    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """Call ``function(task, *args, **kwargs)`` on every engine.
-
-        Parameters
-        ----------
-        function : callable
-            Called with a task as its first argument, which has ``comm`` (rank, size, collectives) and ``device`` (with
-            ``queue`` and name).
-
-        Returns
-        -------
-        list
-            The returned value of each rank.
-
-        Raises
-        ------
-        TypeError
-            If `function` is not callable, or if it or its arguments cannot be sent to the engines.
-        EngineError
-            If `function` raised on a rank, or its value cannot be sent back; the message has the tracebacks.
-        """
-        if not callable(function):
-            raise TypeError(
-                f"run: {function!r} was given; expected a function of the task, run(lambda task: task.comm.rank)"
-            )
-        payload = {"call": packed(function, args, kwargs)}
-        return [pickle.loads(result["value"]) for result in self.call("run", payload).results]
-
-    def call(
-        self,
-        name: str,
-        payload: dict[str, Any],
-        watch: Callable[[Any, int], None] | None = None,
-        again: Callable[[EngineLostError], dict[str, Any]] | None = None,
-    ) -> Answer:
-        """Run one task on all engines; estimators use this.
-
-        Parameters
-        ----------
-        name, payload : str, dict
-            The task and its arguments.
-        watch : callable, optional
-            Called with the board's records and the number of the task while the task waits and runs. By default a
-            report tells the user which task this one waits for.
-        again : callable, optional
-            For tasks that can be sent again to new engines after engines were lost (see `recover`): called with the
-            error, returns the new payload.
-
-        Raises
-        ------
-        NoClusterError, EngineError, EngineLostError
-        KeyboardInterrupt
-            After all ranks have stopped at the same point; its argument has their answers so far.
-        """
-        if watch is None:
-            with told_of_waiting(f"xpulab: {name}") as watch:
-                return self.call(name, payload, watch, again)
-        for attempt in range(_RECOVERIES + 1):
-            try:
-                replies = self.replies(name, payload, watch)
-                break
-            except EngineLostError as lost:
-                if again is None or not self.recovers or attempt == _RECOVERIES:
-                    raise
-                with self._sending:  # if several threads lost the engines, the first starts new ones
-                    self.start()
-                payload = again(lost)
-        raise_errors(replies, users=name == "run")
-        answer = Answer(replies)
-        if answer.interrupted:
-            raise KeyboardInterrupt(answer)
-        return answer
-
-    def replies(
-        self, name: str, payload: dict[str, Any], watch: Callable[[Any, int], None] | None = None
-    ) -> list[dict[str, Any]]:
-        """Run one task on all engines, and return the reply of each rank, errors and interrupts included.
-
-        The parameters are those of `call`. Like `call`, it raises if the cluster is not running or loses engines.
-        """
-        return self._require_running()._exchange(name, payload, watch)
-
-    def _exchange(
-        self, name: str, payload: dict[str, Any], watch: Callable[[Any, int], None] | None
-    ) -> list[dict[str, Any]]:
-        with self._sending, postponed() as pressed:
-            processes = self._processes
-            if processes is None:
-                raise _not_running()
-            exchange = Exchange(processes.client, self._board, name, payload)
-        silence = Silence(self.silence)
-
-        def require_well() -> None:
-            self._require_alive(processes)
-            self._require_heard(processes, silence)
-
-        return exchange.wait(require_well, watch, pressed)
-
-    def _require_running(self) -> XPUCluster:
-        processes = self._processes
-        if processes is None:
-            raise _not_running()
-        self._require_alive(processes)
-        return self
-
-    def _require_alive(self, processes: Processes) -> None:
-        """Raise unless these processes still belong to the cluster and all of them run."""
-        if self._processes is not processes:
-            if processes.lost:  # another thread has found out
-                raise EngineLostError(f"{processes.lost}.\ntype: %xpu_cluster start", processes.lost)
-            raise NoClusterError("the cluster was stopped while a task was running; type: %xpu_cluster start")
-        ended = processes.ended()
-        if not ended:
-            return
-        stopped = processes.record.stopped
-        if self._processes is not processes:  # it was another thread, just now
-            self._require_alive(processes)
-        if stopped:
-            self.stop()
-            raise NoClusterError(
-                "another process has stopped or restarted the cluster; type: %xpu_cluster start, or %xpu_cluster attach"
-            )
-        gone = [fact for fact in self.facts if fact["pid"] in processes.first_gone]
-        if gone:
-            self._give_up(processes, ", ".join(f"{_who(fact)} ended{processes.cause(fact['pid'])}" for fact in gone))
-        self._give_up(processes, f"the {ended} ended, and so did the engines")
-
-    def _require_heard(self, processes: Processes, silence: Silence) -> None:
-        """Give up engines whose heartbeat has stopped: they are stopped, or stuck in a driver."""
-        ranks = self._board.ranks if self._board is not None else None
-        stuck = silence.stuck(ranks["heartbeat"]) if ranks is not None else []
-        self.unheard = silence.unheard(_SILENT)
-        if stuck:
-            where = ", ".join(_who(self.facts[rank]) for rank in stuck)
-            limit = most_silence(self.silence, len(stuck), self.size)
-            self._give_up(processes, f"{where} did not respond for {limit:g} s, so all engines were ended")
-
-    def _give_up(self, processes: Processes, reason: str) -> None:
-        """Stop the remaining processes, and raise EngineLostError."""
-        words = ""
-        with self._sending:
-            if self._processes is processes:
-                words, processes.lost = processes.logs(15), reason
-                # The process that started the cluster must see that engines were lost, so that it can start new ones.
-                self._close(on_purpose=not self.attached)
-            reason = processes.lost or reason
-        raise EngineLostError(f"{reason}.\n{words}\ntype: %xpu_cluster start", reason)
-
     def _require_settings(self) -> None:
         for name in ("timeout", "silence"):
             value = getattr(self, name)
@@ -695,27 +360,6 @@ class XPUCluster(Displayed):
 
     def _make_plan(self, found: Probe) -> Plan:
         return plan(found, n=self.n, devices=self.device_filter, strict=self.strict)
-
-    def _release_handles(self) -> None:
-        """Free rows on the engines when their handles are deleted; in a thread, as that can happen at any moment."""
-        while True:
-            released = self._released.get()
-            if released is None:
-                return
-            handle, blocks = released
-            self._handles.discard(handle)
-            with contextlib.suppress(Exception):  # the cluster may be going
-                self._exchange("release", {"handles": [handle]}, None)
-                for block in blocks:
-                    self.blocks.give(block)
-
-
-def _not_running() -> NoClusterError:
-    return NoClusterError("this cluster is not running; type: cluster.start(), or %xpu_cluster start")
-
-
-def _who(fact: dict[str, Any]) -> str:
-    return f"rank {fact['rank']} (pid {fact['pid']} on {fact['host']}, {fact['device']['name']})"
 
 
 def _teller(handle: progress.ProgressHandle[progress.TaskReport]) -> Callable[[str], None]:

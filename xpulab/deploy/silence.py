@@ -7,7 +7,9 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Silence", "most_silence"]
+__all__ = ["SILENT", "Silence", "most_silence"]
+
+SILENT = 5.0  # seconds without a heartbeat after which the status says so
 
 _ALL = 10  # factor for the limit if all engines are silent together: a laptop sleeps, or someone stopped all engines
 _LONGEST_STEP = 1.0  # seconds that count at most between two looks: this process may have slept too

@@ -1,0 +1,224 @@
+"""Run tasks on all engines of a cluster, and notice when engines are lost."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from xpulab.deploy.answers import Answer, raise_errors
+from xpulab.deploy.exchange import Exchange
+from xpulab.deploy.pickling import packed
+from xpulab.deploy.processes import Processes
+from xpulab.deploy.signals import postponed
+from xpulab.deploy.silence import SILENT, Silence, most_silence
+from xpulab.deploy.waiting import told_of_waiting
+from xpulab.exceptions import EngineLostError, NoClusterError
+from xpulab.sharing.board import Board
+
+__all__ = ["Conversation", "not_running"]
+
+_RECOVERIES = 3  # restarts within one call: a task that kills its engine would otherwise be repeated for ever
+
+
+class Conversation:
+    """The tasks that a cluster runs on its engines; the part of `XPUCluster` that talks to them.
+
+    `XPUCluster` starts and ends the processes: it sets ``_processes``, ``_board`` and ``facts``, and implements `start`
+    and ``_close``, which this class calls when engines are lost.
+
+    Parameters
+    ----------
+    recover, silence : bool, float
+        As for `XPUCluster`.
+    """
+
+    def __init__(self, recover: bool, silence: float) -> None:
+        self.recover = recover
+        self.silence = silence
+        self.attached = False
+        self.facts: list[dict[str, Any]] = []
+        self.unheard: dict[int, float] = {}
+        self._processes: Processes | None = None
+        self._board: Board | None = None
+        self._sending = threading.RLock()
+
+    def start(self) -> Any:
+        """Start the engines, if they are not running."""
+        raise NotImplementedError
+
+    def _close(self, on_purpose: bool) -> None:
+        """End all processes of the cluster; not `on_purpose` if engines were lost in a cluster of another process."""
+        raise NotImplementedError
+
+    @property
+    def running(self) -> bool:
+        """Whether this object has running engines."""
+        return self._processes is not None
+
+    @property
+    def size(self) -> int:
+        """Number of engines."""
+        return len(self.facts) if self.running else 0
+
+    @property
+    def recovers(self) -> bool:
+        """Whether a call continues after engines are lost; only the process that started it can start new ones."""
+        return self.recover and not self.attached
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Call ``function(task, *args, **kwargs)`` on every engine.
+
+        Parameters
+        ----------
+        function : callable
+            Called with a task as its first argument, which has ``comm`` (rank, size, collectives) and ``device`` (with
+            ``queue`` and name).
+
+        Returns
+        -------
+        list
+            The returned value of each rank.
+
+        Raises
+        ------
+        TypeError
+            If `function` is not callable, or if it or its arguments cannot be sent to the engines.
+        EngineError
+            If `function` raised on a rank, or its value cannot be sent back; the message has the tracebacks.
+        """
+        if not callable(function):
+            raise TypeError(
+                f"run: {function!r} was given; expected a function of the task, run(lambda task: task.comm.rank)"
+            )
+        payload = {"call": packed(function, args, kwargs)}
+        return [pickle.loads(result["value"]) for result in self.call("run", payload).results]
+
+    def call(
+        self,
+        name: str,
+        payload: dict[str, Any],
+        watch: Callable[[Any, int], None] | None = None,
+        again: Callable[[EngineLostError], dict[str, Any]] | None = None,
+    ) -> Answer:
+        """Run one task on all engines; estimators use this.
+
+        Parameters
+        ----------
+        name, payload : str, dict
+            The task and its arguments.
+        watch : callable, optional
+            Called with the board's records and the number of the task while the task waits and runs. By default a
+            report tells the user which task this one waits for.
+        again : callable, optional
+            For tasks that can be sent again to new engines after engines were lost (see `recover`): called with the
+            error, returns the new payload.
+
+        Raises
+        ------
+        NoClusterError, EngineError, EngineLostError
+        KeyboardInterrupt
+            After all ranks have stopped at the same point; its argument has their answers so far.
+        """
+        if watch is None:
+            with told_of_waiting(f"xpulab: {name}") as watch:
+                return self.call(name, payload, watch, again)
+        for attempt in range(_RECOVERIES + 1):
+            try:
+                replies = self.replies(name, payload, watch)
+                break
+            except EngineLostError as lost:
+                if again is None or not self.recovers or attempt == _RECOVERIES:
+                    raise
+                with self._sending:  # if several threads lost the engines, the first starts new ones
+                    self.start()
+                payload = again(lost)
+        raise_errors(replies, users=name == "run")
+        answer = Answer(replies)
+        if answer.interrupted:
+            raise KeyboardInterrupt(answer)
+        return answer
+
+    def replies(
+        self, name: str, payload: dict[str, Any], watch: Callable[[Any, int], None] | None = None
+    ) -> list[dict[str, Any]]:
+        """Run one task on all engines, and return the reply of each rank, errors and interrupts included.
+
+        The parameters are those of `call`. Like `call`, it raises if the cluster is not running or loses engines.
+        """
+        return self._require_running()._exchange(name, payload, watch)
+
+    def _exchange(
+        self, name: str, payload: dict[str, Any], watch: Callable[[Any, int], None] | None
+    ) -> list[dict[str, Any]]:
+        with self._sending, postponed() as pressed:
+            processes = self._processes
+            if processes is None:
+                raise not_running()
+            exchange = Exchange(processes.client, self._board, name, payload)
+        silence = Silence(self.silence)
+
+        def require_well() -> None:
+            self._require_alive(processes)
+            self._require_heard(processes, silence)
+
+        return exchange.wait(require_well, watch, pressed)
+
+    def _require_running(self) -> Conversation:
+        processes = self._processes
+        if processes is None:
+            raise not_running()
+        self._require_alive(processes)
+        return self
+
+    def _require_alive(self, processes: Processes) -> None:
+        """Raise unless these processes still belong to the cluster and all of them run."""
+        if self._processes is not processes:
+            if processes.lost:  # another thread has found out
+                raise EngineLostError(f"{processes.lost}.\ntype: %xpu_cluster start", processes.lost)
+            raise NoClusterError("the cluster was stopped while a task was running; type: %xpu_cluster start")
+        ended = processes.ended()
+        if not ended:
+            return
+        stopped = processes.record.stopped
+        if self._processes is not processes:  # it was another thread, just now
+            self._require_alive(processes)
+        if stopped:
+            self._close(on_purpose=True)
+            raise NoClusterError(
+                "another process has stopped or restarted the cluster; type: %xpu_cluster start, or %xpu_cluster attach"
+            )
+        gone = [fact for fact in self.facts if fact["pid"] in processes.first_gone]
+        if gone:
+            self._give_up(processes, ", ".join(f"{_who(fact)} ended{processes.cause(fact['pid'])}" for fact in gone))
+        self._give_up(processes, f"the {ended} ended, and so did the engines")
+
+    def _require_heard(self, processes: Processes, silence: Silence) -> None:
+        """Give up engines whose heartbeat has stopped: they are stopped, or stuck in a driver."""
+        ranks = self._board.ranks if self._board is not None else None
+        stuck = silence.stuck(ranks["heartbeat"]) if ranks is not None else []
+        self.unheard = silence.unheard(SILENT)
+        if stuck:
+            where = ", ".join(_who(self.facts[rank]) for rank in stuck)
+            limit = most_silence(self.silence, len(stuck), self.size)
+            self._give_up(processes, f"{where} did not respond for {limit:g} s, so all engines were ended")
+
+    def _give_up(self, processes: Processes, reason: str) -> None:
+        """Stop the remaining processes, and raise EngineLostError."""
+        words = ""
+        with self._sending:
+            if self._processes is processes:
+                words, processes.lost = processes.logs(15), reason
+                # The process that started the cluster must see that engines were lost, so that it can start new ones.
+                self._close(on_purpose=not self.attached)
+            reason = processes.lost or reason
+        raise EngineLostError(f"{reason}.\n{words}\ntype: %xpu_cluster start", reason)
+
+
+def not_running() -> NoClusterError:
+    return NoClusterError("this cluster is not running; type: cluster.start(), or %xpu_cluster start")
+
+
+def _who(fact: dict[str, Any]) -> str:
+    return f"rank {fact['rank']} (pid {fact['pid']} on {fact['host']}, {fact['device']['name']})"

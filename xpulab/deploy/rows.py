@@ -1,0 +1,214 @@
+"""Rows on the engines of a cluster: send them, find them, free them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, row_named
+from xpulab.deploy.conversation import Conversation
+from xpulab.deploy.limits import LEAST, Demand, require_room
+from xpulab.exceptions import EngineLostError, HandleError
+from xpulab.sharing import host_memory
+from xpulab.sharing.memory import BlockPool, SharedBlock
+
+__all__ = ["RowsOnEngines"]
+
+
+class RowsOnEngines(Conversation):
+    """The rows that a cluster's engines keep; the part of `XPUCluster` that knows them.
+
+    A thread frees the rows of deleted handles while the cluster runs: ``_watch_handles`` starts it, and
+    ``_forget_handles`` ends it.
+
+    Parameters
+    ----------
+    recover, silence : bool, float
+        As for `XPUCluster`.
+
+    Attributes
+    ----------
+    blocks : BlockPool
+        Shared memory for rows on their way to the engines.
+    """
+
+    def __init__(self, recover: bool, silence: float) -> None:
+        super().__init__(recover, silence)
+        self.blocks = BlockPool()
+        self._handles: set[str] = set()
+        self._released: queue.SimpleQueue[tuple[str, Sequence[SharedBlock]] | None] = queue.SimpleQueue()
+        self._watching = False
+
+    def scatter(self, X: Any, *, counts: list[int] | None = None, name: str | None = None) -> ShardedArray:
+        """Send rows to the engines, and keep them on the devices.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples,)
+            float32 and float64 keep their dtype, other numbers become float64. NaN and infinity raise `ValueError`. The
+            engines themselves read a memory-mapped array (``np.load(path, mmap_mode="r")``).
+        counts : list of int, optional
+            Number of rows of each rank; the sum must be n_samples. By default the rows are distributed evenly.
+        name : str, optional
+            Name under which other processes find the rows, see `handles`. Named rows stay after the handle is deleted,
+            until the cluster stops, `release` is called, or other rows are sent under the same name.
+
+        Returns
+        -------
+        ShardedArray
+        """
+        from sklearn.utils import check_array
+
+        where = mapped(X)
+        columns = getattr(X, "columns", None)
+        flat = np.ndim(X) == 1  # targets: one number a row
+
+        def checked(ensure_all_finite: bool = True) -> Any:
+            with row_named(X):
+                kinds = [np.float64, np.float32]
+                return check_array(
+                    X, dtype=kinds, input_name="X", ensure_all_finite=ensure_all_finite, ensure_2d=not flat
+                )
+
+        rows = X if where else checked(not looked_at_later(X))
+        bounds = bounds_of(len(rows), self._require_running().size, counts)
+        n_columns = 1 if flat else rows.shape[1]
+        what = f"X of {rows.shape[0]:,} × {n_columns:,} {rows.dtype}"
+        row_bytes = n_columns * rows.dtype.itemsize
+        self.require_room(Demand(what, np.diff(bounds).tolist(), row_bytes, sent=where is None))
+        array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns, name=name)
+        blocks: list[SharedBlock] = []
+        # Before the rows are there: an interrupted transfer frees them too.
+        keeper = self.release_with(array, array.id, blocks)
+        with Outgoing(self.blocks) as outgoing:
+
+            def payload(lost: EngineLostError | None = None) -> dict[str, Any]:
+                outgoing.drop()
+                whole = rows.reshape(len(rows), -1)
+                source = {**where, "bounds": bounds} if where else outgoing.send_rows(whole, bounds, checked)
+                return {"source": source, "handle": array.id, "about": array.about()}
+
+            answer = self.call("scatter", payload(), again=payload)
+            if any(result["shared"] for result in answer.results):
+                blocks += outgoing.keep()  # the rows live in these blocks until the handle is deleted
+        self._handles.add(array.id)
+        if name is not None:
+            keeper.detach()
+        return array
+
+    def made_handle(
+        self,
+        shape: tuple[int, ...],
+        dtype: Any,
+        bounds: list[int],
+        columns: Any = None,
+        blocks: Sequence[SharedBlock] = (),
+    ) -> ShardedArray:
+        """A handle for rows that a task is about to make of others on the engines; they are freed when it dies."""
+        array = ShardedArray(self, shape, dtype, bounds, columns)
+        self.release_with(array, array.id, blocks)
+        self._handles.add(array.id)
+        return array
+
+    def handles(self) -> dict[str, ShardedArray]:
+        """The rows on the engines by name, whichever process sent them; rows without a name by a generated name.
+
+        Deleting a returned `ShardedArray` does not free its rows. Named rows stay until the cluster stops or `release`
+        is called. Other rows stay until the `ShardedArray` that `scatter` returned is deleted, or until the cluster
+        stops if the process that had it has ended.
+        """
+        found = {}
+        for about in self.call("handles", {}).results[0]["handles"]:
+            array = ShardedArray(
+                self, tuple(about["shape"]), about["dtype"], about["bounds"], about["columns"], name=about["name"]
+            )
+            array.id = about["id"]
+            self._handles.add(array.id)
+            found[array.name or array.id] = array
+        return found
+
+    def release(self, array: ShardedArray) -> None:
+        """Free rows on the engines, for all processes.
+
+        Parameters
+        ----------
+        array : ShardedArray
+            Returned by `scatter` or `handles`.
+        """
+        self.call("release", {"handles": [array.id]})
+        self._handles.discard(array.id)
+
+    def load_npy(
+        self, path: str | os.PathLike[str], *, counts: list[int] | None = None, name: str | None = None
+    ) -> ShardedArray:
+        """Load rows from a file of `numpy.save` onto the engines; each engine reads its rows itself.
+
+        Raises
+        ------
+        ValueError
+            If the file does not hold rows of float32 or float64, or if a row has NaN or infinity.
+        """
+        try:
+            X = np.load(path, mmap_mode="r", allow_pickle=False)
+        except EOFError as error:
+            raise ValueError(f"{path} is empty; expected a file of numpy.save: {error}") from error
+        if mapped(X) is None:
+            raise ValueError(
+                f"{path} holds an array of shape {X.shape} and dtype {X.dtype}; expected rows (2 dimensions, not "
+                "empty) of float32 or float64: convert it with numpy.save(path, array.astype('float32'))"
+            )
+        return self.scatter(X, counts=counts, name=name)
+
+    def release_with(self, owner: Any, handle: str, blocks: Sequence[SharedBlock] = ()) -> weakref.finalize[Any, Any]:
+        """Free the rows with this handle, and their blocks of shared memory, when this process deletes `owner`."""
+        keeper = weakref.finalize(owner, self._released.put, (handle, blocks))
+        keeper.atexit = False  # at exit the cluster ends anyway, or it is detached and other processes may use the rows
+        return keeper
+
+    def require_handle(self, array: ShardedArray) -> None:
+        """Raise HandleError unless the array's rows are on the engines."""
+        if array.id not in self._handles:
+            raise HandleError(
+                "the rows of this ShardedArray are gone: the engines were stopped or restarted after they were sent; "
+                "type: cluster.scatter(X) again"
+            )
+
+    def require_room(self, rows: Demand) -> None:
+        """Raise NotEnoughMemoryError unless the host and the devices have memory for the rows and for a fit of them."""
+        if self._board is None or rows.nbytes < LEAST:
+            return
+        free = host_memory.available(swap=True) + self.blocks.nbytes
+        require_room(rows, self.facts, self._board.ranks["device_bytes"].tolist(), free)
+
+    def _watch_handles(self) -> None:
+        """Free rows from now on when their handles are deleted."""
+        self._watching = True
+        threading.Thread(target=self._release_handles, name="xpulab-handles", daemon=True).start()
+
+    def _forget_handles(self) -> None:
+        """Forget all rows: the cluster has stopped, or this process no longer uses it."""
+        if self._watching:
+            self._watching = False
+            self._released.put(None)
+        self._handles.clear()
+        self.blocks.clear()
+
+    def _release_handles(self) -> None:
+        """Free rows on the engines when their handles are deleted; in a thread, as that can happen at any moment."""
+        while True:
+            released = self._released.get()
+            if released is None:
+                return
+            handle, blocks = released
+            self._handles.discard(handle)
+            with contextlib.suppress(Exception):  # the cluster may be going
+                self._exchange("release", {"handles": [handle]}, None)
+                for block in blocks:
+                    self.blocks.give(block)
