@@ -144,10 +144,6 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
             self._keep(self._with(state, batch), n_samples, X.dtype if first else np.float64)
         return self
 
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """`fit`, then `transform` of the same rows."""
-        return self.fit(X).transform(X)
-
     def _require_columns(self, n_features: int) -> None:
         if self.n_components is not None and self.n_components > n_features:
             raise ValueError(

@@ -101,10 +101,6 @@ class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
                 setattr(self, name, value)
         return self
 
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """`fit`, then `transform` of the same rows."""
-        return self.fit(X).transform(X)
-
     def _randomized(self, cluster: XPUCluster, X: Any) -> dict[str, Any]:
         start = random_start(
             X.shape,
