@@ -19,7 +19,7 @@ ROOT = Path(xpulab.__file__).parent
 LAYERS = [
     ["magics", "cli", "__main__", "demo", "doctor"],
     ["widgets", "commands", "report.profile", "explorer"],
-    ["cluster", "decomposition"],
+    ["cluster", "preprocessing", "covariance", "basic_statistics", "decomposition"],
     ["estimator", "cells", "explorer.session"],
     ["deploy", "data"],
     None,

@@ -16,6 +16,7 @@ from xpulab.engine.engine import Task
 from xpulab.exceptions import HandleError
 from xpulab.kernels import dense, sparse
 from xpulab.kernels.choice import AnyRows, kernels_for
+from xpulab.kernels.moments import column_facts
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.sparse import SparseRows
 from xpulab.sharing.memory import SharedBlock, file_state
@@ -114,7 +115,7 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         ``bounds`` (rank r has the rows from bounds[r] to bounds[r + 1]) and one of: ``parts``, the path of a shared
         block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for data, indices and indptr, with ``shape``;
         ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and ``order``; ``handle``, rows that are here. Rows
-        from a file are looked through for NaN and infinity, which the notebook has not done, unless ``nan`` allows it.
+        from a file are looked through for NaN, unless ``nan`` allows it, and infinity: the notebook has not done it.
     sample_weight : numpy.ndarray or None
         As `weights_of` gives them.
     """
@@ -127,7 +128,9 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
             rows = _sparse(task, source, sample_weight)
         elif "file" in source:
             rows = Rows.upload(device, _from_file(source, rank), sample_weight)
-            if not source.get("nan"):
+            if source.get("nan"):
+                _no_infinity(task, rows)
+            else:
                 _all_finite(task, rows, bounds)
         else:
             with SharedBlock.open(source["parts"][rank], writable=True) as block:
@@ -157,6 +160,14 @@ def _all_finite(task: Task, rows: Rows, bounds: list[int]) -> None:
     first = min(task.comm.allgather(place))
     if first < bounds[-1]:
         raise ValueError(f"Input X contains NaN or infinity; the first such row is row {first}.")
+
+
+def _no_infinity(task: Task, rows: Rows) -> None:
+    """Raise the same error on all ranks if any row holds infinity, in the words of scikit-learn."""
+    facts = column_facts(rows)
+    infinite = bool((facts.minimum == -np.inf).any() or (facts.maximum == np.inf).any())
+    if any(task.comm.allgather(infinite)):
+        raise ValueError(f"Input X contains infinity or a value too large for {rows.dtype!r}.")
 
 
 def _sparse(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None) -> SparseRows:

@@ -15,7 +15,7 @@ from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, CallbackSupportMixin, callback_management_context
-from xpulab.estimator.rows import Packing, checked_rows, checked_weights
+from xpulab.estimator.rows import Packing, checked_rows, checked_unnamed, checked_weights
 from xpulab.report.fit import FitReport
 
 __all__ = ["Proxy", "Result"]
@@ -76,7 +76,8 @@ class Proxy(CallbackSupportMixin):
         NotFittedError
         """
         check_is_fitted(self)
-        plain_class = next(c for c in type(self).__mro__ if c.__module__.startswith("sklearn.") and c is not Proxy)
+        theirs = (c for c in type(self).__mro__ if c.__module__.startswith("sklearn."))
+        plain_class = next(c for c in theirs if c is not CallbackSupportMixin)
         plain = plain_class(**self.get_params(deep=False))
         for name, value in vars(self).items():
             if name not in (*self._own, "_skl_callbacks", "_stopped") and not hasattr(plain, name):
@@ -91,10 +92,10 @@ class Proxy(CallbackSupportMixin):
     def _fitting(self, X: Any, sample_weight: np.ndarray | None = None) -> Iterator[None]:
         """Tells callbacks of scikit-learn 1.9 that a fit without iterations begins, and that it has ended."""
         with callback_management_context(self):
-            callbacks = Callbacks(self, X, sample_weight, 1, 1)
+            callbacks = Callbacks(self, X, sample_weight, 0, 0)
             yield
             fitted = {name: value for name, value in vars(self).items() if name.endswith("_") and name != "report_"}
-            callbacks.end([(1, 1)], fitted)
+            callbacks.end([], fitted)
 
     def _ask(
         self,
@@ -145,8 +146,21 @@ class Proxy(CallbackSupportMixin):
                 again = f"; nothing was fitted, type: {method}(X) again" if fits else ""
                 raise KeyboardInterrupt(f"{type(self).__name__}.{method} was interrupted{again}") from None
 
-    def _transformed(self, method: str, task: str, X: Any, n_columns: int, **arguments: Any) -> Any:
+    def _transformed(
+        self, method: str, task: str, X: Any, n_columns: int, *, n_given: int | None = None, **arguments: Any
+    ) -> Any:
         """Rows made of the rows of X: a handle for a handle, otherwise an array.
+
+        Parameters
+        ----------
+        method, task : str
+        X : array-like or ShardedArray
+        n_columns : int
+            Of the result.
+        n_given : int, optional
+            So many columns X has to have, whatever their names; None for those of the fit.
+        **arguments : Any
+            Of the task.
 
         Raises
         ------
@@ -154,14 +168,17 @@ class Proxy(CallbackSupportMixin):
             If `set_output` asks for data frames, and X is a handle.
         """
         cluster = current_cluster()
-        if isinstance(X, ShardedArray):
+        if isinstance(X, ShardedArray) and method == "transform":
             dense = _get_output_config("transform", self)["dense"]
             if dense != "default":
                 raise ValueError(
                     f"set_output(transform={dense!r}) makes data frames of arrays, and X is a ShardedArray, whose "
                     "rows stay on the engines; pass X.gather(), or set_output(transform='default')"
                 )
-        X = self._checked(cluster, X, reset=False)
+        if n_given is None:
+            X = self._checked(cluster, X, reset=False)
+        else:
+            X = checked_unnamed(self, cluster, X, n_given, **self._rules)
         columns = None
         if isinstance(X, ShardedArray) and X.columns is not None and n_columns == X.shape[1]:
             columns = X.columns

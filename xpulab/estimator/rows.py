@@ -15,7 +15,7 @@ from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.limits import Demand
 from xpulab.estimator.call import Call
 
-__all__ = ["Packing", "checked_rows", "checked_targets", "checked_weights", "validated"]
+__all__ = ["Packing", "checked_rows", "checked_targets", "checked_unnamed", "checked_weights", "validated"]
 
 _FLOATS = [np.float64, np.float32]
 
@@ -62,6 +62,21 @@ def checked_rows(
     if sparse.issparse(X) and not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
+    return X
+
+
+def checked_unnamed(estimator: Any, cluster: XPUCluster, X: Any, n_columns: int, **rules: Any) -> Any:
+    """As `checked_rows`, of rows with so many columns, whatever their names: what was transformed may have others."""
+    if isinstance(X, ShardedArray):
+        X.source(cluster)
+    elif mapped(X) is None:
+        with row_named(X):
+            X = check_array(X, **{"dtype": _FLOATS, **rules}, estimator=estimator, input_name="X")
+    if X.ndim != 2 or X.shape[1] != n_columns:
+        raise ValueError(
+            f"X has {X.shape[1] if X.ndim == 2 else 1} features, but {type(estimator).__name__} is expecting "
+            f"{n_columns} features as input."
+        )
     return X
 
 
@@ -242,15 +257,24 @@ class Packing:
         X = self._X
         if isinstance(X, ShardedArray):
             return X.source(self._call.cluster)
-        finite = self._rules.get("ensure_all_finite", True)
-        allowed = {"nan": True} if finite is not True else {}
+        allowed = {"nan": True} if self._rules.get("ensure_all_finite") == "allow-nan" else {}
         if self._where is not None:
             return {**self._where, **allowed, "bounds": self._bounds()}
         if sparse.issparse(X):
             parts = [self._outgoing.send(part) for part in (X.data, X.indices, X.indptr)]
             return {"csr": parts, "shape": X.shape, "bounds": self._bounds()}
-        look = (lambda: validated(self._estimator, X, **self._rules)) if finite is not False else None
-        return self._outgoing.send_rows(X, self._bounds(), look)
+        return self._outgoing.send_rows(X, self._bounds(), self._look)
+
+    def _look(self) -> None:
+        """Looks for NaN and infinity as scikit-learn does; shape and names of the columns were checked before."""
+        with row_named(self._X):
+            check_array(
+                self._X,
+                dtype=_FLOATS,
+                ensure_all_finite=self._rules.get("ensure_all_finite", True),
+                estimator=self._estimator,
+                input_name="X",
+            )
 
     def _sent_targets(self) -> dict[str, Any]:
         y = self._targets
