@@ -190,6 +190,10 @@ def checked_targets(
                 f"X has its rows on the engines as {X.counts}, and y as {y.counts}; send y with "
                 "cluster.scatter(y, counts=list(X.counts))"
             )
+        if y.dtype != X.dtype:
+            raise ValueError(
+                f"X is {X.dtype} and y {y.dtype}; send both in one dtype: cluster.scatter(y.astype({X.dtype}))"
+            )
         if y.ndim == 2 and not multi_output:
             raise ValueError(f"y should be a 1d array, got a ShardedArray of shape {y.shape} instead.")
         return y
