@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.base import OneToOneFeatureMixin
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
@@ -180,7 +181,7 @@ class Proxy(CallbackSupportMixin):
         else:
             X = checked_unnamed(self, cluster, X, n_given, **self._rules)
         columns = None
-        if isinstance(X, ShardedArray) and X.columns is not None and n_columns == X.shape[1]:
+        if isinstance(X, ShardedArray) and isinstance(self, OneToOneFeatureMixin):
             columns = X.columns
         result = Result(n_columns, X.dtype, rows=True, columns=columns)
         self._ask(cluster, method, task, X, result=result, **arguments)
