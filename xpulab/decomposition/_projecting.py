@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import TransformerMixin
-from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import current_cluster
-from xpulab.estimator.proxy import Result, TransformerProxy
+from xpulab.estimator.proxy import TransformerProxy
 
 __all__ = ["Projecting"]
 
@@ -62,28 +61,11 @@ class Projecting(TransformerProxy, TransformerMixin):
         NotFittedError, NoClusterError, ValueError, HandleError
         """
         check_is_fitted(self)
-        cluster = current_cluster()
-        if isinstance(X, ShardedArray):
-            X.source(cluster)
-        else:
-            X = check_array(X, input_name="X", dtype=[np.float64, np.float32])
         n_components, n_features = self.components_.shape
-        if X.ndim != 2 or X.shape[1] != n_components:
-            raise ValueError(
-                f"X has shape {X.shape}, expected (n_samples, n_components) with {n_components} components"
-            )
-        result = Result(n_features, X.dtype, rows=True)
-        self._ask(
-            cluster,
-            "inverse_transform",
-            "project",
-            X,
-            result=result,
-            rules={"ensure_all_finite": False},
-            matrix=np.sqrt(self._variance())[:, None] * self.components_,
-            offset=self._middle(),
+        matrix = np.sqrt(self._variance())[:, None] * self.components_
+        return self._transformed(
+            "inverse_transform", "project", X, n_features, n_given=n_components, matrix=matrix, offset=self._middle()
         )
-        return result.value
 
     def __sklearn_is_fitted__(self) -> bool:
         # An interrupted fit has set the number of columns, and leaves the estimator unfitted.

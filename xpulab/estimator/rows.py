@@ -318,8 +318,7 @@ class Packing:
         X = self._X
         if isinstance(X, ShardedArray):
             return X.source(self._call.cluster)
-        finite = self._rules.get("ensure_all_finite", True)
-        allowed = {"nan": True} if finite is not True else {}
+        allowed = {"nan": True} if self._rules.get("ensure_all_finite") == "allow-nan" else {}
         if self._where is not None:
             return {**self._where, **allowed, "bounds": self._bounds()}
         if sparse.issparse(X):
@@ -332,7 +331,7 @@ class Packing:
         if result is not None:
             source = {**result, **allowed, "bounds": self._bounds()}
         else:
-            source = self._outgoing.send_rows(X, self._bounds(), self._look if finite is not False else None)
+            source = self._outgoing.send_rows(X, self._bounds(), self._look)
         if self._held is None:
             return source
         return {**source, "hold": self._held.hold(self._call.cluster, X, self._bounds(), self._blocks)}
