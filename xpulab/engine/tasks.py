@@ -8,14 +8,23 @@ import cloudpickle
 import numpy as np
 
 from xpulab.engine import cell
-from xpulab.engine.algorithms import explore, folds, kmeans, least_squares, passes, qr
+from xpulab.engine.algorithms import explore, folds, kmeans, least_squares, leave_one_out, passes, qr
 from xpulab.engine.dataset import pieces, rows_of, write_block
 from xpulab.engine.engine import Engine, Task, task, users_code
 from xpulab.kernels import dense
 from xpulab.kernels.choice import kernels_for
 from xpulab.kernels.rows import Rows
 
-__all__ = ["cell", "explore", "folds", "kmeans", "least_squares", "passes", "qr"]  # each of these registers tasks
+__all__ = [
+    "cell",
+    "explore",
+    "folds",
+    "kmeans",
+    "least_squares",
+    "leave_one_out",
+    "passes",
+    "qr",
+]  # each of these registers tasks
 
 
 def _warm_up(engine: Engine) -> None:
