@@ -4,6 +4,7 @@ from xpulab.linear_model._coordinate_descent import ElasticNet, ElasticNetCV, La
 from xpulab.linear_model._incremental import IncrementalLinearRegression, IncrementalRidge
 from xpulab.linear_model._linear import LinearRegression
 from xpulab.linear_model._ridge import Ridge
+from xpulab.linear_model._ridge_cv import RidgeCV
 
 __all__ = [
     "ElasticNet",
@@ -14,4 +15,5 @@ __all__ = [
     "LassoCV",
     "LinearRegression",
     "Ridge",
+    "RidgeCV",
 ]

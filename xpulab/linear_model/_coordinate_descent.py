@@ -16,7 +16,8 @@ from sklearn.utils.metadata_routing import _routing_enabled, process_routing
 
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import current_cluster
-from xpulab.linear_model._path import Sums, descended, grid_of, mean_squared_errors, sums_of, without
+from xpulab.linear_model._folds import folds_of, groups_of
+from xpulab.linear_model._path import Sums, descended, grid_of, mean_squared_errors, sums_of
 from xpulab.linear_model._proxy import LinearProxy
 
 __all__ = ["ElasticNet", "ElasticNetCV", "Lasso", "LassoCV"]
@@ -264,7 +265,7 @@ class _DescentCV(LinearProxy):
         if n_alphas is not None and (ratios == 0).any():
             grid_of(np.ones(1), 1.0, 0.0, self.eps, n_alphas, self.positive)  # raises
         splits = self._splits(X, y, given, params)
-        groups, places = _groups_of(splits, X.shape[0])
+        groups, places = groups_of(splits, X.shape[0])
         with self._fitting(X, weights):
             answer = self._ask(
                 cluster,
@@ -277,7 +278,7 @@ class _DescentCV(LinearProxy):
                 folds=groups,
             )
             found = answer.results[0]
-            self._choose(sums_of(found["products"], X.shape[0]), _folds_of(found["folds"], places, X), ratios, X, y)
+            self._choose(sums_of(found["products"], X.shape[0]), folds_of(found["folds"], places), ratios, X, y)
         return self
 
     def _n_alphas(self) -> int | None:
@@ -326,60 +327,6 @@ class _DescentCV(LinearProxy):
         train = train.centred() if self.fit_intercept else train.about_zero()
         coef, _, _ = descended(train, n, 0, alphas, l1_ratio=l1_ratio, **_how(self))
         return mean_squared_errors(test, coef, train.mean[n] - train.mean[:n] @ coef)
-
-
-def _groups_of(
-    splits: list[tuple[np.ndarray, np.ndarray]], n_samples: int
-) -> tuple[list[tuple[np.ndarray, int]], list[tuple[int, int, int]]]:
-    """How rows are assigned to groups for the engines to sum.
-
-    Returns
-    -------
-    groups : list of (numpy.ndarray of shape (n_samples,), int)
-        The group of each row, -1 for none, and the number of groups. One assignment is enough where each row is tested
-        once and trains all others; else there is one for each split.
-    places : list of (int, int, int)
-        For each split: which assignment, the group of its training rows (-1: all but its test rows) and of its test.
-    """
-    folds = np.full(n_samples, -1, np.int32)
-    tested = np.zeros(n_samples, np.int64)
-    for number, (train, test) in enumerate(splits):
-        folds[test] = number
-        tested += np.bincount(test, minlength=n_samples)
-        if len(train) + len(test) != n_samples or np.isin(train, test).any():
-            tested[:] = 2
-            break
-    if (tested == 1).all():
-        return [(folds, len(splits))], [(0, -1, number) for number in range(len(splits))]
-    groups = []
-    for train, test in splits:
-        if max(np.bincount(train).max(initial=0), np.bincount(test).max(initial=0)) > 1 or np.isin(train, test).any():
-            raise ValueError(
-                "a split of cv names a row twice, or for training and for test; expected each at most once"
-            )
-        group = np.full(n_samples, -1, np.int32)
-        group[train], group[test] = 0, 1
-        groups.append((group, 2))
-    return groups, [(number, 0, 1) for number in range(len(splits))]
-
-
-def _folds_of(
-    found: list[dict[str, np.ndarray]], places: list[tuple[int, int, int]], X: Any
-) -> list[tuple[Sums, Sums]]:
-    """Sums of the training and test rows of each split."""
-
-    def group(facts: dict[str, np.ndarray], number: Any) -> Sums:
-        count, weight = facts["count"][number].sum(), facts["weight"][number].sum()
-        total = facts["total"][number].reshape(-1, facts["total"].shape[1]).sum(axis=0)
-        products = facts["products"][number].reshape(-1, *facts["products"].shape[1:]).sum(axis=0)
-        return Sums(int(count), float(weight), facts["shift"], total, products)
-
-    folds = []
-    for which, train, test in places:
-        facts = found[which]
-        held = group(facts, test)
-        folds.append((without(group(facts, slice(None)), held) if train < 0 else group(facts, train), held))
-    return folds
 
 
 class ElasticNetCV(_DescentCV, sklearn.linear_model.ElasticNetCV):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import enet_path
 
-__all__ = ["Sums", "descended", "grid_of", "mean_squared_errors", "sums_of", "without"]
+__all__ = ["Sums", "descended", "grid_of", "mean_squared_errors", "shrunk", "sums_of", "without"]
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,13 @@ def descended(
     return coef, gaps, n_iters
 
 
+def shrunk(sums: Sums, n_features: int, penalties: np.ndarray) -> np.ndarray:
+    """Coefficients of ridge regression (n_penalties, n_features, n_targets), from sums as in `descended`."""
+    values, vectors = np.linalg.eigh(sums.products[:n_features, :n_features])
+    rotated = vectors.T @ sums.products[:n_features, n_features:]
+    return np.stack([vectors @ (rotated / (np.maximum(values, 0.0) + p)[:, None]) for p in penalties])
+
+
 def grid_of(cross: np.ndarray, weight: float, l1_ratio: float, eps: float, n_alphas: int, positive: bool) -> np.ndarray:
     """Alphas from the least that makes all coefficients zero, down to `eps` times that; as scikit-learn.
 
@@ -139,21 +146,23 @@ def grid_of(cross: np.ndarray, weight: float, l1_ratio: float, eps: float, n_alp
     return np.geomspace(most, most * eps, num=n_alphas)
 
 
-def mean_squared_errors(test: Sums, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+def mean_squared_errors(test: Sums, coef: np.ndarray, intercept: np.ndarray, target: int = 0) -> np.ndarray:
     """Weighted mean squared errors of lines on some rows, by their products.
 
     Parameters
     ----------
     test : Sums
-        With one target.
     coef : numpy.ndarray of shape (n_features, n_lines)
     intercept : numpy.ndarray of shape (n_lines,)
+    target : int
+        Which one.
 
     Returns
     -------
     numpy.ndarray of shape (n_lines,)
     """
-    lines = np.vstack([coef, -np.ones((1, coef.shape[1]))])
+    lines = np.zeros((len(test.mean), coef.shape[1]))
+    lines[: len(coef)], lines[len(coef) + target] = coef, -1.0
     rest = intercept + test.mean @ lines  # what is left of a line where columns and target are at their means
     squares = np.einsum("il,ij,jl->l", lines, test.products, lines, optimize=True)
     return np.maximum(squares + 2 * rest * (test.total @ lines) + test.weight * rest**2, 0.0) / test.weight

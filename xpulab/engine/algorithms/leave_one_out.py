@@ -1,0 +1,114 @@
+"""Errors of ridge regression for each row when the others alone are fitted, for several penalties, in two passes.
+
+References
+----------
+.. [1] R. Rifkin, R. Lippert, "Notes on Regularized Least Squares", MIT-CSAIL-TR-2007-025 (2007): the error of a row
+   that is left out is its residual divided by one less its leverage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from xpulab.engine.algorithms.folds import sharp_products
+from xpulab.engine.dataset import Data, data_of, write_block
+from xpulab.engine.engine import Task, task
+from xpulab.kernels.project import project
+from xpulab.kernels.rows import take
+
+__all__ = ["leave_one_out"]
+
+
+def leave_one_out(
+    task: Task, data: Data, centre: bool, penalties: np.ndarray, predictions: bool
+) -> tuple[dict[str, np.ndarray], Iterator[np.ndarray]]:
+    """Coefficients for each penalty, and the rows' errors [1]_.
+
+    Parameters
+    ----------
+    task : Task
+    data : Data
+        With targets.
+    centre : bool
+        Whether there is an intercept.
+    penalties : numpy.ndarray of shape (n_penalties,)
+        All positive.
+    predictions : bool
+        Whether the second are predictions for rows left out, not squared errors, which are weighted.
+
+    Returns
+    -------
+    facts : dict of str to numpy.ndarray of float64
+        ``coef`` (n_penalties, n_features, n_targets), ``mean`` and ``target_mean``; and ``squared``
+        (n_targets, n_penalties), the sums of this rank's squared errors, which is complete when the iterator has ended.
+    parts : iterator of numpy.ndarray of shape (m, n_targets * n_penalties)
+        Of the next m rows.
+    """
+    found, _ = sharp_products(task, data, centre)
+    # Of one rank: others may round otherwise.
+    values, vectors = task.comm.bcast(tuple(np.linalg.eigh(found.gram)) if task.comm.rank == 0 else ())
+    values = np.maximum(values, 0.0)
+    inverse = 1 / (values[:, None] + penalties)
+    rotated = inverse[:, None, :] * (vectors.T @ found.cross)[:, :, None]  # features, targets, penalties
+    coef = np.einsum("ij,jtp->pit", vectors, rotated, optimize=True)
+    squared = np.zeros(rotated.shape[1:])
+    facts = {"coef": coef, "mean": found.mean, "target_mean": found.target_mean, "squared": squared}
+    return facts, _parts(data, facts, vectors, inverse, rotated, found.weight if centre else np.inf, predictions)
+
+
+def _parts(
+    data: Data,
+    facts: dict[str, np.ndarray],
+    vectors: np.ndarray,
+    inverse: np.ndarray,
+    rotated: np.ndarray,
+    weight: float,
+    predictions: bool,
+) -> Iterator[np.ndarray]:
+    rows, targets = data.rows, data.targets
+    assert targets is not None
+    weights = np.ones(rows.n_samples)
+    if rows.sample_weight is not None:
+        weights = rows.device.fetch(rows.sample_weight, stop=rows.n_samples).astype(np.float64)
+    n, t, p = rotated.shape
+    shift = facts["mean"].astype(rows.dtype)
+    rest = (shift - facts["mean"]) @ vectors  # what rounding leaves of the means
+    first = 0
+    for part in project(rows, vectors, shift):
+        turned = part.astype(np.float64) + rest
+        last = first + len(turned)
+        right = take(targets, np.arange(first, last)).astype(np.float64)
+        mine = weights[first:last, None]
+        leverage = mine * (np.square(turned) @ inverse + 1 / weight)
+        residual = (right - facts["target_mean"])[:, :, None] - (turned @ rotated.reshape(n, t * p)).reshape(-1, t, p)
+        left_out = residual / (1 - leverage)[:, None, :]
+        errors = mine[:, :, None] * np.square(left_out)
+        facts["squared"] += errors.sum(axis=0)
+        yield (right[:, :, None] - left_out if predictions else errors).reshape(len(turned), t * p)
+        first = last
+
+
+@task("leave_one_out")
+def _leave_one_out(
+    task: Task,
+    source: dict[str, Any],
+    weights: dict[str, Any] | None,
+    targets: dict[str, Any],
+    centre: bool,
+    penalties: np.ndarray,
+    predictions: bool = False,
+    target: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """`leave_one_out` of all rows."""
+    data = data_of(task, source, weights, targets)
+    facts, parts = leave_one_out(task, data, centre, penalties, predictions)
+    if target is None:
+        for _ in parts:
+            task.leave_if_cancelled()
+    else:
+        write_block(task, target, source["bounds"], parts)
+    facts["squared"] = task.comm.allreduce(facts["squared"])
+    return {"rows": data.rows.n_samples, **facts}

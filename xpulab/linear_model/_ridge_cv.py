@@ -1,0 +1,234 @@
+"""`RidgeCV`: scikit-learn's estimator, computed by all engines of the active cluster."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+import sklearn.linear_model
+from sklearn.base import _fit_context
+from sklearn.linear_model._ridge import _IdentityRegressor
+from sklearn.model_selection import GridSearchCV, check_cv
+from sklearn.utils import check_scalar
+from sklearn.utils._metadata_requests import _raise_for_params
+from sklearn.utils.metadata_routing import _routing_enabled, process_routing
+
+from xpulab.data import ShardedArray
+from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.estimator.proxy import Result
+from xpulab.linear_model._fitted import r2_of
+from xpulab.linear_model._folds import folds_of, groups_of
+from xpulab.linear_model._path import Sums, mean_squared_errors, shrunk, sums_of
+from xpulab.linear_model._proxy import LinearProxy
+from xpulab.linear_model._ridge import Ridge
+
+__all__ = ["RidgeCV"]
+
+
+class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
+    """`Ridge` with the best penalty by cross-validation, on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.linear_model.RidgeCV`. Leave-one-out takes two passes over
+    the rows for all penalties: their products, and their leverages. Folds take one: see `ElasticNetCV`.
+
+    Parameters
+    ----------
+    alphas : float or array-like of shape (n_alphas,), default=(0.1, 1.0, 10.0)
+        The penalties that are tried.
+    fit_intercept : bool, default=True
+        Whether the columns and the targets are centred.
+    scoring : str, callable or None, default=None
+        None: minus the mean squared error where each row is left out once, else R^2. Others are computed in this
+        process, from predictions that come back for each row.
+    cv : int, cross-validation generator, iterable or None, default=None
+        None: each row is left out once. Folds with `scoring` or with weights are fitted one by one, and so need
+        arrays, not a `ShardedArray`.
+    gcv_mode : {"auto", "svd", "eigen"} or None, default=None
+        Accepted for scikit-learn's sake: the eigenvalues of the columns' products are used, whichever it is.
+    store_cv_results : bool, default=False
+        Whether errors come back for each row and penalty; without folds only.
+    alpha_per_target : bool, default=False
+        Whether each target gets its own penalty; without folds only.
+
+    Attributes
+    ----------
+    cv_results_ : ndarray of shape (n_samples, n_alphas) or (n_samples, n_targets, n_alphas)
+        Squared errors, or predictions with `scoring`; only with `store_cv_results`.
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+    intercept_ : float or ndarray of shape (n_targets,)
+    alpha_ : float or ndarray of shape (n_targets,)
+    best_score_ : float or ndarray of shape (n_targets,)
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    See Also
+    --------
+    sklearn.linear_model.RidgeCV : The same in one process.
+    """
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, **params: Any) -> RidgeCV:
+        """Find the best penalty by cross-validation, and fit all rows with it.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64.
+        y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
+            Brought to the dtype of X.
+        sample_weight : float or array-like of shape (n_samples,), optional
+            Not negative. Folds take them into account in fits, not in scores, as in scikit-learn.
+        **params : dict
+            For the scorer, with scikit-learn's metadata routing.
+
+        Returns
+        -------
+        RidgeCV
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn refuses too, and CSR; nothing has been sent then.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone, or that is cut otherwise than y.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            Nothing is fitted then.
+        """
+        _raise_for_params(params, self, "fit")
+        alphas = self._checked_alphas()
+        if self.cv is not None:
+            for name in ("store_cv_results", "alpha_per_target"):
+                if getattr(self, name):
+                    raise ValueError(f"cv!=None and {name}=True are incompatible")
+        cluster = current_cluster()
+        X, y, weights = self._read(cluster, X, y, sample_weight)
+        with self._fitting(X, weights):
+            if self.cv is None:
+                self._fit_leaving_one_out(cluster, X, y, weights, alphas, params)
+            elif self.scoring is None and weights is None:
+                self._fit_folds(cluster, X, y, alphas)
+            else:
+                self._search(X, y, weights, alphas, params)
+        return self
+
+    def _checked_alphas(self) -> np.ndarray:
+        bounds = "neither" if self.cv is None else "left"
+        if isinstance(self.alphas, np.ndarray | list | tuple) and np.ndim(self.alphas):
+            one = len(self.alphas) == 1
+            for index, alpha in enumerate(self.alphas):
+                name = "alphas" if one else f"alphas[{index}]"
+                check_scalar(alpha, name, numbers.Real, min_val=0.0, include_boundaries=bounds)
+        return np.atleast_1d(np.asarray(self.alphas, np.float64))
+
+    def _fit_leaving_one_out(
+        self,
+        cluster: XPUCluster,
+        X: Any,
+        y: Any,
+        weights: np.ndarray | None,
+        alphas: np.ndarray,
+        params: dict[str, Any],
+    ) -> None:
+        n_targets, n_alphas = (1 if y.ndim == 1 else y.shape[1]), len(alphas)
+        by_row = Result(n_targets * n_alphas, np.float64) if self.store_cv_results or self.scoring is not None else None
+        answer = self._ask(
+            cluster,
+            "fit",
+            "leave_one_out",
+            X,
+            y=y,
+            sample_weight=weights,
+            result=by_row,
+            centre=bool(self.fit_intercept),
+            penalties=alphas,
+            predictions=self.scoring is not None,
+        )
+        found = answer.results[0]
+        each = None if by_row is None else np.array(by_row.value).reshape(-1, n_targets, n_alphas)
+        if self.scoring is None:
+            scores = -found["squared"] / X.shape[0]
+            scores = scores if self.alpha_per_target else scores.mean(axis=0, keepdims=True)
+        else:
+            assert each is not None
+            scores = self._scores(each, y, weights, params)
+        best = scores.argmax(axis=1)  # of each target, or of all
+        coef = np.stack([found["coef"][k, :, i] for i, k in enumerate(np.broadcast_to(best, n_targets))], axis=1)
+        own = self.alpha_per_target and n_targets > 1
+        self.alpha_ = alphas[best] if own else float(alphas[best[0]])
+        each_best = scores[np.arange(len(best)), best]
+        self.best_score_ = each_best if self.alpha_per_target and y.ndim == 2 else each_best[0]
+        self._set(coef, found["mean"], found["target_mean"], y, X)
+        if self.store_cv_results:
+            assert each is not None
+            self.cv_results_ = (each[:, 0] if y.ndim == 1 else each).astype(X.dtype)
+
+    def _scores(self, each: np.ndarray, y: Any, weights: np.ndarray | None, params: dict[str, Any]) -> np.ndarray:
+        """Scores of predictions (n_samples, n_targets, n_alphas): for each target or for all, and each alpha."""
+        scorer = self._get_scorer()
+        if _routing_enabled():
+            more = process_routing(self, "fit", sample_weight=weights, **params).scorer.score
+        else:
+            more = {} if weights is None else {"sample_weight": weights}
+        right = y.gather() if isinstance(y, ShardedArray) else y
+        columns = [[i] for i in range(each.shape[1])] if self.alpha_per_target else [list(range(each.shape[1]))]
+        scores = np.empty((len(columns), each.shape[2]))
+        for i, chosen in enumerate(columns):
+            truth = right if right.ndim == 1 else right[:, chosen[0]] if self.alpha_per_target else right
+            for k in range(each.shape[2]):
+                scores[i, k] = scorer(_IdentityRegressor(), each[:, chosen, k].reshape(truth.shape), truth, **more)
+        return scores
+
+    def _fit_folds(self, cluster: XPUCluster, X: Any, y: Any, alphas: np.ndarray) -> None:
+        right = y.gather() if isinstance(y, ShardedArray) else y
+        splits = list(check_cv(self.cv).split(np.broadcast_to(np.zeros(1), (X.shape[0], 1)), right))
+        groups, places = groups_of(splits, X.shape[0])
+        answer = self._ask(cluster, "fit", "linear_products", X, y=y, centre=bool(self.fit_intercept), folds=groups)
+        found, n = answer.results[0], X.shape[1]
+        scores = np.mean([self._r2(*fold, n, alphas) for fold in folds_of(found["folds"], places)], axis=0)
+        best = int(scores.argmax())
+        self.alpha_, self.best_score_ = alphas[best], scores[best]
+        whole = sums_of(found["products"], X.shape[0])
+        self._set(shrunk(whole, n, alphas[[best]])[0], whole.mean[:n], whole.mean[n:], y, X)
+
+    def _r2(self, train: Sums, test: Sums, n: int, alphas: np.ndarray) -> np.ndarray:
+        """R^2 on the test rows for each alpha."""
+        train = train.centred() if self.fit_intercept else train.about_zero()
+        squares = np.diag(test.centred().products)[n:]
+        coef = shrunk(train, n, alphas)
+        residual = np.stack(
+            [
+                test.weight * mean_squared_errors(test, line.T, train.mean[n + i] - line @ train.mean[:n], i)
+                for i, line in enumerate(np.moveaxis(coef, 2, 0))
+            ]
+        )
+        return np.array([r2_of(each, squares, test.n_samples) for each in residual.T])
+
+    def _search(self, X: Any, y: Any, weights: np.ndarray | None, alphas: np.ndarray, params: dict[str, Any]) -> None:
+        """Each fold and penalty by itself."""
+        if isinstance(X, ShardedArray) or isinstance(y, ShardedArray):
+            raise TypeError(
+                "folds with scoring or sample_weight are fitted one by one, which needs the rows in this process, and "
+                "X or y is a ShardedArray; pass X.gather(), or cv=None, or leave out scoring and sample_weight"
+            )
+        ridge = Ridge(fit_intercept=self.fit_intercept)
+        if _routing_enabled():
+            ridge.set_fit_request(sample_weight=True)
+        search = GridSearchCV(ridge, {"alpha": alphas}, cv=self.cv, scoring=self._get_scorer())
+        search.fit(X, y, **params, **({} if weights is None else {"sample_weight": weights}))
+        best = search.best_estimator_
+        self.alpha_, self.best_score_ = best.alpha, search.best_score_
+        self.coef_, self.intercept_, self.report_ = best.coef_, best.intercept_, best.report_
+
+    def _set(self, coef: np.ndarray, mean: np.ndarray, target_mean: np.ndarray, y: Any, X: Any) -> None:
+        self._set_line(coef, mean, target_mean, y, X.dtype)
+        if len(target_mean) == 1:
+            self.coef_ = np.ravel(self.coef_)
