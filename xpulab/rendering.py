@@ -5,8 +5,11 @@ Whatever comes from data is escaped here, once: `escape` returns `Html`, and onl
 
 from __future__ import annotations
 
+import functools
 import html
+import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 __all__ = [
@@ -21,33 +24,12 @@ __all__ = [
     "format_size",
     "plain",
     "shorten",
+    "style",
     "table_html",
     "table_text",
 ]
 
 _MISSING = "–"
-
-#: Colours come from the front end's theme, or are inherited from the page, or are a translucent grey: each is right on
-#: a light and on a dark ground. The repeated class outweighs the rules that front ends have for tables of their own.
-_STYLE = """
-.xpu{color:var(--jp-content-font-color1,inherit);font:13px/1.45 var(--jp-content-font-family,system-ui,sans-serif);
---xpu-line:var(--jp-border-color2,rgba(128,128,128,.4));--xpu-ground:rgba(128,128,128,.1);
-max-width:1100px;padding:4px 0}
-.xpu .xpu-scroll{overflow-x:auto;margin:8px 0}
-.xpu.xpu.xpu table{border-collapse:collapse;border:0;margin:0;width:100%;table-layout:auto;color:inherit;
-font-size:12px;font-variant-numeric:tabular-nums}
-.xpu.xpu.xpu caption{text-align:left;caption-side:top;padding:0 0 4px;color:inherit;opacity:.75}
-.xpu.xpu.xpu tr{background:none;border:0;border-bottom:1px solid var(--xpu-line)}
-.xpu.xpu.xpu tbody tr:hover{background:var(--xpu-ground)}
-.xpu.xpu.xpu :is(td,th){padding:4px 7px;text-align:left;vertical-align:middle;border:0;
-max-width:none;white-space:normal}
-.xpu.xpu.xpu thead th{font-weight:600;white-space:nowrap;vertical-align:bottom}
-.xpu.xpu.xpu tbody th{font-weight:400}
-.xpu.xpu.xpu .xpu-r{text-align:right;white-space:nowrap}
-.xpu .xpu-dim{opacity:.75}
-.xpu .xpu-note{margin:6px 0;padding:4px 10px;border-left:3px solid var(--xpu-line);
-white-space:pre-wrap;overflow-wrap:anywhere}
-"""
 
 
 class Html(str):
@@ -187,7 +169,14 @@ def table_html(
     )
 
 
-def block(label: str, body: Iterable[str], style: str = "") -> Html:
+@functools.cache
+def style(name: str) -> str:
+    """One of the style sheets in ``xpulab/styles``, on one line and without its comments."""
+    text = (Path(__file__).parent / "styles" / f"{name}.css").read_text()
+    return re.sub(r"/\*.*?\*/|\n", "", text, flags=re.DOTALL)
+
+
+def block(label: str, body: Iterable[str], css: str = "") -> Html:
     """One self-contained piece of a page or a notebook's output.
 
     Parameters
@@ -196,10 +185,8 @@ def block(label: str, body: Iterable[str], style: str = "") -> Html:
         What a screen reader calls it.
     body : iterable of str
         Pieces of HTML, in order.
-    style : str
-        CSS of this kind of block, besides what all have.
+    css : str
+        Style of this kind of block, besides the style of all blocks.
     """
-    sheet = (_STYLE + style).replace("\n", "")
-    return Html(
-        f'<div class="xpu" role="group" aria-label="{escape(label)}"><style>{sheet}</style>{"".join(body)}</div>'
-    )
+    css = style("base") + css
+    return Html(f'<div class="xpu" role="group" aria-label="{escape(label)}"><style>{css}</style>{"".join(body)}</div>')

@@ -22,6 +22,51 @@ _USERS = {"run": 10.0, "%%xpu": 2.0}  # tasks that run a user's code -> seconds 
 _SIGNAL_AGAIN = 0.5  # seconds until SIGINT is repeated: an engine that is about to begin the task misses it
 
 
+class _Ending:
+    """Decides how long to wait for a task that was asked to end, and when to signal the engines.
+
+    Parameters
+    ----------
+    task : str
+        Name of the task: engines that run a user's code get SIGINT, since that code does not look at the board.
+
+    Attributes
+    ----------
+    grace : float
+        Seconds that the task may take to end after it was asked to.
+    failure : Exception or None
+        The error of the caller's `watch`, if that is why the task is to end.
+    """
+
+    def __init__(self, task: str) -> None:
+        self.grace = _USERS.get(task, _INTERRUPT_GRACE)
+        self.failure: Exception | None = None
+        self._signals = task in _USERS
+        self._deadline = self._next_signal = float("inf")
+
+    @property
+    def begun(self) -> bool:
+        """Whether the task was asked to end."""
+        return self._deadline < float("inf")
+
+    def begin(self) -> None:
+        """The task was asked to end; asking again signals at once, and gives no more time."""
+        self._deadline = min(self._deadline, time.monotonic() + self.grace)
+        if self._signals:
+            self._next_signal = 0.0
+
+    def overdue(self) -> bool:
+        """Whether the task has had its time."""
+        return time.monotonic() > self._deadline
+
+    def signals_now(self) -> bool:
+        """Whether to signal the engines now; the next time is counted from this call."""
+        if time.monotonic() <= self._next_signal:
+            return False
+        self._next_signal = time.monotonic() + _SIGNAL_AGAIN
+        return True
+
+
 class Exchange:
     """A task that was sent to all engines.
 
@@ -81,8 +126,7 @@ class Exchange:
     def _wait(
         self, require_well: Callable[[], None], watch: Callable[[Any, int], None] | None, pressed: list[int]
     ) -> list[dict[str, Any]]:
-        deadline = signal_next = float("inf")
-        failure: Exception | None = None
+        ending = _Ending(self.name)
         while True:
             try:
                 if pressed:
@@ -91,43 +135,46 @@ class Exchange:
                 while not self._pending.ready():
                     self._pending.wait(_POLL)
                     require_well()
-                    if time.monotonic() > deadline:
-                        raise EngineStuckError(
-                            f"{self._busy()} did not end the task {self.name!r} within "
-                            f"{self._grace:.0f} s of {'the interrupt' if failure is None else 'a failed callback'}; "
-                            "type: %xpu_cluster restart"
-                        ) from failure
-                    if time.monotonic() > signal_next:
-                        self._signal_running()
-                        signal_next = time.monotonic() + _SIGNAL_AGAIN
-                    if watch is not None and failure is None and (ranks := self._ranks) is not None:
-                        try:
-                            watch(ranks, self.number)
-                        except Exception as error:  # a user's callback: the engines must not go on for nothing
-                            failure = error
-                            if self._cancel():
-                                raise
-                            deadline, signal_next = self._ended_soon(deadline, signal_next)
-                if failure is not None:
-                    raise failure
-                replies = list(self._pending.get())
-                if deadline < float("inf"):  # an interrupt that came after the ranks were done still ends the caller
-                    for reply in replies:
-                        reply["status"] = "interrupted" if reply["status"] == "ok" else reply["status"]
-                return replies
+                    self._hurry(ending)
+                    if watch is not None and ending.failure is None:
+                        self._look(watch, ending)
+                return self._collected(ending)
             except KeyboardInterrupt:
                 if self._ranks is None or self._cancel():
                     raise
-                deadline, signal_next = self._ended_soon(deadline, signal_next)
+                ending.begin()
 
-    @property
-    def _grace(self) -> float:
-        """Seconds that the task may take to end after it was asked to."""
-        return _USERS.get(self.name, _INTERRUPT_GRACE)
+    def _look(self, watch: Callable[[Any, int], None], ending: _Ending) -> None:
+        """Call `watch`; if it raises, ask the engines to stop, as they must not work for a caller that has failed."""
+        if (ranks := self._ranks) is None:
+            return
+        try:
+            watch(ranks, self.number)
+        except Exception as error:
+            ending.failure = error
+            if self._cancel():
+                raise
+            ending.begin()
 
-    def _ended_soon(self, deadline: float, signal_next: float) -> tuple[float, float]:
-        """The deadline of a task that was asked to end, and the time of its first signal."""
-        return min(deadline, time.monotonic() + self._grace), 0.0 if self.name in _USERS else signal_next
+    def _hurry(self, ending: _Ending) -> None:
+        """Send SIGINT again if it is time; raise if the ranks have had all the time they get to end the task."""
+        if ending.overdue():
+            raise EngineStuckError(
+                f"{self._busy()} did not end the task {self.name!r} within {ending.grace:.0f} s of "
+                f"{'the interrupt' if ending.failure is None else 'a failed callback'}; type: %xpu_cluster restart"
+            ) from ending.failure
+        if ending.signals_now():
+            self._signal_running()
+
+    def _collected(self, ending: _Ending) -> list[dict[str, Any]]:
+        """The replies of all ranks, once they have ended; raises the error of `watch`."""
+        if ending.failure is not None:
+            raise ending.failure
+        replies = list(self._pending.get())
+        if ending.begun:  # an interrupt that came after the ranks were done still ends the caller
+            for reply in replies:
+                reply["status"] = "interrupted" if reply["status"] == "ok" else reply["status"]
+        return replies
 
     @property
     def _ranks(self) -> Any:

@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xpulab.explorer.picture import INKS, Picture, colour, colour_of, ink_on
-from xpulab.rendering import Displayed, Html, block, escape, format_number, plain, table_html, table_text
+from xpulab.rendering import Displayed, Html, block, escape, format_number, plain, style, table_html, table_text
+from xpulab.report.curves import polyline, small_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["STYLE", "Snapshot"]
+__all__ = ["Snapshot"]
 
 # In units of the plot's own coordinates, of which the picture has one a pixel.
 _LEFT, _TOP, _RIGHT, _BOTTOM = 60, 10, 12, 40
-_CHART = (300, 150)
-
-STYLE = """
-.xpu .xpu-explore{display:flex;flex-wrap:wrap;gap:8px 20px;align-items:flex-start}
-.xpu .xpu-explore>div{flex:1 1 240px;max-width:340px}
-.xpu .xpu-explore>svg{flex:4 1 420px;min-width:260px;max-width:720px}
-.xpu svg.xpu-plot,.xpu svg.xpu-chart{display:block;width:100%;height:auto;overflow:visible;font-size:11px;
-font-variant-numeric:tabular-nums}
-.xpu svg text{fill:currentColor}
-.xpu .xpu-axis{stroke:currentColor;opacity:.45;fill:none}
-.xpu .xpu-faint{stroke:currentColor;opacity:.14}
-.xpu .xpu-trail{fill:none;stroke:currentColor;stroke-width:1.6;stroke-linejoin:round}
-.xpu .xpu-halo{fill:none;stroke:var(--jp-layout-color0,Canvas);stroke-width:4.5;stroke-linejoin:round;opacity:.8}
-.xpu .xpu-center circle{stroke:var(--jp-layout-color0,Canvas);stroke-width:2}
-.xpu .xpu-center text{font-weight:700;text-anchor:middle}
-.xpu .xpu-line{fill:none;stroke:#1f8acb;stroke-width:2}
-.xpu .xpu-dot{fill:#1f8acb}
-.xpu .xpu-key{display:inline-block;width:11px;height:11px;margin-right:6px;vertical-align:-1px;border-radius:50%;
-forced-color-adjust:none;-webkit-print-color-adjust:exact;print-color-adjust:exact}
-.xpu.xpu details{margin:6px 0}
-.xpu.xpu summary{cursor:pointer}
-"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +81,7 @@ class Snapshot(Displayed):
 
     def html(self, extra: str = "") -> Html:
         """The HTML; `extra` is more of it, at its end."""
-        return block(f"k-means explorer: {self.line()}", [self.body(), extra], STYLE)
+        return block(f"k-means explorer: {self.line()}", [self.body(), extra], style("explorer"))
 
     def body(self, image: str | None = None) -> Html:
         """The HTML without its style.
@@ -120,8 +99,8 @@ class Snapshot(Displayed):
         ]
         return Html(
             f'<div class="xpu-explore">{_plot(self, image)}<div>'
-            f"{_chart('Inertia by iteration', list(enumerate(self.inertias)), None)}"
-            f"{_chart('Inertia by number of clusters', list(self.elbows.items()), self.k)}"
+            f"{small_curve('Inertia by iteration', list(enumerate(self.inertias)))}"
+            f"{small_curve('Inertia by number of clusters', list(self.elbows.items()), self.k)}"
             f"</div></div><div>{escape(self.line())}</div>"
             f"<details><summary>Centres</summary>{table_html(self._header(), rows, 'lrrr')}</details>"
         )
@@ -189,9 +168,7 @@ def _grid(picture: Picture, columns: int, lines: int) -> str:
 def _trail(places: np.ndarray) -> str:
     if len(places) < 2:
         return ""
-    points = _points(places)
-    halo = f'<polyline class="xpu-halo" points="{points}"/>'
-    return f'{halo}<polyline class="xpu-trail" points="{points}"/>'
+    return polyline("xpu-halo", places) + polyline("xpu-trail", places)
 
 
 def _center(j: int, x: float, y: float) -> str:
@@ -199,46 +176,6 @@ def _center(j: int, x: float, y: float) -> str:
     return (
         f'<g class="xpu-center" data-center="{j}" transform="translate({x:.1f},{y:.1f})">'
         f'<circle r="10" fill="{colour}"/><text y="4" style="fill:{ink_on(colour)}">{j}</text></g>'
-    )
-
-
-def _points(places: Iterable[Sequence[float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-
-
-def _chart(title: str, points: list[tuple[int, float]], mark: int | None) -> str:
-    """A small line of numbers against whole numbers; nothing for fewer than two. The number `mark` has a ring."""
-    if len(points) < 2:
-        return ""
-    width, height = _CHART
-    left, top, right, bottom = 62, 22, 10, 20
-    x, y = np.array(points, float).T
-    low, high = float(y.min()), float(y.max())
-    # As many digits as it takes to tell the two apart.
-    digits = next((n for n in (3, 4, 5, 6) if format_number(low, n) != format_number(high, n)), 7)
-    across = left + (width - left - right) * (x - x.min()) / (x.max() - x.min())
-    down = top + (height - top - bottom) * (high - y) / ((high - low) or 1)
-    dots = "".join(
-        f'<circle class="xpu-dot" cx="{a:.1f}" cy="{d:.1f}" r="2.5"/>' for a, d in zip(across, down, strict=True)
-    )
-    ring = "".join(
-        f'<circle class="xpu-axis" style="opacity:1;stroke-width:2" cx="{a:.1f}" cy="{d:.1f}" r="6"/>'
-        for a, d, n in zip(across, down, x, strict=True)
-        if n == mark
-    )
-    label = f"{title}: from {format_number(y[0])} at {int(x[0])} to {format_number(y[-1])} at {int(x[-1])}"
-    texts = [
-        (left - 6, top + 4, "end", format_number(high, digits)),
-        (left - 6, height - bottom + 4, "end", format_number(low, digits)),
-        (left, height - 4, "middle", str(int(x[0]))),
-        (width - right, height - 4, "middle", str(int(x[-1]))),
-        (0, 11, "start", title),
-    ]
-    written = "".join(f'<text x="{a}" y="{d}" text-anchor="{anchor}">{text}</text>' for a, d, anchor, text in texts)
-    return (
-        f'<svg class="xpu-chart" role="img" aria-label="{escape(label)}" viewBox="0 0 {width} {height}">'
-        f'<path class="xpu-axis" d="M{left} {top}V{height - bottom}H{width - right}"/>'
-        f'<polyline class="xpu-line" points="{_points(zip(across, down, strict=True))}"/>{dots}{ring}{written}</svg>'
     )
 
 

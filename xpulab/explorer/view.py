@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from xpulab.explorer.session import ELBOW, Explorer
-from xpulab.explorer.snapshot import STYLE, Snapshot
-from xpulab.rendering import Html, Text, format_seconds
+from xpulab.explorer.snapshot import Snapshot
+from xpulab.rendering import Html, Text, format_seconds, style
 
 __all__ = ["ExploreView", "Latest", "explore"]
 
@@ -229,7 +229,11 @@ class ExploreView:
             "clusters": list(range(1, min(max(MOST_CLUSTERS, snapshot.k), snapshot.n_samples) + 1)),
         }
         widget = ExploreWidget(
-            name=self.name, css=STYLE + _CSS, choices=choices, png=snapshot.png, state=self._state(snapshot)
+            name=self.name,
+            css=style("explorer") + style("controls"),
+            choices=choices,
+            png=snapshot.png,
+            state=self._state(snapshot),
         )
         widget.on_msg(lambda _, content, buffers: self.ask(content["name"], content["value"]))
         return widget
@@ -270,22 +274,6 @@ _CONTROLS: dict[str, Callable[[ExploreView, Any], None]] = {
     "elbow": lambda view, _: view._find_elbow(),
     "refresh": lambda view, _: None,
 }
-
-_CSS = """
-.xpu .xpu-sliders{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:2px 24px;max-width:900px}
-.xpu .xpu-sliders label{display:grid;grid-template-columns:64px 1fr 96px;gap:8px;align-items:center}
-.xpu .xpu-sliders output{font-variant-numeric:tabular-nums;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
-.xpu .xpu-sliders input{width:100%;accent-color:#1f8acb}
-.xpu .xpu-buttons{display:flex;flex-wrap:wrap;gap:6px;margin:6px 0}
-.xpu .xpu-buttons button{font:inherit;color:inherit;padding:3px 12px;border:1px solid var(--xpu-line);border-radius:3px;
-background:var(--xpu-ground);cursor:pointer}
-.xpu .xpu-buttons button:hover{border-color:currentColor}
-.xpu .xpu-buttons button[aria-pressed=true]{box-shadow:inset 0 0 0 1px currentColor}
-.xpu .xpu-stage svg.xpu-plot{touch-action:none;cursor:crosshair}
-.xpu .xpu-stage .xpu-center{cursor:grab;outline:none}
-.xpu .xpu-stage .xpu-center:focus circle{stroke:currentColor;stroke-width:3.5}
-.xpu .xpu-status{min-height:1.5em;white-space:pre-wrap;opacity:.8}
-"""
 
 
 class _Standing:

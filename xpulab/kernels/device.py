@@ -13,11 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.exceptions import DeviceError, DeviceNotFoundError
+from xpulab.kernels.overlay import Overlaid
 from xpulab.kernels.submit import Event, copy
+from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["Array", "Device"]
 
 _PIECE = 1 << 18
+_LEAST_ADOPTED = 1 << 20  # bytes: fewer are copied in less time than they are mapped
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -54,6 +57,11 @@ class Array:
     def nbytes(self) -> int:
         """Bytes of its elements."""
         return self.size * self.dtype.itemsize
+
+    @property
+    def adopted(self) -> bool:
+        """Whether its memory is that of a shared block."""
+        return isinstance(self.memory, Overlaid)
 
     @cached_property
     def facts(self) -> ctypes.Array[ctypes.c_int64]:
@@ -157,6 +165,35 @@ class Device:
                 f"{size * dtype.itemsize:,} bytes were asked for, and {self.name} (with {memory:,} in all) "
                 "has no room for them; use more engines, or float32, or fewer rows"
             ) from error
+
+    def adopt(self, block: SharedBlock, filled: int, size: int, dtype: npt.DTypeLike) -> Array:
+        """A flat device array that begins with the numbers at the start of a shared block.
+
+        Where the host shares the device's memory, the array is the block: changes of either are changes of both. Other
+        devices, and few numbers, get a copy; see `Array.adopted`.
+
+        Parameters
+        ----------
+        block : SharedBlock
+            Writable. Its memory lives as long as the array, also if the block is closed.
+        filled : int
+            Numbers in the block.
+        size : int
+            Elements of the array, at least `filled`. Those after the first `filled` are not initialised.
+        dtype : numpy.dtype
+
+        Raises
+        ------
+        DeviceError
+            If the device has no room for a copy.
+        """
+        dtype = np.dtype(dtype)
+        nbytes = filled * dtype.itemsize
+        if self.shares_memory and nbytes >= _LEAST_ADOPTED:
+            return Array(Overlaid.over(self.queue, block, nbytes, size * dtype.itemsize), size, dtype)
+        array = self.empty(size, dtype)
+        self.store(block.array((filled,), dtype), array)
+        return array
 
     def store(self, host: npt.NDArray[Any], array: Array, start: int = 0) -> None:
         """Copy a contiguous host array into a flat device array of the same dtype, from element `start` on."""

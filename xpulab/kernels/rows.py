@@ -13,7 +13,6 @@ import numpy.typing as npt
 from xpulab.kernels.device import Array, Device
 from xpulab.kernels.language import Kernel, group_barrier, index, kernel
 from xpulab.kernels.launch import launch
-from xpulab.kernels.overlay import is_overlaid, overlaid
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = [
@@ -39,7 +38,6 @@ SPAN = 1024
 _LANES = 16  # work-items that add up columns, of which each group passes over a span
 _STAGE_BYTES = 8 << 20
 _FEW = 64  # rows that the host copies, where it can, in less time than a kernel is launched
-_LEAST_OVERLAID = 1 << 20  # bytes: fewer are copied in less time than they are mapped
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +103,8 @@ class Rows:
     ) -> Rows:
         """Take the rows at the start of a shared block.
 
-        Where the host shares the device's memory, the block becomes a part of it: the rows are laid out where they are,
-        and the block holds them no more in their own order. Other devices, and few rows, get a copy.
+        If the device takes the block as its own memory (see `Device.adopt`), the rows are laid out in place, and the
+        block no longer holds them in their own order. Otherwise the device gets a copy.
 
         Parameters
         ----------
@@ -122,11 +120,10 @@ class Rows:
             As `upload`.
         """
         dtype, (n_samples, n_features) = device.check_dtype(dtype), shape
-        nbytes = n_samples * n_features * dtype.itemsize
-        if not device.shares_memory or nbytes < _LEAST_OVERLAID:
-            return cls.upload(device, block.array(shape, dtype), sample_weight)
+        if n_samples == 0 or n_features == 0:
+            return cls.upload(device, np.empty(shape, dtype), sample_weight)
         n_blocks = -(-n_samples // BLOCK)
-        data = overlaid(device, block, nbytes, n_blocks * n_features * BLOCK, dtype)
+        data = device.adopt(block, n_samples * n_features, n_blocks * n_features * BLOCK, dtype)
         _lay_out(device, data, 0, n_blocks, n_samples, n_features)
         device.wait()
         return cls._of(device, data, n_samples, n_features, sample_weight)
@@ -158,7 +155,7 @@ class Rows:
     @property
     def shared(self) -> bool:
         """Whether their memory is a block that the notebook shares."""
-        return is_overlaid(self.data)
+        return self.data.adopted
 
     @property
     def nbytes(self) -> int:

@@ -7,7 +7,7 @@ facts and the table are plain HTML that reads well without them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from xpulab.rendering import (
     Html,
@@ -18,8 +18,10 @@ from xpulab.rendering import (
     format_seconds,
     format_size,
     plain,
+    style,
     table_html,
 )
+from xpulab.report.curves import curve_of_runs
 from xpulab.report.figure import COLOURS
 from xpulab.report.record import EngineReport, FitRecord, Pair, TaskRecord
 from xpulab.report.text import comparison_table, time_unit, worded
@@ -27,9 +29,6 @@ from xpulab.report.text import comparison_table, time_unit, worded
 __all__ = ["comparison_html", "fit_html", "page_html", "task_html"]
 
 _MARKS = {"running": "▶", "finished": "✓", "interrupted": "■", "failed": "✕"}
-
-#: A curve keeps its shape with this many points, and a live view is sent ten times a second.
-_POINTS = 200
 
 _STRIPES = "rgba(255,255,255,.55)"
 _PATTERNS = {
@@ -40,39 +39,8 @@ _PATTERNS = {
     "other": "none",
 }
 
-_STYLE = """
-.xpu .xpu-head{display:flex;flex-wrap:wrap;gap:2px 12px;align-items:baseline}
-.xpu .xpu-title{font-size:15px;font-weight:600}
-.xpu .xpu-status{border:1px solid var(--xpu-line);border-radius:10px;padding:0 9px;font-size:12px;white-space:nowrap}
-.xpu.xpu dl{display:flex;flex-wrap:wrap;gap:6px 28px;margin:8px 0;padding:0}
-.xpu.xpu dl div{margin:0;padding:0}
-.xpu.xpu :is(dt,dd){display:block;float:none;width:auto;margin:0;padding:0;text-align:left}
-.xpu.xpu dt{font-size:11px;font-weight:400;opacity:.75}
-.xpu.xpu dd{font-size:14px;font-variant-numeric:tabular-nums}
-.xpu progress{display:block;width:100%;height:8px;margin:8px 0 2px;appearance:none;border:0;border-radius:4px;
-overflow:hidden;background:rgba(128,128,128,.25)}
-.xpu progress::-webkit-progress-bar{background:rgba(128,128,128,.25)}
-.xpu progress::-webkit-progress-value{background:#009e73}
-.xpu progress::-moz-progress-bar{background:#009e73}
-.xpu .xpu-bar{display:flex;height:12px;min-width:220px;margin:3px 0 2px}
-.xpu .xpu-bar i,.xpu .xpu-key{box-sizing:border-box;forced-color-adjust:none;
--webkit-print-color-adjust:exact;print-color-adjust:exact}
-.xpu .xpu-key{display:inline-block;width:11px;height:11px;margin-right:5px;vertical-align:-1px}
-.xpu .xpu-p-other{border:1px dotted}
-.xpu .xpu-curves{display:flex;flex-wrap:wrap;gap:0 28px}
-.xpu .xpu-curve{display:grid;flex:1 1 260px;max-width:520px;grid-template-columns:auto minmax(160px,460px);
-grid-template-rows:auto 110px auto;
-gap:3px 8px;justify-content:start;margin:12px 0 4px;font-size:11px;font-variant-numeric:tabular-nums}
-.xpu .xpu-curve .xpu-y{display:flex;flex-direction:column;justify-content:space-between;text-align:right}
-.xpu .xpu-curve .xpu-x{grid-column:2;display:flex;justify-content:space-between}
-.xpu .xpu-curve .xpu-name{grid-column:1/3;font-size:12px}
-.xpu .xpu-curve svg{width:100%;height:100%;overflow:visible;
-border-left:1px solid var(--xpu-line);border-bottom:1px solid var(--xpu-line)}
-.xpu .xpu-curve polyline{fill:none;stroke:#1f8acb;stroke-width:1;opacity:.5;vector-effect:non-scaling-stroke}
-.xpu .xpu-curve polyline.xpu-best{stroke-width:2.2;opacity:1}
-.xpu.xpu details{margin:6px 0}
-.xpu.xpu summary{cursor:pointer}
-""" + "".join(
+#: The colours of the phases, which `report.figure` has too.
+_PHASES = "".join(
     f".xpu .xpu-p-{phase}{{background:{_PATTERNS.get(phase, 'none')}"
     + (f",{colour}}}" if phase in _PATTERNS else f";background-color:{colour}}}")
     for phase, (colour, _) in COLOURS.items()
@@ -92,7 +60,7 @@ def fit_html(report: FitRecord) -> Html:
     parts += [_message(note) for note in report.notes]
     if report.status != "running":  # while it runs each redraw would fold them up again
         parts += [_folded("Parameters", report.parameters), _folded("Versions", report.versions)]
-    return block(report.headline, parts, _STYLE)
+    return block(report.headline, parts, _css())
 
 
 def task_html(task: TaskRecord) -> Html:
@@ -100,13 +68,13 @@ def task_html(task: TaskRecord) -> Html:
     parts = [_head(task.title, task.status, format_seconds(task.elapsed))]
     if task.status == "running":
         parts.append(_progress(task.done / max(1, task.total), "steps done"))
-    return block(task.title, [*parts, _message(task.message)], _STYLE)
+    return block(task.title, [*parts, _message(task.message)], _css())
 
 
 def comparison_html(comparison: Pair) -> Html:
     """Two reports as one table."""
     header, rows = comparison_table(comparison.first, comparison.second)
-    return block("Comparison of two reports", [table_html(header, rows, "lrrr")], _STYLE)
+    return block("Comparison of two reports", [table_html(header, rows, "lrrr")], _css())
 
 
 def page_html(report: FitRecord, extra: Iterable[str] = ()) -> str:
@@ -121,11 +89,7 @@ def page_html(report: FitRecord, extra: Iterable[str] = ()) -> str:
 <meta name="color-scheme" content="light dark">
 <title>{escape(report.headline)}</title>
 <style>
-:root {{ color-scheme: light dark; }}
-body {{ max-width: 1100px; margin: 32px auto; padding: 0 24px; font: 15px/1.5 system-ui, sans-serif; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #161616; color: #e4e4e4; }} }}
-section {{ margin: 28px 0; }}
-img, svg {{ max-width: 100%; }}
+{style("page")}
 </style>
 </head>
 <body>
@@ -138,6 +102,10 @@ img, svg {{ max-width: 100%; }}
 </body>
 </html>
 """
+
+
+def _css() -> str:
+    return style("report") + _PHASES
 
 
 def _head(title: str, status: str, rest: str) -> str:
@@ -216,10 +184,7 @@ def _bar(engine: EngineReport, longest: float) -> Html:
 
 
 def _curves(report: FitRecord) -> str:
-    """Each metric against iteration, of each run; all but the first on logarithmic scales.
-
-    The labels are HTML beside the SVG: they keep their size when it is stretched.
-    """
+    """Each metric against iteration, of each run; all but the first on logarithmic scales."""
     seen = tuple(report.iterations)  # it grows while it is drawn
     names = list(dict.fromkeys(name for iteration in seen for name in iteration.metrics))
     if not names:
@@ -228,43 +193,13 @@ def _curves(report: FitRecord) -> str:
     best = min(last, key=last.__getitem__, default=0)
     found = [(i.init, i.number, i.metrics[names[0]]) for i in seen if names[0] in i.metrics]
     title = f"{worded(names[0]).capitalize()} by iteration"
-    curves = _curve(title, found, best, lambda v, digits: format_number(v, digits))
+    curves = curve_of_runs(title, found, best, lambda v, digits: format_number(v, digits))
     for name in names[1:]:
         # It falls by orders of magnitude; 0, at the end of some fits, is not on a logarithmic scale.
         logarithms = [(i.init, i.number, math.log10(i.metrics[name])) for i in seen if i.metrics.get(name, 0) > 0]
         title = f"{worded(name).capitalize()} by iteration, on a logarithmic scale"
-        curves += _curve(title, logarithms, best, lambda v, _: format_number(10**v, 3))
+        curves += curve_of_runs(title, logarithms, best, lambda v, _: format_number(10**v, 3))
     return f'<div class="xpu-curves">{curves}</div>' if curves else ""
-
-
-def _curve(name: str, seen: Sequence[tuple[int, int, float]], best: int, show: Callable[[float, int], str]) -> str:
-    """One quantity as a line a run; ``seen`` are run, iteration and value, and ``show`` writes a value."""
-    runs: dict[int, list[tuple[int, float]]] = {}
-    for run, number, value in seen:
-        runs.setdefault(run, []).append((number, value))
-    values = [value for *_, value in seen]
-    last = max((number for _, number, _ in seen), default=1)
-    if last < 2 or best not in runs:
-        return ""
-    low, high = min(values), max(values)
-    lines = "".join(_polyline(points, last, low, high, run == best) for run, points in runs.items())
-    name += ", the best run in bold" if len(runs) > 1 else ""
-    first, final = (show(runs[best][end][1], 6) for end in (0, -1))
-    label = f"{name}: from {first} to {final} in {runs[best][-1][0]} iterations"
-    return (
-        f'<div class="xpu-curve"><div class="xpu-name xpu-dim">{name}</div>'
-        f'<div class="xpu-y" aria-hidden="true"><span>{show(high, 4)}</span> <span>{show(low, 4)}</span></div>'
-        f'<svg role="img" aria-label="{label}" viewBox="0 0 100 100" preserveAspectRatio="none">{lines}</svg>'
-        f'<div class="xpu-x" aria-hidden="true"><span>1</span> <span>iteration</span> <span>{last}</span></div></div>'
-    )
-
-
-def _polyline(points: Sequence[tuple[int, float]], last: int, low: float, high: float, best: bool) -> str:
-    step = -(-len(points) // _POINTS)
-    kept = [*points[:-1:step], points[-1]]
-    height = (high - low) or 1.0
-    path = " ".join(f"{100 * (n - 1) / (last - 1):.2f},{100 * (high - v) / height:.2f}" for n, v in kept)
-    return f'<polyline class="{"xpu-best" if best else "xpu-run"}" points="{path}"/>'
 
 
 def _folded(name: str, pairs: Mapping[str, object]) -> str:

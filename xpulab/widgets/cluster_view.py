@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from xpulab.rendering import Html, block, escape
+from xpulab.rendering import Html, block, escape, style
 from xpulab.report.progress import SHARE
 
 if TYPE_CHECKING:
@@ -32,13 +32,6 @@ _STANDING = 2.0  # least seconds between two updates of the standing form, each 
 _BEAT = 0.5  # seconds; ages of heartbeats are rounded up to it, or the table would change at every look
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-
-_SWAP = """
-.jp-OutputArea-child:has(.xpu-live:not(.jupyter-widgets-disconnected)) +
-.jp-OutputArea-child:has(.xpu-standing){display:none}
-.jp-OutputArea-child:has(.xpu-live.jupyter-widgets-disconnected):has(+ .jp-OutputArea-child .xpu-standing){display:none}
-.jp-OutputArea-child:has(+ .jp-OutputArea-child .xpu-standing) .jp-OutputArea-output:not(:has(*)){display:none}
-""".replace("\n", "")
 
 
 class ClusterView:
@@ -116,7 +109,7 @@ class ClusterView:
 
     @staticmethod
     def _standing(status: ClusterStatus) -> dict[str, str]:
-        html = f'<div class="xpu-standing"><style>{_SWAP}</style>{status._repr_html_()}</div>'
+        html = f'<div class="xpu-standing"><style>{style("standing")}</style>{status._repr_html_()}</div>'
         return {"text/html": html, "text/plain": str(status)}
 
 
