@@ -95,7 +95,8 @@ class BasicStatistics(Proxy, BaseEstimator):
             Nothing is fitted then.
         """
         self._asked_for()
-        if flat := not isinstance(X, ShardedArray) and np.ndim(X) == 1:
+        flat = not isinstance(X, ShardedArray) and (X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim) == 1
+        if flat:
             X = check_array(X, ensure_2d=False, dtype=[np.float64, np.float32]).reshape(-1, 1)
         found = self._facts("fit", X, sample_weight, reset=True)
         self._show({name: value[0] for name, value in found.items()} if flat else found)

@@ -94,12 +94,16 @@ second_order_raw_moment_ : ndarray of shape (n_features,), float64
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, sample_weight: Any = None, check_input: bool = True) -> IncrementalBasicStatistics:
+    def partial_fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, check_input: bool = True
+    ) -> IncrementalBasicStatistics:
         """Take more rows into the statistics; after an interrupt they are as they were before.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
+        y : None
+            Ignored; scikit-learn expects it in this place.
         sample_weight : array-like of shape (n_samples,), optional
         check_input : bool, default=True
             Accepted for scikit-learn-intelex's sake: X is checked, whichever it is.

@@ -167,7 +167,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
 
         The engines subtract the means before they multiply, whichever it is: products of large numbers are not precise.
         """
-        if X.shape[0] == 1:
+        if X.shape[0] == 1 and method == "fit":
             warnings.warn("Only one sample available. You may want to reshape your data array", stacklevel=4)
         found = self._ask(cluster, method, "products", X, centre=True).results[0]["products"]
         location = np.zeros(X.shape[1]) if self.assume_centered else found["mean"]
