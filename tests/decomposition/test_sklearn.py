@@ -33,14 +33,8 @@ def _on_the_pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr("xpulab.deploy.cluster._clusters", [request.getfixturevalue("pair")])
 
 
-_checks = parametrize_with_checks(
-    [
-        PCA(),
-        PCA(2, svd_solver="randomized", random_state=0),
-        IncrementalPCA(batch_size=10),
-        TruncatedSVD(random_state=0),
-    ]
-)
+_ESTIMATORS = [PCA(), PCA(2, svd_solver="randomized", random_state=0), IncrementalPCA(batch_size=10)]
+_checks = parametrize_with_checks([*_ESTIMATORS, TruncatedSVD(random_state=0)])
 
 
 # That of scikit-learn 1.7 holds a generator, of which pytest warns.
