@@ -55,7 +55,7 @@ def shortest(
         Singular values that do not count as zero.
     """
     left, singular, right = np.linalg.svd(triangle, full_matrices=False)
-    kept = singular > cutoff * singular[0]
+    kept = singular > cutoff * singular.max(initial=0.0)
     values = singular[kept, None]
     coef = right[kept].T @ (values / (values**2 + penalties) * (left[:, kept].T @ rotated))
     return coef, singular, int(kept.sum())

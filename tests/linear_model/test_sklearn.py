@@ -1,0 +1,99 @@
+"""scikit-learn's own tests and checks, run against the linear models on two engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from suites import run_suite
+
+from xpulab.linear_model import (
+    ElasticNet,
+    ElasticNetCV,
+    IncrementalLinearRegression,
+    IncrementalRidge,
+    Lasso,
+    LassoCV,
+    LinearRegression,
+    Ridge,
+    RidgeCV,
+)
+
+pytestmark = pytest.mark.cluster
+
+_DENSE = "not sparse and not csr and not csc and not coo"
+
+
+@pytest.fixture(autouse=True)
+def _on_the_pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "tests_of_scikit_learn" not in request.node.name:
+        monkeypatch.setattr("xpulab.deploy.cluster._clusters", [request.getfixturevalue("pair")])
+
+
+_checks = parametrize_with_checks(
+    [
+        LinearRegression(),
+        LinearRegression(positive=True),
+        Ridge(),
+        Ridge(solver="svd"),
+        IncrementalLinearRegression(),
+        IncrementalRidge(),
+        ElasticNet(),
+        Lasso(),
+        ElasticNetCV(cv=3, alphas=5, max_iter=100_000),
+        LassoCV(cv=3, alphas=5, max_iter=100_000),
+        RidgeCV(),
+        RidgeCV(cv=3),
+    ],
+    expected_failed_checks=lambda estimator: (
+        {"check_non_transformer_estimators_n_iter": "nothing is iterated, and n_iter_ is None"}
+        if type(estimator) is Ridge
+        else {}
+    ),
+)
+
+
+@pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
+def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+_COPY = "the input is never changed, copy_X=False or not"
+
+
+@pytest.mark.parametrize(
+    ("module", "names", "least", "only", "cannot"),
+    [
+        ("test_base", "LinearRegression", 19, _DENSE, {"test_inplace_data_preprocessing": _COPY}),
+        (
+            "test_ridge",
+            "LinearRegression Ridge",
+            70,
+            f"{_DENSE} and not cv and not CV and not test_ridge_regression",
+            {
+                "test_n_iter": "nothing is iterated, and n_iter_ is None",
+                "test_lbfgs_solver_error": "positive=True is solved by an active set, which converges on these data",
+            },
+        ),
+        (
+            "test_coordinate_descent",
+            "ElasticNet ElasticNetCV Lasso LassoCV",
+            70,
+            _DENSE,
+            {
+                "test_check_input_false": "the input is checked, check_input=False or not",
+                "test_enet_copy_X_False_check_input_False": _COPY,
+                "test_lassoCV_does_not_set_precompute": "LassoCV fits no Lasso: the products of all rows are known",
+            },
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("test_") else "",
+)
+def test_the_tests_of_scikit_learn(
+    tmp_path: Path, module: str, names: str, least: int, only: str, cannot: dict[str, str]
+) -> None:
+    """All pass, and enough of them call a proxy's fit."""
+    proxies = [f"xpulab.linear_model:{name}" for name in names.split()]
+    run_suite(tmp_path, [f"sklearn.linear_model.tests.{module}"], proxies, least, cannot, only)
