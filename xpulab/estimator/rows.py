@@ -65,10 +65,11 @@ def checked_rows(
         _check_handle(estimator, X, reset, rules)
         return X
     if mapped(X) is not None:
-        # The engines read it, and look for NaN: this process does not touch the rows.
-        return validate_data(
+        # The engines read it, and look for NaN: this process does not touch the rows. What is checked is no memmap.
+        validate_data(
             estimator, X, **{**rules, "accept_sparse": False, "dtype": _FLOATS, "ensure_all_finite": False}, reset=reset
         )
+        return X
     X = validated(estimator, X, reset=reset, look=look_now or not looked_at_later(X), **rules)
     if sparse.issparse(X) and not X.has_canonical_format:
         X = X.copy()
