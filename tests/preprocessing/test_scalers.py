@@ -263,3 +263,14 @@ def test_quantiles_are_rounded_as_by_numpy(dtype: Any) -> None:
             np.testing.assert_array_equal(interpolated(*pair, between), np.percentile(X, [q], axis=0)[0])
             if q == 50:
                 np.testing.assert_array_equal(midway(*pair, between), np.median(X, axis=0))
+
+
+@three
+def test_squares_beyond_the_dtype(current: xpulab.XPUCluster) -> None:
+    """float32 holds neither the square of 1e25 nor that of 1e-25; scikit-learn squares in float64."""
+    X = np.random.default_rng(0).normal(size=(1000, 4)) * [1, 1e25, 1e-25, 0] + [0, 3e25, 0, 1e30]
+    X = X.astype(np.float32)
+    X[5, 1] = np.nan
+    ours, expected = StandardScaler().fit(X), sklearn.preprocessing.StandardScaler().fit(X)
+    np.testing.assert_allclose(ours.scale_, expected.scale_, rtol=1e-6)
+    assert (np.abs(ours.mean_ - expected.mean_) <= 1e-6 * expected.scale_ + 1e-12 * np.abs(expected.mean_)).all()

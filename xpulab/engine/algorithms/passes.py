@@ -98,9 +98,23 @@ def moments(task: Task, rows: Rows) -> Moments:
     away = np.square(found.mean - shift) * found.weight
     if (away > _FAR * found.squares).any():
         # Where the columns are constant both are 0, and nothing is far. A column of NaN alone has no mean.
-        better = np.where(np.isfinite(found.mean), found.mean, shift)
-        found = _moments_about(task, rows, better.astype(rows.dtype))
+        shift = np.where(np.isfinite(found.mean), found.mean, shift).astype(rows.dtype)
+        found = _moments_about(task, rows, shift)
+    limits = np.finfo(rows.dtype)
+    lost = ~(found.squares > found.weight * (limits.tiny / limits.eps)) | np.isinf(found.squares)
+    if (lost & (found.minimum < found.maximum)).any():
+        found = _moments_of_scaled(task, rows, shift, found)
     return found
+
+
+def _moments_of_scaled(task: Task, rows: Rows, shift: np.ndarray, found: Moments) -> Moments:
+    """Moments of columns whose squares their dtype does not hold: of the columns divided by powers of two."""
+    middle = shift.astype(np.float64)
+    reach = np.maximum(np.abs(found.minimum - middle), np.abs(found.maximum - middle))
+    known = np.isfinite(reach) & (reach > 0)
+    scale = np.exp2(np.ceil(np.log2(reach, out=np.zeros_like(reach), where=known)))
+    scaled = _moments_about(task, centred(rows, shift, scale), np.zeros(rows.n_features, rows.dtype))
+    return replace(found, mean=middle + scaled.mean * scale, squares=scaled.squares * np.square(scale))
 
 
 def _moments_about(task: Task, rows: Rows, shift: np.ndarray) -> Moments:
