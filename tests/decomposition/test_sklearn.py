@@ -17,14 +17,22 @@ from xpulab.decomposition import PCA, IncrementalPCA, TruncatedSVD
 
 pytestmark = pytest.mark.cluster
 
-CANNOT: dict[str, str] = {}
+_SPARSE = "its rows are sparse, which these estimators refuse"
+CANNOT = {
+    "test_attributes": _SPARSE,
+    "test_too_many_components": _SPARSE,
+    "test_inverse_transform[": _SPARSE,
+    "test_integers": _SPARSE,
+}
+#: So many of the tests that say nothing of sparse rows in their name call a proxy's fit. Fewer: the swap missed a name.
+LEAST_CALLING = 141
 PROXIES = [f"xpulab.decomposition:{name}" for name in ("PCA", "IncrementalPCA", "TruncatedSVD")]
 
 
 def test_the_tests_of_scikit_learn(tmp_path: Path) -> None:
     """All pass but those that cannot, and enough of them call a proxy's fit."""
     modules = [f"sklearn.decomposition.tests.test_{name}" for name in ("pca", "incremental_pca", "truncated_svd")]
-    run_suite(tmp_path, modules, PROXIES, 1, CANNOT)
+    run_suite(tmp_path, modules, PROXIES, LEAST_CALLING, CANNOT, only="not sparse and not array_api")
 
 
 @pytest.fixture(autouse=True)

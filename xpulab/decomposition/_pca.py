@@ -9,9 +9,11 @@ import numpy as np
 import sklearn.decomposition
 from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.extmath import fast_logdet
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab.data import ShardedArray
 from xpulab.decomposition._projecting import Projecting
 from xpulab.decomposition._spectrum import (
     of_covariance,
@@ -109,16 +111,34 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         KeyboardInterrupt
             Nothing was fitted.
         """
+        self._fit_rows(X, False)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_transform(self, X: Any, y: Any = None) -> Any:  # type: ignore[override]
+        """`fit`, and the projections of the same rows.
+
+        After svd_solver="randomized" they are the left singular vectors that were found, times the singular values, as
+        in scikit-learn; else what `transform` gives.
+        """
+        framed = _get_output_config("transform", self)["dense"] != "default"
+        with self._sent_once(X):
+            projections = self._fit_rows(X, not (framed and isinstance(X, ShardedArray)))
+            return self.transform(X) if projections is None else projections
+
+    def _fit_rows(self, X: Any, projected: bool) -> Any:
+        """Fits; the projections if they are asked for and come with the fit, or None."""
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=True)
         solver, n_components = self._decided(X.shape)
+        result = Result(n_components, X.dtype, rows=True) if projected and solver == "randomized" else None
         with self._fitting(X):
-            found = self._found(cluster, X, solver, n_components)
+            found = self._found(cluster, X, solver, n_components, result)
             self._fit_svd_solver = solver
             self.n_samples_ = X.shape[0]
             for name, value in rounded(found, X.dtype).items():
                 setattr(self, name, value)
-        return self
+        return None if result is None else result.value
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Log-likelihood of each row under the fitted model.
@@ -203,7 +223,9 @@ class PCA(Projecting, sklearn.decomposition.PCA):
             raise ValueError(f"n_components={n_components} must be strictly less than {between}")
         return solver, n_components
 
-    def _found(self, cluster: XPUCluster, X: Any, solver: str, n_components: Any) -> dict[str, Any]:
+    def _found(
+        self, cluster: XPUCluster, X: Any, solver: str, n_components: Any, result: Result | None
+    ) -> dict[str, Any]:
         """What is fitted, in float64."""
         n_samples, n_features = X.shape
         if solver == "randomized":
@@ -215,7 +237,8 @@ class PCA(Projecting, sklearn.decomposition.PCA):
                 self.iterated_power,
                 check_random_state(self.random_state),
             )
-            found = self._ask(cluster, "fit", "randomized_svd", X, centre=True, **start).results[0]
+            start |= {"centre": True, "whiten": self.whiten}
+            found = self._ask(cluster, "fit", "randomized_svd", X, result=result, **start).results[0]
             total = found["squares"].sum() / (n_samples - 1)
             truncated = truncated_components(found["singular"], found["right"], total, n_samples, n_features)
             return {"mean_": found["mean"], **truncated}

@@ -9,7 +9,7 @@ import numpy as np
 
 from xpulab.engine.algorithms.passes import moments
 from xpulab.engine.algorithms.qr import triangular
-from xpulab.engine.dataset import data_of, write_block
+from xpulab.engine.dataset import data_of, give_rows, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.products import cross
 from xpulab.kernels.project import project, projected
@@ -67,8 +67,10 @@ class Range:
 
     def svd(
         self, start: np.ndarray, n_components: int, n_iter: int, bounds: list[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Singular values (n_components,) and right vectors (n_components, n_features) of A, from a random start.
+    ) -> tuple[np.ndarray, np.ndarray, Rows]:
+        """Singular values (n_components,), right vectors (n_components, n_features) and left ones of A.
+
+        The greatest number of each right vector is positive, as scikit-learn has it.
 
         Parameters
         ----------
@@ -82,10 +84,12 @@ class Range:
             basis = start
             for _ in range(n_iter):
                 basis = np.linalg.qr(self.transposed_times(self.orthonormal(self.times(basis))))[0]
-            found = self.transposed_times(self.orthonormal(self.times(basis))).T
+            tall = self.orthonormal(self.times(basis))
+            found = self.transposed_times(tall).T
             missing = max(n_components - len(found), 0)
             found = np.concatenate([found, np.zeros((missing, found.shape[1]))])
-            _, singular, right = np.linalg.svd(found, full_matrices=False)
+            left, singular, right = np.linalg.svd(found, full_matrices=False)
+            left = left[: tall.n_features]
         else:
             mine = start[bounds[self._task.comm.rank] : bounds[self._task.comm.rank + 1]]
             tall, sums = Rows.upload(self._task.device, mine.astype(self._rows.dtype)), start.sum(axis=0)
@@ -95,9 +99,14 @@ class Range:
             basis = self.transposed_times(tall, sums)
             missing = max(n_components - basis.shape[1], 0)
             basis = np.linalg.qr(np.concatenate([basis, np.zeros((len(basis), missing))], axis=1))[0]
-            _, singular, turn = np.linalg.svd(triangular(self._task, self.times(basis)), full_matrices=False)
+            tall = self.times(basis)
+            _, singular, turn = np.linalg.svd(triangular(self._task, tall), full_matrices=False)
+            left = np.divide(turn.T, singular, out=np.zeros_like(turn.T), where=singular > 0)
             right = turn @ basis.T
-        return singular[:n_components], right[:n_components]
+        singular, right, left = singular[:n_components], right[:n_components], left[:, :n_components]
+        greatest = np.abs(right).argmax(axis=1)
+        signs = np.where(right[np.arange(len(right)), greatest] < 0, -1.0, 1.0)
+        return singular, right * signs[:, None], projected(tall, left * signs)
 
 
 def _inverse_root(triangle: np.ndarray, dtype: Any) -> tuple[np.ndarray, float]:
@@ -118,12 +127,21 @@ def _randomized_svd(
     n_components: int,
     n_iter: int,
     centre: bool,
+    whiten: bool = False,
+    target: dict[str, Any] | None = None,
+    kept: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Singular values and right vectors of all rows, and the sums of squares about the mean that they explain."""
+    """Singular values and right vectors of all rows, and the sums of squares about the mean that they explain.
+
+    If they are asked for, the rows get the left vectors times the singular values, or of unit variance.
+    """
     data = data_of(task, source)
     columns = moments(task, data.rows)
     matrix = Range(task, data.rows, columns.mean if centre else np.zeros(data.rows.n_features))
-    singular, right = matrix.svd(start, n_components, n_iter, data.bounds)
+    singular, right, left = matrix.svd(start, n_components, n_iter, data.bounds)
+    if target is not None or kept is not None:
+        stretch = np.full(len(singular), np.sqrt(data.n_samples - 1)) if whiten else singular
+        give_rows(task, projected(left, np.diag(stretch)), source["bounds"], target, kept)
     explained = None if centre else moments(task, projected(data.rows, right.T)).squares
     return {
         "rows": data.rows.n_samples,
