@@ -52,6 +52,12 @@ def test_cross_against_numpy(device, n, d, t, weighted, dtype, tolerance):
     assert (np.abs(found - expected) / scale).max() < tolerance
 
 
+def test_cross_with_the_same_rows_is_the_whole_gram_matrix(device):
+    X, _, w = tables(1030, 17, 1, np.float32, True)
+    rows = Rows.upload(device, X, w)
+    np.testing.assert_allclose(cross(rows, rows), gram(rows), rtol=1e-6)
+
+
 def test_products_of_some_tiles_and_chunks_at_a_time(device, monkeypatch):
     monkeypatch.setattr(module, "_PARTIAL_BYTES", 1)
     monkeypatch.setattr(module, "_MOST_CHUNKS", 1)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.kernels.device import Array
 from xpulab.kernels.language import Kernel, PrivateArray, fma, index, kernel
 from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import BLOCK, Rows
@@ -22,7 +23,7 @@ from xpulab.kernels.rows import BLOCK, Rows
 __all__ = ["cross", "every_kernel", "gram"]
 
 _TILE = 5  # columns on each side: with 25 sums, 5 + 1 numbers and no more, a CPU has them all in registers
-_PANEL = 20  # tiles of columns that stay in a core's second cache, while those on the other side change
+_PANEL = 8  # tiles of columns that stay in a core's second cache, while those on the other side change
 _STAGED_BYTES = 4096  # of a column in the stage: those of a tile stay in a core's first cache
 _MOST_CHUNKS = 64  # that a work-group sums up: a work-item adds 64 numbers for each chunk, and then the chunks
 _PARTIAL_BYTES = 32 << 20
@@ -35,13 +36,12 @@ def _lanes(dtype: np.dtype[Any]) -> int:
 
 @cache
 def _products_kernel(dtype: np.dtype[Any], two: bool) -> Kernel:
-    """`two`: whether the sides differ, by their rows or by weights; a side that is staged once is read once."""
+    """`two`: whether the sides differ; otherwise they are staged once, and the weights count on both."""
     number = dtype.type
     zero = number(0)
     lanes = _lanes(dtype)
     chunk = _STAGED_BYTES // dtype.itemsize
     chunk_blocks = chunk // BLOCK
-    room = chunk + lanes  # columns that are a power of two apart would push each other out of the cache
     tile = _TILE
     n_sums = tile * tile
 
@@ -50,58 +50,56 @@ def _products_kernel(dtype: np.dtype[Any], two: bool) -> Kernel:
         item, data, d, shift, others, t, other_shift, weights, weighted, n, first, n_chunks, tiles, n_tiles, stage,
         width, partial,
     ):  # fmt: skip
-        # stage: of each group `width` columns: those of the rows, with zeros to fill up a tile, then those of the
-        # others. tiles: the first columns of each. partial: of each group and tile (tile, tile, lanes).
+        # stage: of each group and block `width` columns: those of the rows, with zeros to fill up a tile, then those of
+        # the others. tiles: the first columns of each. partial: of each group and tile (tile, tile, lanes).
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         sums = PrivateArray(n_sums, number)
         y = PrivateArray(tile, number)
-        left = group * width * room + lane
+        block_size = width * BLOCK
+        left = group * (chunk_blocks * block_size) + lane
         d_full = (d + (tile - 1)) // tile * tile
         t_full = (t + (tile - 1)) // tile * tile
-        right = left + (d_full * room if two else 0)
+        right = left + (d_full * BLOCK if two else 0)
         begin = first + group * n_chunks
         for c in range(begin, begin + n_chunks):
             begin_block = c * chunk_blocks
             end_block = min(begin_block + chunk_blocks, (n + (BLOCK - 1)) // BLOCK)
             for block in range(begin_block, end_block):
                 there = np.int32(min(n - block * BLOCK, BLOCK))
-                to = left + (block - begin_block) * BLOCK
-                for f in range(d_full):
-                    if f < d:
-                        middle = shift[index(f)]
-                        for part in range(BLOCK // lanes):
-                            x = data[index((block * d + f) * BLOCK + part * lanes + lane)] - middle
-                            if weighted != 0:
-                                x = x * weights[index(block * BLOCK + part * lanes + lane)]
-                            x = x if np.int32(part * lanes + lane) < there else zero
-                            stage[index(to + f * room + part * lanes)] = x
-                    else:
-                        for part in range(BLOCK // lanes):
-                            stage[index(to + f * room + part * lanes)] = zero
+                to = left + (block - begin_block) * block_size
+                for f in range(d):
+                    middle = shift[index(f)]
+                    for part in range(BLOCK // lanes):
+                        x = data[index((block * d + f) * BLOCK + part * lanes + lane)] - middle
+                        if weighted != 0:
+                            x = x * weights[index(block * BLOCK + part * lanes + lane)]
+                        x = x if np.int32(part * lanes + lane) < there else zero
+                        stage[index(to + f * BLOCK + part * lanes)] = x
+                for i in range(d * BLOCK, d_full * BLOCK, lanes):
+                    stage[index(to + i)] = zero
                 if two:
-                    to = right + (block - begin_block) * BLOCK
-                    for f in range(t_full):
-                        if f < t:
-                            middle = other_shift[index(f)]
-                            for part in range(BLOCK // lanes):
-                                x = others[index((block * t + f) * BLOCK + part * lanes + lane)] - middle
-                                x = x if np.int32(part * lanes + lane) < there else zero
-                                stage[index(to + f * room + part * lanes)] = x
-                        else:
-                            for part in range(BLOCK // lanes):
-                                stage[index(to + f * room + part * lanes)] = zero
+                    to = right + (block - begin_block) * block_size
+                    for f in range(t):
+                        middle = other_shift[index(f)]
+                        for part in range(BLOCK // lanes):
+                            x = others[index((block * t + f) * BLOCK + part * lanes + lane)] - middle
+                            x = x if np.int32(part * lanes + lane) < there else zero
+                            stage[index(to + f * BLOCK + part * lanes)] = x
+                    for i in range(t * BLOCK, t_full * BLOCK, lanes):
+                        stage[index(to + i)] = zero
             size = max((end_block - begin_block) * BLOCK, 0)
             for place in range(n_tiles):
-                x_at = left + tiles[index(2 * place)] * room
-                y_at = right + tiles[index(2 * place + 1)] * room
+                x_at = left + tiles[index(2 * place)] * BLOCK
+                y_at = right + tiles[index(2 * place + 1)] * BLOCK
                 for i in range(n_sums):
                     sums[i] = zero
                 for row in range(0, size, lanes):
+                    at = row // BLOCK * block_size + row % BLOCK
                     for j in range(tile):
-                        y[j] = stage[index(y_at + j * room + row)]
+                        y[j] = stage[index(y_at + at + j * BLOCK)]
                     for i in range(tile):
-                        x = stage[index(x_at + i * room + row)]
+                        x = stage[index(x_at + at + i * BLOCK)]
                         for j in range(tile):
                             sums[i * tile + j] = fma(x, y[j], sums[i * tile + j])
                 to = (group * n_tiles + place) * (n_sums * lanes) + lane
@@ -121,7 +119,7 @@ def gram(rows: Rows, shift: npt.NDArray[Any] | None = None) -> npt.NDArray[np.fl
     Parameters
     ----------
     rows : Rows
-        ``w`` are their weights, or all ones.
+        ``w`` are their weights, none of them negative, or all ones.
     shift : numpy.ndarray of shape (n_features,) or None
         Brought to the dtype of the rows; the mean, for precision.
 
@@ -131,7 +129,10 @@ def gram(rows: Rows, shift: npt.NDArray[Any] | None = None) -> npt.NDArray[np.fl
         Symmetric.
     """
     middle = rows.shift_or_zero(shift)
-    upper = np.triu(_products(rows, rows, middle, middle, rows.sample_weight is not None, True))
+    weights = rows.sample_weight
+    if weights is not None:  # half of them on each side, so that both sides are one
+        weights = rows.device.array(np.sqrt(rows.device.fetch(weights, copied=False)))
+    upper = np.triu(_products(rows, None, middle, middle, weights))
     return upper + np.triu(upper, 1).T
 
 
@@ -165,30 +166,33 @@ def cross(
         raise ValueError(
             f"{others.n_samples} other rows of {others.dtype} were given, {rows.n_samples} of {rows.dtype} expected"
         )
-    return _products(rows, others, rows.shift_or_zero(shift), others.shift_or_zero(other_shift), True, False)
+    return _products(rows, others, rows.shift_or_zero(shift), others.shift_or_zero(other_shift), rows.sample_weight)
 
 
 def _products(
-    rows: Rows, others: Rows, shift: npt.NDArray[Any], other_shift: npt.NDArray[Any], two: bool, symmetric: bool
+    rows: Rows, others: Rows | None, shift: npt.NDArray[Any], other_shift: npt.NDArray[Any], weights: Array | None
 ) -> npt.NDArray[np.float64]:
+    """Without others those with the rows themselves, of which only the upper tiles are computed."""
+    two = others is not None
+    others = others or rows
     device, dtype, d, t = rows.device, rows.dtype, rows.n_features, others.n_features
     lanes, tile = _lanes(dtype), _TILE
     x_tiles, y_tiles = -(-d // tile), -(-t // tile)
     found = np.zeros((x_tiles * tile, y_tiles * tile))
     if rows.n_samples == 0:
         return found[:d, :t]
-    tiles = _tiles(x_tiles, y_tiles, symmetric)
+    tiles = _tiles(x_tiles, y_tiles, not two)
     chunk = _STAGED_BYTES // dtype.itemsize
     all_chunks = -(-rows.n_samples // chunk)
     groups = min(all_chunks, 2 * device.compute_units)
     chunks = min(_MOST_CHUNKS, -(-all_chunks // groups))
     tile_size = tile * tile * lanes
     at_once = min(len(tiles), max(1, _PARTIAL_BYTES // (groups * tile_size * dtype.itemsize)))
-    width = (x_tiles + (y_tiles if two else 0)) * tile
-    stage = device.empty(groups * width * (chunk + lanes), dtype)
+    # Odd, since blocks that are a power of two apart would push each other out of the cache.
+    width = (x_tiles + (y_tiles if two else 0)) * tile | 1
+    stage = device.empty(groups * width * chunk, dtype)
     partial = device.empty(groups * at_once * tile_size, dtype)
     middle, other_middle = device.array(shift), device.array(other_shift)
-    weights, weighted = rows.weights_or(middle)
     for first_tile in range(0, len(tiles), at_once):
         part = tiles[first_tile : first_tile + at_once]
         places = device.array(part * np.int32(tile))
@@ -197,7 +201,8 @@ def _products(
             needed = -(-min(groups * chunks, all_chunks - first) // chunks)
             launch(
                 device, _products_kernel(dtype, two), needed, lanes,
-                rows.data, np.int64(d), middle, others.data, np.int64(t), other_middle, weights, weighted,
+                rows.data, np.int64(d), middle, others.data, np.int64(t), other_middle,
+                middle if weights is None else weights, np.int32(weights is not None),
                 np.int64(rows.n_samples), np.int64(first), np.int64(chunks), places, np.int64(len(part)), stage,
                 np.int64(width), partial,
             )  # fmt: skip

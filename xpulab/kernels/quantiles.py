@@ -14,60 +14,81 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.kernels.device import Array
-from xpulab.kernels.language import Kernel, index, kernel
+from xpulab.kernels.language import Kernel, group_barrier, index, kernel
 from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import BLOCK, Rows
 
 __all__ = ["every_kernel", "order_statistics", "ordered_counts"]
 
 _BINS = 256  # values of a digit
-_LANES = 16  # work-items of a group, each with counters of its own
+_LANES = 16  # work-items of a group, and counters side by side: a line of memory
+_ROOM = _BINS + _LANES  # counters of a column and a beginning, the last ones for what is not to be counted
+_NEAR_BYTES = 1 << 18  # counters of a work-group on a CPU, so that they stay in a core's second cache
 _COUNTERS_BYTES = 64 << 20
 
 
 @cache
-def _count_kernel(dtype: np.dtype[Any], first: bool) -> Kernel:
-    """The first digit has nothing before it. `dtype` is that of the integers as which the numbers are read."""
+def _count_kernel(dtype: np.dtype[Any], level: int) -> Kernel:
+    """For the first digit, the second, or any later one (2). `dtype` is that of the integers the numbers are read as.
+
+    The first digit has nothing before it. Of the numbers about half have the second one counted, so that a branch
+    would be foreseen wrongly: what is not counted is added to counters that nobody reads. Later it is skipped.
+
+    Each lane has the counters at its own place in a line of memory, as in histogram.py: the one that a number belongs
+    to adds 1, the others 0. Counters that lanes gather and scatter take more than twice as long.
+    """
     bits = 8 * dtype.itemsize
     sign = bits - 1
     all_but_sign = dtype.type(np.iinfo(dtype).max)
     # Without its sign a NaN is a greater integer than infinity.
     infinity = dtype.type(np.array(np.inf, f"f{dtype.itemsize}").view(dtype))
-    none, one = np.int32(0), np.int32(1)
-    lanes, bins = _LANES, _BINS
+    none, one, absent = np.int32(0), np.int32(1), np.int32(_BINS)
+    lanes, bins, room = _LANES, _BINS, _ROOM
+    first, rare = level == 0, level > 1
+    mask = np.int32(_LANES - 1)
     middle = bins // 2
     parts = BLOCK // _LANES
 
-    @kernel("T[] i8 i8 i8 i8 i8 T* i8 i8 i4*", dtype)
+    @kernel("T[] i8 i8 i8 i8 i8 i8 T* i8 i8 i4* i4*", dtype)
     def count(  # type: ignore[no-untyped-def]
-        item, data, d, n, first_column, n_columns, n_blocks, prefixes, n_prefixes, shift, counts
+        item, data, d, n, first_column, n_columns, width, n_blocks, prefixes, n_prefixes, shift, stage, counts
     ):  # fmt: skip
-        # A work-group counts in one column of `n_blocks` blocks. prefixes: (n_columns, n_prefixes), as signed numbers;
-        # `shift`: bits after the digit. counts: of each group (n_prefixes, bins, lanes).
+        # A work-group counts in `n_blocks` blocks of `width` columns. prefixes: (n_columns, n_prefixes), as signed
+        # numbers; `shift`: bits after the digit. stage: of each group which counters the rows of a block are added to.
+        # counts: of each part of the rows (n_columns, n_prefixes, room).
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
-        column = group % n_columns
-        begin = group // n_columns * n_blocks
-        mine = group * n_prefixes * (bins * lanes) + lane
-        for i in range(n_prefixes * bins):
-            counts[index(mine + i * lanes)] = none
+        groups_of_part = (n_columns + width - 1) // width
+        column = group % groups_of_part * width
+        end_column = min(column + width, n_columns)
+        begin = group // groups_of_part * n_blocks
+        mine = group // groups_of_part * n_columns * n_prefixes * room
+        staged = group * BLOCK
+        for i in range(column * n_prefixes * room, end_column * n_prefixes * room, lanes):
+            counts[index(mine + i + lane)] = none
         for block in range(begin, min(begin + n_blocks, (n + (BLOCK - 1)) // BLOCK)):
-            at = (block * d + first_column + column) * BLOCK + lane
             there = np.int32(min(n - block * BLOCK, BLOCK))
-            for part in range(parts):
-                x = data[index(at + part * lanes)]
-                if (x & all_but_sign) <= infinity and np.int32(part * lanes + lane) < there:
-                    ordered = x ^ ((x >> sign) & all_but_sign)
-                    if first:
-                        digit = (ordered >> (bits - 8)) + middle
-                        counts[index(mine + digit * lanes)] += one
-                    else:
-                        start = ordered >> shift
-                        digit = start & (bins - 1)
-                        start = start >> 8
-                        for q in range(n_prefixes):
-                            if start == prefixes[index(column * n_prefixes + q)]:
-                                counts[index(mine + (q * bins + digit) * lanes)] += one
+            for f in range(column, end_column):
+                at = (block * d + first_column + f) * BLOCK + lane
+                for q in range(n_prefixes):
+                    for part in range(parts):
+                        x = data[index(at + part * lanes)]
+                        here = (x & all_but_sign) <= infinity and np.int32(part * lanes + lane) < there
+                        ordered = x ^ ((x >> sign) & all_but_sign)
+                        if first:
+                            digit = np.int32((ordered >> (bits - 8)) + middle)
+                        else:
+                            start = ordered >> shift
+                            here = here and (start >> 8) == prefixes[index(f * n_prefixes + q)]
+                            digit = np.int32(start & (bins - 1))
+                        stage[index(staged + part * lanes + lane)] = digit if here else absent
+                    group_barrier(item.get_group())
+                    base = mine + (f * n_prefixes + q) * room + lane
+                    for i in range(BLOCK):
+                        digit = stage[index(staged + i)]
+                        if not rare or digit < absent:
+                            counts[index(base + (digit - (digit & mask)))] += one if (digit & mask) == lane else none
+                    group_barrier(item.get_group())
 
     return count
 
@@ -107,25 +128,27 @@ def ordered_counts(rows: Rows, prefixes: npt.NDArray[Any], level: int) -> npt.ND
     shift = 8 * (integers.itemsize - level - 1)
     data = Array(rows.data.memory, rows.data.size, integers)
     found = np.empty((q, d, _BINS), np.int64)
-    group_bytes = 4 * q * _BINS * _LANES
-    at_once = min(d, max(1, _COUNTERS_BYTES // group_bytes))
-    wanted_parts = -(-4 * device.compute_units // at_once)  # so that all compute units have something to do
-    parts = max(1, min(rows.n_blocks, wanted_parts, _COUNTERS_BYTES // (group_bytes * at_once)))
+    column_bytes = 4 * q * _ROOM
+    at_once = min(d, max(1, _COUNTERS_BYTES // column_bytes))
+    width = min(at_once, max(1, _NEAR_BYTES // column_bytes)) if device.is_cpu else 1
+    wanted_parts = -(-4 * device.compute_units * width // at_once)  # so that all compute units have something to do
+    parts = max(1, min(rows.n_blocks, wanted_parts, _COUNTERS_BYTES // (column_bytes * at_once)))
     parts = max(parts, -(-rows.n_samples // 2**30))  # no counter overflows
     n_blocks = -(-rows.n_blocks // parts)
     parts = -(-rows.n_blocks // n_blocks)
-    counts = device.empty(parts * at_once * q * _BINS * _LANES, np.int32)
+    counts = device.empty(parts * at_once * q * _ROOM, np.int32)
+    stage = device.empty(parts * -(-at_once // width) * BLOCK, np.int32)
     for start in range(0, d, at_once):
         columns = min(at_once, d - start)
         known = device.array(np.ascontiguousarray(signed[:, start : start + columns].T))
         launch(
-            device, _count_kernel(integers, level == 0), parts * columns, _LANES,
-            data, np.int64(d), np.int64(rows.n_samples), np.int64(start), np.int64(columns), np.int64(n_blocks), known,
-            np.int64(q), np.int64(shift), counts,
+            device, _count_kernel(integers, min(level, 2)), parts * -(-columns // width), _LANES,
+            data, np.int64(d), np.int64(rows.n_samples), np.int64(start), np.int64(columns), np.int64(width),
+            np.int64(n_blocks), known, np.int64(q), np.int64(shift), stage, counts,
         )  # fmt: skip
-        size = parts * columns * q * _BINS * _LANES
-        by_lane = device.fetch(counts, stop=size, copied=False).reshape(parts, columns, q, _BINS, _LANES)
-        found[:, start : start + columns] = by_lane.sum(axis=(0, 4), dtype=np.int64).swapaxes(0, 1)
+        by_part = device.fetch(counts, stop=parts * columns * q * _ROOM, copied=False)
+        sums = by_part.reshape(parts, columns, q, _ROOM)[..., :_BINS].sum(axis=0, dtype=np.int64)
+        found[:, start : start + columns] = sums.swapaxes(0, 1)
     return found if level else np.repeat(found, wanted, axis=0)
 
 
@@ -169,4 +192,4 @@ def order_statistics(
 def every_kernel() -> Iterator[Kernel]:
     """All kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.int32, np.int64)):
-        yield from (_count_kernel(dtype, first) for first in (True, False))
+        yield from (_count_kernel(dtype, level) for level in range(3))
