@@ -25,16 +25,16 @@ _SHARE = 64 << 20  # bytes of a fold's rows that are copied at once
 _ENOUGH = 2.5e-5  # relative error that the products of float32 rows may cause in coefficients
 
 
-def sharp_products(task: Task, data: Data, centre: bool) -> tuple[Products, bool]:
+def sharp_products(task: Task, data: Data, centre: bool, always: bool = False) -> tuple[Products, bool]:
     """Products, and whether they are from the triangle of the rows in float64.
 
     They are where the rows are float32, and so ill-conditioned that the rounding of products would be seen in
-    coefficients: no pass over the rows makes up for it later.
+    coefficients: no pass over the rows makes up for it later. With `always` they are for all float32 rows.
     """
     n = data.rows.n_features
     if data.rows.dtype == np.float64:
         return products(task, data, centre), False
-    if data.n_samples - centre > n:
+    if data.n_samples - centre > n and not always:
         found = products(task, data, centre)
         if task.comm.bcast(_benign(found.gram) if task.comm.rank == 0 else None):
             return found, False

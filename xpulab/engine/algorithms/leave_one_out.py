@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.algorithms.folds import sharp_products
-from xpulab.engine.dataset import Data, data_of, write_block
+from xpulab.engine.dataset import Data, data_of, pieces, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.project import project
-from xpulab.kernels.rows import take
+from xpulab.kernels.rows import Rows, take
 
 __all__ = ["leave_one_out"]
 
@@ -47,7 +47,7 @@ def leave_one_out(
     parts : iterator of numpy.ndarray of shape (m, n_targets * n_penalties)
         Of the next m rows.
     """
-    found, _ = sharp_products(task, data, centre)
+    found, _ = sharp_products(task, data, centre, always=True)  # scikit-learn's are of float64 too
     # Of one rank: others may round otherwise.
     values, vectors = task.comm.bcast(tuple(np.linalg.eigh(found.gram)) if task.comm.rank == 0 else ())
     values = np.maximum(values, 0.0)
@@ -74,11 +74,8 @@ def _parts(
     if rows.sample_weight is not None:
         weights = rows.device.fetch(rows.sample_weight, stop=rows.n_samples).astype(np.float64)
     n, t, p = rotated.shape
-    shift = facts["mean"].astype(rows.dtype)
-    rest = (shift - facts["mean"]) @ vectors  # what rounding leaves of the means
     first = 0
-    for part in project(rows, vectors, shift):
-        turned = part.astype(np.float64) + rest
+    for turned in _turned(rows, vectors, facts["mean"]):
         last = first + len(turned)
         right = take(targets, np.arange(first, last)).astype(np.float64)
         mine = weights[first:last, None]
@@ -89,6 +86,15 @@ def _parts(
         facts["squared"] += errors.sum(axis=0)
         yield (right[:, :, None] - left_out if predictions else errors).reshape(len(turned), t * p)
         first = last
+
+
+def _turned(rows: Rows, vectors: np.ndarray, mean: np.ndarray) -> Iterator[np.ndarray]:
+    """The rows less their means, in the axes of the eigenvectors, some at a time; float64."""
+    if rows.dtype == np.float64:
+        yield from project(rows, vectors, mean)
+        return
+    for piece in pieces(rows.n_samples, 8 * rows.n_features):
+        yield (take(rows, np.arange(*piece)).astype(np.float64) - mean) @ vectors
 
 
 @task("leave_one_out")
