@@ -8,11 +8,13 @@ from xpulab.rendering import (
     Html,
     Text,
     block,
+    counted,
     escape,
     format_count,
     format_number,
     format_seconds,
     format_size,
+    in_notebook,
     plain,
     shorten,
     table_html,
@@ -111,3 +113,15 @@ def test_a_block_is_named_for_screen_readers_and_fetches_nothing() -> None:
     assert 'role="group" aria-label="a &quot;name&quot;"' in html
     assert "<p>body</p>" in html
     assert not any(word in html for word in ("url(", "src=", "@import", "<script"))
+
+
+def test_things_are_counted_in_words() -> None:
+    assert [counted(n, "engine") for n in (0, 1, 2)] == ["0 engines", "1 engine", "2 engines"]
+    assert [counted(n, "class", "classes") for n in (1, 4)] == ["1 class", "4 classes"]
+
+
+def test_a_shell_of_a_kernel_is_a_notebook() -> None:
+    kernels = type("ZMQInteractiveShell", (), {})
+    assert in_notebook(type("Shell", (kernels,), {})())
+    assert not in_notebook(None)
+    assert not in_notebook(type("TerminalInteractiveShell", (), {})())

@@ -236,7 +236,7 @@ def test_an_exceptions_text_is_text(ours: xpulab.XPUCluster, monkeypatch: pytest
     def start(*_: object, **__: object) -> Any:
         raise ValueError(SCRIPT)
 
-    monkeypatch.setattr("xpulab.cluster._kmeans._Packing.__call__", start)
+    monkeypatch.setattr("xpulab.estimator.rows.Packing.__call__", start)
     with pytest.raises(ValueError, match="script"):
         KMeans(2).fit(np.eye(9))
     assert_escaped(ours.last_report._repr_html_())

@@ -132,7 +132,7 @@ class Outgoing:
     def send(self, array: np.ndarray[Any, Any]) -> dict[str, Any]:
         """Copy an array; the answer tells all engines where it is."""
         (block,) = self._copies(array, [0, len(array)])
-        return _described(block, array.shape, array.dtype)
+        return _place_in(block, array.shape, array.dtype)
 
     def send_rows(
         self, rows: np.ndarray[Any, Any], bounds: list[int], doubt: Callable[[], None] | None = None
@@ -165,7 +165,7 @@ class Outgoing:
         """Room for a result: what tells the engines where to write, and the array that will hold it."""
         block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize)
         self._results.append(block)
-        return _described(block, shape, dtype), block.array(shape, dtype)
+        return _place_in(block, shape, dtype), block.array(shape, dtype)
 
     def _copies(
         self, array: np.ndarray[Any, Any], bounds: list[int], doubt: Callable[[], None] | None = None
@@ -443,5 +443,6 @@ class ShardedArray:
         )
 
 
-def _described(block: SharedBlock, shape: tuple[int, ...], dtype: DTypeLike) -> dict[str, Any]:
+def _place_in(block: SharedBlock, shape: tuple[int, ...], dtype: DTypeLike) -> dict[str, Any]:
+    """What tells the engines where an array is: at the start of this block."""
     return {"path": block.path, "shape": list(shape), "dtype": np.dtype(dtype).str, "offset": 0}

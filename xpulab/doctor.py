@@ -200,14 +200,14 @@ def _devices(asked: Probe | Exception) -> Iterator[Check]:
     for error in asked.errors:
         yield _from_error("oneAPI", "warn" if asked.devices else "fail", error)
     for device in asked.devices:
-        yield Check(f"device {device.selector}", "ok", _described(device))
+        yield Check(f"device {device.selector}", "ok", _device_line(device))
     if asked.libraries and not asked.devices:
         broken = os.environ.get(oneapi.OPENCL_VENDORS)
         cure = f"unset {oneapi.OPENCL_VENDORS}" if broken else _reinstall("intel-opencl-rt")
         yield Check("devices", "fail", "no SYCL device was found, not even the CPU", cure)
 
 
-def _described(device: DeviceInfo) -> str:
+def _device_line(device: DeviceInfo) -> str:
     tiles = f", {device.sub_devices} sub-devices" if device.sub_devices else ""
     float64 = "float64" if device.float64 else "no float64"
     return (

@@ -21,7 +21,7 @@ from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current
 from xpulab.deploy.status import ClusterStatus
 from xpulab.estimator.call import last_report
 from xpulab.exceptions import ClusterError, UsageError
-from xpulab.rendering import Text
+from xpulab.rendering import Text, counted
 from xpulab.report.profile import profiled
 
 __all__ = ["XPUMagics", "load", "unload"]
@@ -181,7 +181,7 @@ class XPUMagics(Magics):
                 detach=arguments.detach,
                 name=arguments.name,
             ).start()
-        engines = f"{running.size} engine{'s' * (running.size != 1)}"
+        engines = counted(running.size, "engine")
         if arguments.n not in (None, running.size) or arguments.devices not in (None, running.device_filter):
             wanted = " ".join(
                 [f"-n {arguments.n}"] * (arguments.n is not None)

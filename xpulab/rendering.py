@@ -17,11 +17,13 @@ __all__ = [
     "Html",
     "Text",
     "block",
+    "counted",
     "escape",
     "format_count",
     "format_number",
     "format_seconds",
     "format_size",
+    "in_notebook",
     "plain",
     "shorten",
     "style",
@@ -71,6 +73,12 @@ def shorten(value: object, width: int) -> str:
     return f"{text[: width - 1 - tail]}…{text[-tail:]}"
 
 
+def in_notebook(shell: Any) -> bool:
+    """Whether this shell of IPython (or None) belongs to a notebook, whose front end shows HTML and widgets."""
+    # By name: a terminal does not need ipykernel, and the shells of other front ends (Colab) derive from this class.
+    return any(parent.__name__ == "ZMQInteractiveShell" for parent in type(shell).__mro__)
+
+
 def escape(value: object) -> Html:
     """HTML that shows ``value``; `Html` comes back as it is."""
     if isinstance(value, Html):
@@ -82,6 +90,11 @@ def escape(value: object) -> Html:
 def format_count(value: int | None) -> str:
     """A whole number with its thousands set apart, ``"2,000,000"``."""
     return _MISSING if value is None else f"{value:,}"
+
+
+def counted(n: int, noun: str, plural: str = "") -> str:
+    """A number of things, ``"1 engine"`` or ``"3 engines"``; the plural is the noun and an s by default."""
+    return f"{n} {noun if n == 1 else plural or noun + 's'}"
 
 
 def format_number(value: float | None, digits: int = 6) -> str:

@@ -68,9 +68,9 @@ def test_the_notebook_does_not_grow(pair: xpulab.XPUCluster, tmp_path: Path, mon
     sent: list[int] = []
     copies = Outgoing._copies
 
-    def watched(self: Outgoing, array: np.ndarray, bounds: list[int]) -> list[SharedBlock]:
+    def watched(self: Outgoing, array: np.ndarray, *rest: Any) -> list[SharedBlock]:
         sent.append(array.nbytes)
-        return copies(self, array, bounds)
+        return copies(self, array, *rest)
 
     monkeypatch.setattr(Outgoing, "_copies", watched)
     km = KMeans(8, init=init, n_init=1, max_iter=3)

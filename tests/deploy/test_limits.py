@@ -23,7 +23,12 @@ def fact(kind: str, selector: str, memory: int = 16 * GIB) -> dict[str, Any]:
 
 def rows(gib: float, n_engines: int = 2, **options: Any) -> Demand:
     count = int(gib * GIB / 1024) // n_engines
-    return Demand("X of many × 256 float32", [count] * n_engines, 1024, **options)
+    work = dict(zip(("work_per_row", "work_share"), KMeans._work_memory, strict=True))
+    return Demand("X of many × 256 float32", [count] * n_engines, 1024, **{**work, **options})
+
+
+def test_without_working_arrays_only_the_rows_count() -> None:
+    require_room(rows(8, work_per_row=0, work_share=0), [fact("cpu", "opencl:cpu")] * 2, [0, 0], 8.01 * GIB)
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,9 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     ...     KMeans(n_clusters=2, random_state=0, n_init="auto").fit([[1, 2], [1, 4], [10, 2], [10, 4]]).labels_
     """
 
+    #: Label, previous label and bound of each row; and a share of the rows, for rows that are copied side by side
+    #: (measured: benchmarks/README.md).
+    _work_memory: ClassVar[tuple[float, float]] = (12.0, 1 / 30)
     _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
 
     #: An interrupted fit, and the state it was in.

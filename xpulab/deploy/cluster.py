@@ -20,7 +20,7 @@ from xpulab.deploy.signals import uninterrupted
 from xpulab.deploy.silence import SILENT
 from xpulab.deploy.status import ClusterStatus, engine_statuses
 from xpulab.exceptions import ClusterError, NoClusterError, OversubscribedWarning, UsageError
-from xpulab.rendering import Displayed
+from xpulab.rendering import Displayed, counted
 from xpulab.report import progress
 from xpulab.sharing.board import Board
 
@@ -158,7 +158,7 @@ class XPUCluster(RowsOnEngines, Displayed):
                 processes.start_controller()  # it takes as long as the drivers to answer
                 self._plan = self._make_plan(probe())
                 n = len(self._plan.ranks)
-                handle.report.title, handle.report.total = f"xpulab: start {n} engine{'s' * (n > 1)}", n
+                handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
                 for warning in self._plan.warnings:
                     _warn(warning)
                 processes.start(self._plan, self.timeout, say)

@@ -14,22 +14,17 @@ __all__ = ["LEAST", "Demand", "require_room"]
 
 LEAST = 64 << 20  # bytes of rows below which nothing is checked: asking the host takes as long as a small call
 
-#: Memory of a fit on a device in addition to the rows: label, previous label and bound of each row, and a part of the
-#: shard for rows that are copied side by side (measured: benchmarks/README.md).
-_PER_ROW = 12
-_PART = 1 / 30
-
 
 @dataclass(frozen=True)
 class Demand:
-    """Demand that a call needs on the engines, in bytes.
+    """Rows that a call needs on the engines, and the memory that it needs for them.
 
     Attributes
     ----------
     what : str
         Description for messages: ``"X of 1,000 × 14 float32"``.
     counts : sequence of int
-        Demand of each rank.
+        Number of rows of each rank.
     row_bytes : float
         Bytes of one row, or of an average row of a CSR matrix.
     there : bool
@@ -38,6 +33,10 @@ class Demand:
         Whether the rows go through shared memory.
     adopted : bool
         Whether a CPU device uses the shared memory itself.
+    work_per_row : float
+        Bytes of working arrays on the device for each row.
+    work_share : float
+        Bytes of working arrays on the device, as a share of the bytes of the rows.
     """
 
     what: str
@@ -46,6 +45,8 @@ class Demand:
     there: bool = False
     sent: bool = True
     adopted: bool = True
+    work_per_row: float = 0.0
+    work_share: float = 0.0
 
     @property
     def nbytes(self) -> float:
@@ -54,13 +55,13 @@ class Demand:
 
 
 def require_room(rows: Demand, facts: Sequence[dict[str, Any]], held: Sequence[int], free: float) -> None:
-    """Raise unless there is memory for the rows and for the working arrays of a fit.
+    """Raise unless there is memory for the rows and for the working arrays of the call.
 
     Parameters
     ----------
     rows : Demand
     facts : sequence of dict
-        What each engine said of itself, by rank: ``device`` (name, device_type, memory) and ``selector``.
+        Description that each engine sent, by rank: ``device`` (name, device_type, memory) and ``selector``.
     held : sequence of int
         Bytes that each rank holds on its device already.
     free : float
@@ -76,7 +77,7 @@ def require_room(rows: Demand, facts: Sequence[dict[str, Any]], held: Sequence[i
     room: dict[str, float] = {}
     for fact, count, bytes_held in zip(facts, rows.counts, held, strict=True):
         shard = count * rows.row_bytes
-        need = (0.0 if rows.there else shard) + shard * _PART + count * _PER_ROW
+        need = (0.0 if rows.there else shard) + shard * rows.work_share + count * rows.work_per_row
         if fact["device"]["device_type"] == "cpu":
             on_host += need - (shard if rows.sent and rows.adopted and not rows.there else 0.0)
             continue

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from xpulab.exceptions import ClusterError, NoClusterError
+from xpulab.rendering import counted
 from xpulab.sharing.owner import RECORD
 
 __all__ = ["Record", "choose", "find", "identity", "runs"]
@@ -102,7 +103,7 @@ class Record:
 
     def __str__(self) -> str:
         n, owner = len(self.facts), f"ends with process {self.owner[0]}"
-        return f"{self.name} ({n} engine{'s' * (n != 1)}, {'detached' if self.detached else owner})"
+        return f"{self.name} ({counted(n, 'engine')}, {'detached' if self.detached else owner})"
 
 
 def identity(pid: int) -> tuple[int, float]:

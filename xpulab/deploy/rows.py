@@ -181,7 +181,7 @@ class RowsOnEngines(Conversation):
             )
 
     def require_room(self, rows: Demand) -> None:
-        """Raise NotEnoughMemoryError unless the host and the devices have memory for the rows and for a fit of them."""
+        """Raise NotEnoughMemoryError unless host and devices have memory for the rows and their working arrays."""
         if self._board is None or rows.nbytes < LEAST:
             return
         free = host_memory.available(swap=True) + self.blocks.nbytes

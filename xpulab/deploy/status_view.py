@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xpulab.deploy.probe import core_ranges
-from xpulab.rendering import Html, block, escape, format_seconds, format_size, plain, table_html, table_text
+from xpulab.rendering import Html, block, counted, escape, format_seconds, format_size, plain, table_html, table_text
 
 __all__ = ["status_html", "status_text"]
 
@@ -77,7 +77,7 @@ def _summary(status: Mapping[str, Any]) -> str:
     state, n, start = status.get("state") or "unknown", status.get("n"), status.get("seconds_to_start")
     parts = [
         str(state),
-        f"{n} engine{'' if n == 1 else 's'}" if n else "",
+        counted(n, "engine") if n else "",
         f"ready after {format_seconds(start)}" if start is not None else "",
         str(status.get("lives") or ""),
     ]

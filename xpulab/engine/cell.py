@@ -101,10 +101,10 @@ def run(task: Task, source: str, name: str, ranks: list[int], out: str | None) -
         answer["outcome"] = "peer failed"
     except KeyboardInterrupt as interrupt:
         task.raised()
-        answer.update(outcome="interrupted", error=_described(interrupt, name))
+        answer.update(outcome="interrupted", error=_cells_error(interrupt, name))
     except BaseException as error:
         task.raised()
-        answer.update(outcome="error", error=_described(error, name))
+        answer.update(outcome="error", error=_cells_error(error, name))
     return {**answer, "printed": printed.getvalue(), "omitted": printed.omitted}
 
 
@@ -179,7 +179,7 @@ def _dumps(namespace: dict[str, Any], name: str) -> bytes:
     return file.getvalue()
 
 
-def _described(error: BaseException, name: str) -> dict[str, str]:
+def _cells_error(error: BaseException, name: str) -> dict[str, str]:
     """The error, with its traceback from the cell on, and what to type instead where that is known."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != name:

@@ -24,7 +24,7 @@ from xpulab.kernels.rows import Rows
 from xpulab.kernels.tune import MODE, Tuner
 from xpulab.sharing.board import PHASES, Board
 
-__all__ = ["Engine", "Interrupted", "Task", "task", "users_code"]
+__all__ = ["Engine", "Interrupted", "Task", "task", "users_code", "warm_up", "warms_up"]
 
 _HEARTBEAT = 0.5  # seconds
 _IDLE = 1.0  # seconds without a task, after which there is time for something else
@@ -40,6 +40,22 @@ TASKS: dict[str, _Function] = {}
 
 #: Name -> the numbers that it shows of each iteration, the first being what it minimises or maximises.
 METRIC_NAMES: dict[str, tuple[str, ...]] = {}
+
+
+#: What an idle engine does before the first task; see `warms_up`.
+_WARM_UPS: list[Callable[[Engine], None]] = []
+
+
+def warms_up(function: Callable[[Engine], None]) -> Callable[[Engine], None]:
+    """Register a function `(Engine) -> None` that has the device's driver finish kernels before a first fit."""
+    _WARM_UPS.append(function)
+    return function
+
+
+def warm_up(engine: Engine) -> None:
+    """Call all functions that `warms_up` has registered."""
+    for prepare in _WARM_UPS:
+        prepare(engine)
 
 
 def task(name: str, metrics: tuple[str, ...] = ()) -> Callable[[_Function], _Function]:
@@ -186,7 +202,7 @@ class Engine:
             answer.update(status="interrupted")
         except BaseException as error:
             current.raised()
-            answer.update(status="error", error=_described(error))
+            answer.update(status="error", error=_error_fields(error))
         current.close()
         if "history" in answer["result"]:
             answer["result"]["metrics"] = METRIC_NAMES[name]
@@ -327,7 +343,8 @@ class Task:
         self.show(task=0, device_bytes=sum(rows.nbytes for rows in self.engine.handles.values()))
 
 
-def _described(error: BaseException) -> dict[str, str]:
+def _error_fields(error: BaseException) -> dict[str, str]:
+    """What `deploy.answers` needs of an error to raise it in the notebook."""
     return {
         "type": type(error).__name__,
         "module": type(error).__module__,

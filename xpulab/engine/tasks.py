@@ -1,4 +1,4 @@
-"""What the notebook can ask of the ranks besides the algorithms: one short function a task, found by its name."""
+"""The tasks that the notebook can send to the ranks besides the algorithms: one short function per task name."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from xpulab.engine.algorithms import (
     statistics,
 )
 from xpulab.engine.dataset import pieces, rows_of, write_block
-from xpulab.engine.engine import Engine, Task, task, users_code
-from xpulab.kernels import dense
+from xpulab.engine.engine import Task, task, users_code, warm_up
 from xpulab.kernels.choice import kernels_for
 from xpulab.kernels.rows import Rows
 
@@ -47,26 +46,18 @@ __all__ = [
 ]  # each of these registers tasks
 
 
-def _warm_up(engine: Engine) -> None:
-    """Have the device's driver finish kernels that a first fit needs."""
-    block = np.zeros((2, 2), np.float32)
-    rows = Rows.upload(engine.device, block)
-    labels = dense.new_labels(engine.device, 2)
-    dense.lloyd_step(rows, np.zeros(2, np.float32), block, labels)
-
-
 @task("describe")
 def _describe(task: Task) -> dict[str, Any]:
-    """Who and where this rank is; whoever asks is about to begin."""
-    task.engine.when_idle(_warm_up)
+    """Describe this rank. The first calls follow soon, so an idle engine prepares its kernels."""
+    task.engine.when_idle(warm_up)
     return task.engine.describe()
 
 
 @task("release")
 def _release(task: Task, handles: list[str]) -> dict[str, Any]:
-    """Free the rows of handles that have died in the notebook, and what explorers keep of them.
+    """Free the rows of handles that the notebook has deleted, and the views that explorers keep of these rows.
 
-    The memory of rows may be a block of the notebook that sent them, which fills it anew as soon as they are free.
+    Rows may lie in a block of shared memory that the notebook fills again as soon as they are free.
     """
     held = task.engine.handles
     views = [name for name, kept in held.items() if isinstance(kept, explore.Held) and kept.handle in handles]
@@ -78,13 +69,13 @@ def _release(task: Task, handles: list[str]) -> dict[str, Any]:
 
 @task("handles")
 def _handles(task: Task) -> dict[str, Any]:
-    """The rows that all clients may use."""
+    """List the rows that all clients may use."""
     return {"handles": [{**about, "id": handle} for handle, about in task.engine.abouts.items()]}
 
 
 @task("last")
 def _last(task: Task) -> dict[str, Any]:
-    """The latest call that has ended, whoever made it."""
+    """Return the last call that has ended, whichever client made it."""
     return {"last": task.engine.last}
 
 
@@ -109,7 +100,7 @@ def _gather(task: Task, handle: dict[str, Any], target: dict[str, Any]) -> dict[
 
 @task("run")
 def _run(task: Task, call: bytes) -> dict[str, Any]:
-    """A function of the user's."""
+    """Call a function of the user."""
     with users_code():
         function, arguments, keywords = cloudpickle.loads(call)
         value = function(task, *arguments, **keywords)

@@ -60,6 +60,8 @@ class Proxy(CallbackSupportMixin):
 
     #: How X is checked, where that differs from dense, finite rows: arguments of scikit-learn's `validate_data`.
     _rules: ClassVar[Mapping[str, Any]] = {}
+    #: Device memory of a call in addition to its rows: bytes per row, and a share of the bytes of the rows.
+    _work_memory: ClassVar[tuple[float, float]] = (0.0, 0.0)
     #: Fitted attributes that a plain estimator does not have.
     _own: ClassVar[tuple[str, ...]] = ("report_",)
 

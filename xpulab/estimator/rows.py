@@ -372,6 +372,7 @@ class Packing:
         aligned = [a for a in (self._weights, self._targets) if isinstance(a, np.ndarray)]
         held = self._held is not None and self._held.source(self._call.cluster) is not None
         there, sent = held or isinstance(X, ShardedArray), self._where is None
+        per_row, share = getattr(self._estimator, "_work_memory", (0.0, 0.0))
         self._call.cluster.require_room(
             Demand(
                 what=f"X of {' × '.join(f'{n:,}' for n in X.shape)} {X.dtype}",
@@ -380,5 +381,7 @@ class Packing:
                 there=there,
                 sent=sent and not there,
                 adopted=not stored,
+                work_per_row=per_row,
+                work_share=share,
             )
         )

@@ -1,4 +1,4 @@
-"""What an explorer shows at one moment, and its forms: HTML, text, a matplotlib figure."""
+"""The state of an explorer at one moment, as HTML, as text, or as a matplotlib figure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xpulab.explorer.picture import INKS, Picture, colour, colour_of, ink_on
-from xpulab.rendering import Displayed, Html, block, escape, format_number, plain, style, table_html, table_text
+from xpulab.rendering import (
+    Displayed,
+    Html,
+    block,
+    counted,
+    escape,
+    format_number,
+    plain,
+    style,
+    table_html,
+    table_text,
+)
 from xpulab.report.curves import polyline, small_curve
 
 if TYPE_CHECKING:
@@ -19,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Snapshot"]
 
-# In units of the plot's own coordinates, of which the picture has one a pixel.
+# Margins of the plot, in its own coordinates: one unit is one pixel of the picture.
 _LEFT, _TOP, _RIGHT, _BOTTOM = 60, 10, 12, 40
 
 
@@ -33,11 +44,11 @@ class Snapshot(Displayed):
     k, points, n_samples, n_features : int
         Clusters, rows that take part, rows in all, features.
     random_state : int
-        Of the start.
+        Random state of the start.
     trails : numpy.ndarray of float64 of shape (n_iterations + 1, k, 2)
         The centres from the start on, in the two features of the picture.
     inertias : tuple of float
-        One for each of them.
+        Inertia of each of these centres.
     elbows : dict of int to float
         Inertia by number of clusters.
     converged : bool
@@ -60,10 +71,10 @@ class Snapshot(Displayed):
         return self.picture.png
 
     def line(self) -> str:
-        """What it is, on one line."""
+        """A summary on one line."""
         rows = f"{self.points:,}" + (f" of {self.n_samples:,}" if self.points < self.n_samples else "")
         n = len(self.inertias) - 1
-        turns = f"{n} iteration{'' if n == 1 else 's'}" + (", converged" if self.converged else "")
+        turns = counted(n, "iteration") + (", converged" if self.converged else "")
         return (
             f"k-means of {rows} rows x {self.n_features}, k={self.k}, start {self.random_state}: {turns}, "
             f"inertia {format_number(self.inertias[-1])}"
@@ -80,7 +91,7 @@ class Snapshot(Displayed):
         return self.html()
 
     def html(self, extra: str = "") -> Html:
-        """The HTML; `extra` is more of it, at its end."""
+        """The HTML, followed by `extra`, which is not escaped."""
         return block(f"k-means explorer: {self.line()}", [self.body(), extra], style("explorer"))
 
     def body(self, image: str | None = None) -> Html:
@@ -89,7 +100,7 @@ class Snapshot(Displayed):
         Parameters
         ----------
         image : str, optional
-            Where the image is; inside, as base64, by default.
+            Address of the image; by default the HTML contains it as base64.
         """
         if image is None:
             image = f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
@@ -106,7 +117,7 @@ class Snapshot(Displayed):
         )
 
     def plot(self, axes: Sequence[Axes] | None = None) -> Figure:
-        """The same as a figure of matplotlib, new or on three axes."""
+        """The snapshot as a matplotlib figure, on three axes if they are given."""
         return _figure(self, axes)
 
     def _header(self) -> tuple[str, ...]:
@@ -120,7 +131,7 @@ class Snapshot(Displayed):
 
 
 def _ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Round numbers between the two, and how they are written."""
+    """Round numbers between two values, each with its text."""
     from matplotlib.ticker import MaxNLocator
 
     values = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)

@@ -11,7 +11,7 @@ from typing import Any
 
 from xpulab.explorer.session import ELBOW, Explorer
 from xpulab.explorer.snapshot import Snapshot
-from xpulab.rendering import Html, Text, format_seconds, style
+from xpulab.rendering import Html, Text, format_seconds, in_notebook, style
 
 __all__ = ["ExploreView", "Latest", "explore"]
 
@@ -154,9 +154,7 @@ class ExploreView:
         from IPython.core.getipython import get_ipython
         from IPython.display import display
 
-        shell = get_ipython()
-        # By name, so that a terminal need not have ipykernel; other front ends (Colab's) derive from its class.
-        if any(parent.__name__ == "ZMQInteractiveShell" for parent in type(shell).__mro__):
+        if in_notebook(get_ipython()):
             self.widget = self.widget or self._make_widget()
             if self.widget is not None:
                 display(self.widget)

@@ -40,7 +40,7 @@ class Array:
     pointer : int
         Address of the first element.
     host : numpy.ndarray or None
-        The same memory as the host's, where it is both (a CPU); write to it after `Device.wait`.
+        The same memory as a host array, if the host shares the device's memory; write to it after `Device.wait`.
     """
 
     __slots__ = ("__dict__", "dtype", "host", "memory", "pointer", "size")
@@ -65,7 +65,7 @@ class Array:
 
     @cached_property
     def facts(self) -> ctypes.Array[ctypes.c_int64]:
-        """Size and bytes of an element, as a kernel is told of an array that is more to it than a pointer."""
+        """Number of elements and bytes of one, which kernels get in addition to the pointer."""
         return (ctypes.c_int64 * 2)(self.size, self.dtype.itemsize)
 
 
@@ -109,7 +109,7 @@ class Device:
         self.compute_units: int = device.max_compute_units
         self.max_group: int = device.max_work_group_size
         self.is_cpu: bool = device.is_cpu
-        #: Whether the host reaches the device's memory, as on a CPU: a copy then needs no command of the queue.
+        #: Whether the host can access the device's memory, as on a CPU: a copy then needs no command of the queue.
         self.shares_memory: bool = self.is_cpu
         self.kernel_seconds = 0.0
         self.compile_seconds = 0.0
@@ -120,7 +120,7 @@ class Device:
         self._running: list[tuple[Event, Any]] = []
 
     def describe(self) -> dict[str, Any]:
-        """What the device is: name, backend, device_type, driver, memory (bytes), compute_units, float64."""
+        """Facts about the device: name, backend, device_type, driver, memory (bytes), compute_units, float64."""
         device = self.queue.sycl_device
         return {
             "name": self.name,
@@ -133,7 +133,7 @@ class Device:
         }
 
     def check_dtype(self, dtype: npt.DTypeLike) -> np.dtype[Any]:
-        """The dtype as a NumPy dtype, if rows of it can be computed with here.
+        """The dtype as a NumPy dtype, if the device computes with rows of it.
 
         Raises
         ------
@@ -219,15 +219,15 @@ class Device:
         return array
 
     def fill(self, array: Array, value: float) -> None:
-        """Write one number all over a flat device array; the host holds a piece of it at a time."""
+        """Set all elements of a flat device array to one number; the host holds one piece of the array at a time."""
         piece = np.full(min(array.size, _PIECE), value, array.dtype)
         for start in range(0, array.size, _PIECE):
             self.store(piece[: array.size - start], array, start)
 
     def fetch(self, array: Array, start: int = 0, stop: int | None = None, copied: bool = True) -> npt.NDArray[Any]:
-        """``array[start:stop]`` of a flat device array on the host, after all that was launched before.
+        """``array[start:stop]`` of a flat device array on the host, after all kernels launched so far.
 
-        Unless `copied` it may be the device's own memory, and so be another after the next launch.
+        Unless `copied`, the result may be the device's own memory, which the next launch may change.
         """
         if array.host is not None:
             self.wait()

@@ -28,6 +28,7 @@ from xpulab.kernels.device import Device
 from xpulab.kernels.nearest import Labels, find_nearest, new_labels
 from xpulab.kernels.rows import BLOCK, Rows
 from xpulab.kernels.tiles import Tile, default_tile, shapes, size_class, space, variants
+from xpulab.rendering import counted
 
 __all__ = ["MODE", "Tuner", "pass_seconds"]
 
@@ -104,7 +105,7 @@ class Tuner:
     def summary(self) -> str:
         """``"3 classes tuned"``, or that tuning is off."""
         n = len(self.speeds)
-        return "tuning is off" if self.mode == "0" else f"{n} class{'es' * (n != 1)} tuned"
+        return "tuning is off" if self.mode == "0" else f"{counted(n, 'class', 'classes')} tuned"
 
     def missing(self, dtype: np.dtype[Any], n_features: int, n_clusters: int) -> list[Tile]:
         """Tiles that are to be measured for these sizes: first other shapes, then variants of the fastest shape."""

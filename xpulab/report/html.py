@@ -1,7 +1,7 @@
-"""Reports as HTML that stands by itself: no script, nothing fetched, right on a light and on a dark ground.
+"""Reports as self-contained HTML: no script, nothing fetched, for light and dark backgrounds.
 
-A notebook that was not trusted loses the style sheet and the SVG, so nothing is said by these alone: the headline, the
-facts and the table are plain HTML that reads well without them.
+A notebook that was not trusted loses the style sheet and the SVG, so no fact is in these alone: the headline, the facts
+and the table are plain HTML that reads well without them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PATTERNS = {
     "other": "none",
 }
 
-#: The colours of the phases, which `report.figure` has too.
+#: Rules for the colours of the phases, which the matplotlib figure shares.
 _PHASES = "".join(
     f".xpu .xpu-p-{phase}{{background:{_PATTERNS.get(phase, 'none')}"
     + (f",{colour}}}" if phase in _PATTERNS else f";background-color:{colour}}}")
@@ -173,7 +173,7 @@ def _about(engine: EngineReport, with_host: bool) -> str:
 
 
 def _bar(engine: EngineReport, longest: float) -> Html:
-    """The row's figures once more as a picture, so a screen reader leaves it out."""
+    """The figures of the row as a picture; screen readers skip it, since the row has them as text."""
     pieces = "".join(
         f'<i class="xpu-p-{phase}" title="{phase} {format_seconds(seconds)}"'
         f' style="width:{100 * seconds / longest:.2f}%"></i>'

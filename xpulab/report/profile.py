@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from xpulab.rendering import Displayed, Html, block, escape, format_count, format_seconds, plain, table_html, table_text
+from xpulab.rendering import (
+    Displayed,
+    Html,
+    block,
+    counted,
+    escape,
+    format_count,
+    format_seconds,
+    plain,
+    table_html,
+    table_text,
+)
 from xpulab.report import progress
 from xpulab.report.fit import PHASES, FitReport
 
@@ -60,7 +71,7 @@ class Profile(Displayed):
     @property
     def _title(self) -> str:
         n = len(self.reports)
-        calls = "no call of an estimator" if n == 0 else f"{n} call{'s' * (n > 1)}, {format_seconds(self.inside)}"
+        calls = "no call of an estimator" if n == 0 else f"{counted(n, 'call')}, {format_seconds(self.inside)}"
         share = f" ({100 * self.inside / self.seconds:.0f} %)" if n and self.seconds > 0 else ""
         return f"Profile: {calls}{share} of {format_seconds(self.seconds)}"
 

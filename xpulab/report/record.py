@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal, TypeVar
 
-from xpulab.rendering import format_count, format_seconds, plain
+from xpulab.rendering import counted, format_count, format_seconds, plain
 from xpulab.sharing.board import PHASES
 
 __all__ = ["PHASES", "EngineReport", "FitRecord", "Iteration", "Pair", "Status", "TaskRecord", "Timed"]
@@ -200,7 +200,7 @@ class FitRecord(Timed):
     _clock: float | None = field(default_factory=time.perf_counter, init=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.parameters = {str(name): _described(value) for name, value in self.parameters.items()}
+        self.parameters = {str(name): _summary(value) for name, value in self.parameters.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values that `json` takes; `from_dict` turns them back."""
@@ -290,7 +290,7 @@ class FitRecord(Timed):
     @property
     def scale(self) -> str:
         """``"2,000,000 × 14 float32 on 4 engines"``."""
-        engines = f" on {len(self.engines)} engine{'s' * (len(self.engines) != 1)}" if self.engines else ""
+        engines = f" on {counted(len(self.engines), 'engine')}" if self.engines else ""
         return f"{format_count(self.n_samples)} × {format_count(self.n_features)} {self.dtype}{engines}"
 
 
@@ -340,7 +340,7 @@ class TaskRecord(Timed):
         return "  ".join(plain(part) for part in parts if part)
 
 
-def _described(value: Any) -> Any:
+def _summary(value: Any) -> Any:
     """A plain value that says what ``value`` is, without keeping it."""
     if value is None or isinstance(value, bool | int | float | str):
         return value

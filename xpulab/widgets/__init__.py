@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from xpulab.rendering import in_notebook
 from xpulab.report import progress
 from xpulab.widgets.cluster_view import ClusterView
 from xpulab.widgets.fit_view import NotebookView, NotebookViews, TextView
@@ -38,9 +39,7 @@ def install(shell: InteractiveShell | None = None) -> None:
         A notebook's kernel gets HTML outputs and widgets; a terminal, or no shell at all, gets text.
     """
     uninstall()
-    # By name, so that a terminal need not have ipykernel; other front ends (Colab's) derive from its class.
-    in_notebook = any(parent.__name__ == "ZMQInteractiveShell" for parent in type(shell).__mro__)
-    if not in_notebook or shell is None:
+    if shell is None or not in_notebook(shell):
         _undo.append(progress.subscribe(TextView))
         return
     _undo.append(progress.subscribe(NotebookViews(shell)))

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from xpulab.rendering import Html, block, escape, style
+from xpulab.rendering import Html, block, counted, escape, style
 from xpulab.report.progress import SHARE
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class _Widget:
             self._show(_button("Start the engines", "play", lambda: self._act("starting", self._cluster.start)))
             return
         n = self._cluster.size
-        what = f"{n} engine{'s' * (n != 1)}? Rows and variables there are lost."
+        what = f"{counted(n, 'engine')}? Rows and variables there are lost."
         stop, restart = self._cluster.stop, self._cluster.restart
         self._show(
             _button("Stop", "stop", lambda: self._ask(f"Stop {what}", "stopping", stop)),

@@ -22,11 +22,13 @@ import numpy as np
 
 from xpulab.engine.algorithms.tuning import tune
 from xpulab.engine.dataset import held_open, kind_of, pieces, rows_of, weights_of, write_block
-from xpulab.engine.engine import Interrupted, Task, task
+from xpulab.engine.engine import Engine, Interrupted, Task, task, warms_up
+from xpulab.kernels import dense
 from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.host import count_positive, finish, move_centers
 from xpulab.kernels.launch import build_together
 from xpulab.kernels.plusplus import place_of
+from xpulab.kernels.rows import Rows
 from xpulab.sharing.board import RUNS
 from xpulab.sharing.checkpoint import Checkpoint
 
@@ -456,6 +458,14 @@ def _candidates(problem: Problem, state: Any, targets: np.ndarray, offsets: np.n
 
 
 _starts = {"k-means++": _plusplus_start, "random": _random_start}
+
+
+@warms_up
+def _warm_up(engine: Engine) -> None:
+    """Have the device's driver finish the kernels of a first fit of dense rows."""
+    block = np.zeros((2, 2), np.float32)
+    rows = Rows.upload(engine.device, block)
+    dense.lloyd_step(rows, np.zeros(2, np.float32), block, dense.new_labels(engine.device, 2))
 
 
 @task("KMeans.fit", metrics=("inertia", "center_shift"))
