@@ -115,7 +115,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit_transform(self, X: Any, y: Any = None) -> Any:  # type: ignore[override]
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
         """`fit`, and the projections of the same rows.
 
         After svd_solver="randomized" they are the left singular vectors that were found, times the singular values, as
