@@ -76,8 +76,8 @@ class Proxy(CallbackSupportMixin):
         NotFittedError
         """
         check_is_fitted(self)
-        # Not a mixin of scikit-learn's, such as that of callbacks.
-        plain_class = next(c for c in type(self).__mro__ if c.__module__.startswith("sklearn.") and hasattr(c, "fit"))
+        theirs = (c for c in type(self).__mro__ if c.__module__.startswith("sklearn."))
+        plain_class = next(c for c in theirs if c is not CallbackSupportMixin)
         plain = plain_class(**self.get_params(deep=False))
         for name, value in vars(self).items():
             if name not in (*self._own, "_skl_callbacks", "_stopped") and not hasattr(plain, name):

@@ -96,9 +96,10 @@ def moments(task: Task, rows: Rows) -> Moments:
     shift = rough_mean(task, rows)
     found = _moments_about(task, rows, shift)
     away = np.square(found.mean - shift) * found.weight
-    if (away > _FAR * found.squares).any() and np.isfinite(found.mean).all():
-        # Where the columns are constant both are 0, and nothing is far.
-        found = _moments_about(task, rows, found.mean.astype(rows.dtype))
+    if (away > _FAR * found.squares).any():
+        # Where the columns are constant both are 0, and nothing is far. A column of NaN alone has no mean.
+        better = np.where(np.isfinite(found.mean), found.mean, shift)
+        found = _moments_about(task, rows, better.astype(rows.dtype))
     return found
 
 
@@ -228,7 +229,9 @@ def _scale(
     if shift is not None or scale is not None:
         made = centred(made, shift, scale)
     if factor is not None or offset is not None or clip is not None:
-        made = stretched(made, factor, offset, *(clip or (None, None)))
+        by = np.ones(rows.n_features) if factor is None else factor
+        constant = np.full(rows.n_features, -0.0) if offset is None else offset  # which leaves -0.0 as it is
+        made = stretched(made, by, constant, *(clip or (None, None)))
     if kept is not None:
         give_rows(task, made, source["bounds"], kept=kept)
     else:
