@@ -118,7 +118,9 @@ class Worker:
         self._process.communicate(timeout=60)
 
 
-def measure(n: int, d: int, names: list[str], cores: list[int], repeats: int) -> dict[str, dict[str, list[float]]]:
+def measure(
+    n: int, d: int, names: list[str], systems: list[str], cores: list[int], repeats: int
+) -> dict[str, dict[str, list[float]]]:
     """Seconds of each system for each estimator, in turns; the first fit of each does not count."""
     seconds: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -127,7 +129,7 @@ def measure(n: int, d: int, names: list[str], cores: list[int], repeats: int) ->
         np.save(f"{folder}/y.npy", y)
         del X, y
         workers = {}
-        for system in SYSTEMS:
+        for system in systems:
             try:
                 workers[system] = Worker(system, folder, cores)
             except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
@@ -197,6 +199,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=list(CASES), help="estimators, by the beginning of their names")
+    parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=SYSTEMS)
     parser.add_argument("--quick", action="store_true", help="few rows, once")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -207,7 +210,7 @@ def main() -> None:
     names = [case for case in CASES if any(case.startswith(word) for word in arguments.only)]
     shapes = [(2_000, 20)] if arguments.quick else [(1_000_000, 50), (200_000, 300)]
     for n, d in shapes:
-        seconds = measure(n, d, names, cores, 1 if arguments.quick else arguments.repeats)
+        seconds = measure(n, d, names, arguments.systems, cores, 1 if arguments.quick else arguments.repeats)
         print(table(n, d, seconds, *limits(n, d, cores)), "\n", flush=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,11 @@ def printed(script: str, *options: str) -> str:
     ("script", "options", "words"),
     [
         (
+            "estimators.py",
+            "--quick --only StandardScaler LinearRegression --systems 'xpulab' 'xpulab, rows there' scikit-learn",
+            ["2,000 x 20 float32", "LinearRegression", "geometric mean", "x, rows there"],
+        ),
+        (
             "explore.py",
             "--rows 2e4 --repeats 2",
             ["20,000 x 2, ms", "next iteration", "by scikit-learn and NumPy"],
@@ -65,5 +71,5 @@ def printed(script: str, *options: str) -> str:
     ],
 )
 def test_a_small_sample_is_measured(script: str, options: str, words: list[str]) -> None:
-    text = printed(script, *options.split())
+    text = printed(script, *shlex.split(options))
     assert [word for word in words if word not in text] == []
