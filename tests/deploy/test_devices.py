@@ -45,7 +45,7 @@ def test_tiles_are_told_apart() -> None:
 def test_the_same_in_html_and_in_text() -> None:
     found = machine("laptop")
     for answer, words in (
-        (Devices(found, plan(found), True), "Used by the engines that run."),
+        (Devices(found, plan(found), True), "The column 'used by' shows the running engines."),
         (Devices(found, plan(found), False), "Nothing runs"),
         (Devices(found, None, False), "No engine can run here; type: %xpu_cluster doctor"),
     ):

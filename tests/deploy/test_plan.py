@@ -63,7 +63,7 @@ def test_default_is_one_engine_per_gpu_or_tile_else_one_on_the_cpu(name: str, ex
 def test_gpu_seen_twice_counts_once_and_the_other_view_is_named_as_idle() -> None:
     answer = plan(machine("laptop"))
     assert {idle.device.selector: idle.reason for idle in answer.idle} == {
-        "opencl:0": "the same GPU is there already, through another driver",
+        "opencl:0": "another driver already offers the same GPU",
         "opencl:1": "engines run on the GPU",
     }
 
@@ -132,7 +132,7 @@ def test_device_of_a_backend_that_engines_do_not_use_is_idle() -> None:
     answer = plan(replace(workstation, devices=(cuda, *workstation.devices)))
     assert selectors(answer) == ["opencl:0"]
     assert [(i.device.name, i.reason) for i in answer.idle] == [
-        ("NVIDIA H200", "it needs cuda; xpulab's engines use Level Zero and OpenCL devices")
+        ("NVIDIA H200", "its backend is cuda, and engines use Level Zero and OpenCL only")
     ]
 
 
@@ -175,8 +175,8 @@ def test_devices_chooses(name: str, devices: str, expected: list[str]) -> None:
 def test_devices_that_were_not_chosen_are_idle_with_the_reason() -> None:
     answer = plan(machine("laptop"), devices="cpu")
     assert [(i.device.selector, i.reason) for i in answer.idle] == [
-        ("opencl:0", "cpu was asked for"),
-        ("level_zero:0", "cpu was asked for"),
+        ("opencl:0", "the user chose cpu"),
+        ("level_zero:0", "the user chose cpu"),
     ]
 
 
@@ -187,11 +187,11 @@ def test_devices_that_were_not_chosen_are_idle_with_the_reason() -> None:
         ("level_zero:3", "did you mean 'level_zero:0'?"),
         ("levelzero:0", "did you mean 'level_zero:0'?"),
         ("gpus", "did you mean 'gpu'?"),
-        ("level_zero:0,7", "no device answers to 'level_zero:0,7'"),
-        ("cuda:0", "no device answers to 'cuda:0'"),
-        ("0", "no device answers to '0'"),
-        ("", "no device answers to ''"),
-        ("level_zero:0.1", "no device answers to 'level_zero:0.1'"),
+        ("level_zero:0,7", "no device matches 'level_zero:0,7'"),
+        ("cuda:0", "no device matches 'cuda:0'"),
+        ("0", "no device matches '0'"),
+        ("", "no device matches ''"),
+        ("level_zero:0.1", "no device matches 'level_zero:0.1'"),
     ],
 )
 def test_unknown_device_is_an_error_that_lists_what_there_is(devices: str, hint: str) -> None:
@@ -205,7 +205,7 @@ def test_unknown_device_is_an_error_that_lists_what_there_is(devices: str, hint:
 
 
 def test_gpu_where_there_is_none_is_an_error_and_no_guess() -> None:
-    with pytest.raises(DeviceNotFoundError, match=r"no device answers to 'gpu'\. There is opencl:0"):
+    with pytest.raises(DeviceNotFoundError, match=r"no device matches 'gpu'\. Devices found: opencl:0"):
         plan(machine("cpu_only"), devices="gpu")
 
 
@@ -219,7 +219,7 @@ def test_no_device_at_all_is_an_error_with_the_drivers_words() -> None:
 def test_number_of_engines_that_is_none_is_an_error_that_shows_it(n: object) -> None:
     with pytest.raises(PlanError) as caught:
         plan(machine("cpu_only"), n)  # type: ignore[arg-type]
-    assert str(caught.value) == f"the number of engines must be a whole number from 1 on; received {n!r}"
+    assert str(caught.value) == f"the number of engines must be an integer of at least 1; received {n!r}"
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_text_is_a_table_with_warnings_and_idle_devices() -> None:
         "     0  laptop  Intel(R) Iris(R) Xe Graphics  level_zero:0  0-1,4-5  7.0 GiB  no       yes",
         "     1  laptop  Intel(R) Iris(R) Xe Graphics  level_zero:0  2-3,6-7  7.0 GiB  no       yes",
         "  warning: 2 engines share level_zero:0 (Intel(R) Iris(R) Xe Graphics, GPU)",
-        "  not used: opencl:0 (Intel(R) Iris(R) Xe Graphics): the same GPU is there already, through another driver",
+        "  not used: opencl:0 (Intel(R) Iris(R) Xe Graphics): another driver already offers the same GPU",
         "  not used: opencl:1 (11th Gen Intel(R) Core(TM) i7-1165G7 @ 2.80GHz): engines run on the GPU",
     ]
 

@@ -88,13 +88,13 @@ def test_driver_that_crashes_is_an_error_with_its_words(driver: Path) -> None:
         "sys.stderr.write('level_zero: device lost\\n'); sys.stderr.flush()\n"
         "os.kill(os.getpid(), signal.SIGSEGV)\n"
     )
-    with pytest.raises(DeviceError, match=r"was ended by SIGSEGV; its last words: level_zero: device lost"):
+    with pytest.raises(DeviceError, match=r"was ended by SIGSEGV; its last output: level_zero: device lost"):
         probe()
 
 
 def test_driver_that_ends_the_process_is_an_error_with_its_status(driver: Path) -> None:
     driver.write_text("import os\nos._exit(7)\n")
-    with pytest.raises(DeviceError, match=r"ended with status 7 and no answer; its last words: nothing"):
+    with pytest.raises(DeviceError, match=r"ended with status 7 without an answer; its last output: nothing"):
         probe()
 
 
@@ -106,7 +106,7 @@ def test_driver_that_hangs_is_an_error_in_time_and_its_process_is_gone(driver: P
         "time.sleep(60)\n"
     )
     began = time.monotonic()
-    with pytest.raises(DeviceError, match=r"did not answer within 3 s; its last words: i915: waiting"):
+    with pytest.raises(DeviceError, match=r"did not answer within 3 s; its last output: i915: waiting"):
         probe(timeout=3)
     assert time.monotonic() - began < 10
     with pytest.raises(ProcessLookupError):
