@@ -127,7 +127,7 @@ def test_a_start_has_every_distinct_row(weighted: bool, dtype: Any) -> None:
             weights[X[:, 0] == X[0, 0]] = 0  # not this one, which counts for nothing
         for n_clusters in (60 - weighted, 65):
             fitted = KMeans(n_clusters, n_init=1, random_state=seed, max_iter=1).fit(X, sample_weight=weights)
-            assert fitted.report_.iterations[0].inertia < 1e4 * 64 * np.finfo(dtype).eps
+            assert fitted.report_.iterations[0].metrics["inertia"] < 1e4 * 64 * np.finfo(dtype).eps
 
 
 def _exact_fit(X: np.ndarray, weights: np.ndarray, start: np.ndarray) -> Fraction | None:
@@ -361,7 +361,7 @@ def test_the_report_says_what_ran_where(current: xpulab.XPUCluster) -> None:
     assert [engine.rank for engine in report.engines] == list(range(current.size))
     assert sum(engine.rows for engine in report.engines) == 5000
     assert len(report.iterations) == fitted.n_iter_
-    inertias = [iteration.inertia for iteration in report.iterations]
+    inertias = [iteration.metrics["inertia"] for iteration in report.iterations]
     assert inertias == sorted(inertias, reverse=True)
     np.testing.assert_allclose(inertias[-1], fitted.inertia_, rtol=1e-3)
     for engine, fact in zip(report.engines, current.facts, strict=True):

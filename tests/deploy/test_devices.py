@@ -46,8 +46,8 @@ def test_the_same_in_html_and_in_text() -> None:
     found = machine("laptop")
     for answer, words in (
         (Devices(found, plan(found), True), "The column 'used by' shows the running engines."),
-        (Devices(found, plan(found), False), "Nothing runs"),
-        (Devices(found, None, False), "No engine can run here; type: %xpu_cluster doctor"),
+        (Devices(found, plan(found), False), "No cluster is running"),
+        (Devices(found, None, False), "No engine can run on these devices; type: %xpu_cluster doctor"),
     ):
         for text in (str(answer), Document(answer._repr_html_()).text):
             assert words in text

@@ -84,7 +84,7 @@ def test_of_a_dead_one_it_is_said_once_that_it_is_gone() -> None:
     with pytest.raises(NoClusterError, match=r"^no running cluster has the name 'best'; running clusters: other .*attach other$"):
         choose("best")
     started("train").write(processes={"controller": (ended(), 0.0)})
-    with pytest.raises(NoClusterError, match=r"^the cluster train is gone: its processes were killed, or .*; no clus"):
+    with pytest.raises(NoClusterError, match=r"^the cluster train is gone: its processes were killed, or .*; no running cluster"):
         choose("train")
     with pytest.raises(NoClusterError, match=r"^no running cluster has the name 'train'; running clusters: other .*xpulab stop other$"):
         choose("train", "xpulab stop")
