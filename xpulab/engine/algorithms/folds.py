@@ -7,7 +7,6 @@ cross-validation are one pass over the rows beside that of the whole.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from xpulab.engine.algorithms.passes import Products, products
 from xpulab.engine.algorithms.qr import centred_triangle, triangular
 from xpulab.engine.dataset import Data, data_of
 from xpulab.engine.engine import Task, task
-from xpulab.kernels.products import cross, gram
+from xpulab.kernels.products import gram
 from xpulab.kernels.rows import Rows, take
 
 __all__ = ["fold_sums", "sharp_products"]
@@ -120,9 +119,7 @@ def _host_weights(rows: Rows, index: Any) -> np.ndarray:
 def _on_device(rows: Rows, block: np.ndarray, right: np.ndarray, weights: np.ndarray, shift: np.ndarray) -> np.ndarray:
     n, unweighted = rows.n_features, rows.sample_weight is None
     some = Rows.upload(rows.device, block, None if unweighted else weights)
-    others = replace(Rows.upload(rows.device, right), sample_weight=some.sample_weight)
-    between = cross(some, others, shift[:n], shift[n:])
-    return np.block([[gram(some, shift[:n]), between], [between.T, gram(others, shift[n:])]])
+    return gram(some, shift[:n], Rows.upload(rows.device, right), shift[n:])[0]
 
 
 @task("linear_products")
