@@ -80,9 +80,9 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     [
         ((), "required"),
         (("dmeo",), "did you mean demo"),
-        (("demo", "--clusters", "0"), "received '0', expected a whole number"),
-        (("demo", "--rows", "-5"), "received '-5', expected a whole number"),
-        (("demo", "-n", "two"), "received 'two', expected a whole number"),
+        (("demo", "--clusters", "0"), "received '0', expected an integer of at least 1"),
+        (("demo", "--rows", "-5"), "received '-5', expected an integer of at least 1"),
+        (("demo", "-n", "two"), "received 'two', expected an integer of at least 1"),
         (("demo", "--out", "no/such/folder/x.html"), "expected a file in a folder that exists"),
         (("demo", "--out", "."), "expected a file in a folder that exists"),
         (("demo", "--rows", "10", "--clusters", "11"), "received 11, expected at most 10"),

@@ -28,13 +28,13 @@ def test_a_line_ends_in_its_call(parser: Parser) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("sotp", "'sotp' is none of start, stop; did you mean stop?\nusage: lab [-h]"),
-        ("xyz", "'xyz' is none of start, stop\nusage: lab [-h]"),
-        ("start --devcies gpu", "unknown: --devcies gpu; did you mean --devices?\nusage: lab start [-h]"),
-        ("stop now", "unknown: now\nusage: lab stop [-h]"),
-        ("start --dev gpu", "unknown: --dev gpu"),
+        ("sotp", "'sotp' is not one of start, stop; did you mean stop?\nusage: lab [-h]"),
+        ("xyz", "'xyz' is not one of start, stop\nusage: lab [-h]"),
+        ("start --devcies gpu", "unknown argument: --devcies gpu; did you mean --devices?\nusage: lab start [-h]"),
+        ("stop now", "unknown argument: now\nusage: lab stop [-h]"),
+        ("start --dev gpu", "unknown argument: --dev gpu"),
         ("start -n", "argument -n: expected one argument\nusage: lab start"),
-        ("start -n -2", "argument -n: received '-2', expected a whole number, 1 or more\nusage: lab start"),
+        ("start -n -2", "argument -n: received '-2', expected an integer of at least 1\nusage: lab start"),
     ],
 )
 def test_a_mistake_is_answered_with_what_would_be_right(parser: Parser, line: str, message: str) -> None:
@@ -46,7 +46,7 @@ def test_a_mistake_is_answered_with_what_would_be_right(parser: Parser, line: st
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "", "1e3", "²"])
 def test_a_count_is_a_whole_number_from_one_on(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=f"received '{text}', expected a whole number"):
+    with pytest.raises(ArgumentTypeError, match=f"received '{text}', expected an integer of at least 1"):
         count(text)
     assert count("12") == 12
 
@@ -56,7 +56,7 @@ def test_help_is_a_text_that_names_the_defaults_that_there_are(parser: Parser) -
         parser.parse_args(["start", "-h"])
     words = " ".join(str(asked.value).split())
     assert "start it" in words
-    assert "one per device if not given (default: 2)" in words
+    assert "number of engines; by default one per device (default: 2)" in words
     assert "None" not in words
     assert "False" not in words
 

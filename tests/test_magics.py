@@ -77,13 +77,13 @@ def test_comments_and_variables_in_a_line(shell: Any) -> None:
     [
         ("", UsageError, "required"),
         ("plan 'two", UsageError, "No closing quotation in: plan 'two"),
-        ("logs --lines 0", UsageError, "received '0', expected a whole number"),
+        ("logs --lines 0", UsageError, "received '0', expected an integer of at least 1"),
         ("strat", UsageError, "did you mean start"),
-        ("nonsense", UsageError, "none of start, plan, attach, detach, stop"),
+        ("nonsense", UsageError, "'nonsense' is not one of start, plan, attach, detach, stop"),
         ("start --devcies gpu", UsageError, "did you mean --devices"),
-        ("start -n 0", UsageError, "received '0', expected a whole number"),
-        ("start -n -1", UsageError, "received '-1', expected a whole number"),
-        ("start -n two", UsageError, "received 'two', expected a whole number"),
+        ("start -n 0", UsageError, "received '0', expected an integer of at least 1"),
+        ("start -n -1", UsageError, "received '-1', expected an integer of at least 1"),
+        ("start -n two", UsageError, "received 'two', expected an integer of at least 1"),
         ("start --devices warp", DeviceNotFoundError, "opencl"),
         ("stop", NoClusterError, "%xpu_cluster start"),
         ("detach", NoClusterError, "%xpu_cluster start"),
@@ -172,8 +172,8 @@ def test_the_story_of_a_cluster(shell: Any, capsys: pytest.CaptureFixture[str]) 
     assert "rank 0-1" in str(used)
     assert magic(shell, "start") is cluster
     assert magic(shell, "start -n 2") is cluster
-    assert "running already" in capsys.readouterr().out
-    with pytest.raises(ClusterError, match=r"2 engines is running .* -n 3 was asked for.* stop, .* start -n 3"):
+    assert "a cluster of 2 engines is already running; it was returned" in capsys.readouterr().out
+    with pytest.raises(ClusterError, match=r"2 engines is already running .* with -n 3, type: .* stop, .* start -n 3"):
         magic(shell, "start -n 3")
     assert magic(shell, "last") is None
     shell.run_cell(
@@ -202,7 +202,9 @@ def test_a_lost_cluster_is_said_to_be_lost_and_started_anew(shell: Any) -> None:
     cluster = magic(shell, "start -n 1")
     assert cluster.status().state == "running"
     assert (lost.running, registry._clusters) == (False, [cluster])
-    with pytest.raises(ClusterError, match="1 engine is running on all devices, and --devices cpu was asked for"):
+    with pytest.raises(
+        ClusterError, match="1 engine is already running on all devices; to start one with --devices cpu"
+    ):
         magic(shell, "start --devices cpu")
 
 

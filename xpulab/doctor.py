@@ -230,7 +230,7 @@ def _gpus(root: Path, devices: Iterable[DeviceInfo]) -> Iterator[Check]:
             found = f"{vendor} {model}: the oneAPI runtime from pip does not support it; no engine will use it"
             yield Check(f"GPU {gpu.name}", "warn", found)
         elif model in offered or None in offered:
-            yield Check(f"GPU {gpu.name}", "ok", f"Intel {model}, its driver works")
+            yield Check(f"GPU {gpu.name}", "ok", f"Intel {model}, a driver offers it")
         else:
             missing, cure = _why_not_offered(root, gpu)
             yield Check(f"GPU {gpu.name}", "warn", f"Intel {model}, not usable: {missing}", cure)
@@ -324,7 +324,7 @@ def _cores(root: Path) -> Iterator[Check]:
         quota, period = len(cores), 1
     if quota < len(cores) * period:
         most = max(1, quota // period)
-        found += f", but the container may use only {quota / period:g} of them at a time"
+        found += f", but the container gets only the time of {quota / period:g} of them"
         yield Check(
             "cores",
             "warn",

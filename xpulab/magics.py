@@ -249,7 +249,7 @@ def _cell_parser() -> Parser:
         "--ranks",
         type=numbers,
         metavar="R,R",
-        help="run the cell on these ranks only; comm then contains only these, numbered from 0",
+        help="run the cell on these ranks only; comm then contains only these, numbered from 0, and waits for no other",
     )
     parser.add_argument(
         "--out",

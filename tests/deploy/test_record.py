@@ -53,13 +53,18 @@ def test_several_are_listed_with_what_to_type() -> None:
     with pytest.raises(ClusterError, match=rf"test \(2 engines, ends with process {os.getpid()}\); .*attach train"):
         choose(None)
     assert choose("train").name == "train"
-    with pytest.raises(NoClusterError, match=r"no running cluster has the name 'tset'; running clusters: test .*; train .*attach train"):
+    with pytest.raises(
+        NoClusterError, match=r"no running cluster has the name 'tset'; running clusters: test .*; train .*attach train"
+    ):
         choose("tset")
 
 
 def test_a_name_is_given_once() -> None:
     started("train")
-    with pytest.raises(ClusterError, match=r"a cluster named 'train' is already running; type: %xpu_cluster attach train, or choose another name"):
+    with pytest.raises(
+        ClusterError,
+        match=r"a cluster named 'train' is already running; type: %xpu_cluster attach train, or choose another name",
+    ):
         started("train")
 
 
@@ -81,12 +86,18 @@ def test_what_a_dead_one_left_is_removed(place: Path, began: bool) -> None:
 def test_of_a_dead_one_it_is_said_once_that_it_is_gone() -> None:
     started("train").write(processes={"controller": (ended(), 0.0)})
     started("other")
-    with pytest.raises(NoClusterError, match=r"^no running cluster has the name 'best'; running clusters: other .*attach other$"):
+    with pytest.raises(
+        NoClusterError, match=r"^no running cluster has the name 'best'; running clusters: other .*attach other$"
+    ):
         choose("best")
     started("train").write(processes={"controller": (ended(), 0.0)})
-    with pytest.raises(NoClusterError, match=r"^the cluster train is gone: its processes were killed, or .*; no running cluster"):
+    with pytest.raises(
+        NoClusterError, match=r"^the cluster train is gone: its processes were killed, or .*; no running cluster"
+    ):
         choose("train")
-    with pytest.raises(NoClusterError, match=r"^no running cluster has the name 'train'; running clusters: other .*xpulab stop other$"):
+    with pytest.raises(
+        NoClusterError, match=r"^no running cluster has the name 'train'; running clusters: other .*xpulab stop other$"
+    ):
         choose("train", "xpulab stop")
 
 

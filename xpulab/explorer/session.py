@@ -92,6 +92,11 @@ class Explorer:
         random_state: int = 0,
         shape: tuple[int, int] = SHAPE,
     ) -> None:
+        if np.ndim(X) == 1 or (isinstance(X, ShardedArray) and X.ndim != 2):
+            raise ValueError(
+                f"Expected 2D array, got 1D array instead: X has the shape {np.shape(X)}; expected (n_samples, "
+                "n_features)"
+            )
         self.rows = X if isinstance(X, ShardedArray) else current_cluster().scatter(X)
         self._cluster = self.rows.cluster
         self._id = uuid.uuid4().hex

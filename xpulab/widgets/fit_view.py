@@ -27,8 +27,8 @@ _BYTES_PER_SECOND = 300_000
 class NotebookViews:
     """Makes the views of one notebook; a loop of fits does not fill the notebook with reports.
 
-    The first calls of a cell have an output each. Those beyond share the last one, which shows the latest: each
-    estimator keeps its own ``report_``.
+    The first calls of a cell that show anything have an output each. Those beyond share the last one, which shows the
+    latest: each estimator keeps its own ``report_``.
     """
 
     OUTPUTS_PER_CELL = 4
@@ -36,23 +36,29 @@ class NotebookViews:
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._cell = -1
-        self._calls = 0
-        self._last: NotebookView | None = None
+        self._views: list[NotebookView] = []
 
     def __call__(self, report: Report) -> NotebookView:
         if self._shell.execution_count != self._cell:
-            self._cell, self._calls, self._last = self._shell.execution_count, 0, None
-        if self._last is None or self._calls < self.OUTPUTS_PER_CELL:
-            self._last = NotebookView()
-        self._calls += 1
-        return self._last
+            self._cell, self._views = self._shell.execution_count, []
+        shown = [view for view in self._views if view.shown]
+        if len(shown) >= self.OUTPUTS_PER_CELL:
+            return shown[-1]
+        self._views = [*shown, NotebookView()]
+        return self._views[-1]
 
 
 class NotebookView:
-    """One output of a cell, which shows a report and is rewritten when it changes."""
+    """One output of a cell, which shows a report and is rewritten when it changes.
+
+    Attributes
+    ----------
+    shown : bool
+        Whether there is an output yet.
+    """
 
     def __init__(self) -> None:
-        self._shown = False
+        self.shown = False
         self._id = f"xpulab-{uuid.uuid4().hex}"
         self._due = 0.0
 
@@ -63,15 +69,15 @@ class NotebookView:
 
     def close(self, report: Report) -> None:
         """Leave the standing report."""
-        if self._shown or report.lasting:
+        if self.shown or report.lasting:
             self._show(report)
 
     def _show(self, report: Report) -> None:
         from IPython.display import display
 
         bundle = {"text/html": report._repr_html_(), "text/plain": str(report)}
-        display(bundle, raw=True, display_id=self._id, update=self._shown)
-        self._shown = True
+        display(bundle, raw=True, display_id=self._id, update=self.shown)
+        self.shown = True
         self._due = time.monotonic() + sum(map(len, bundle.values())) / _BYTES_PER_SECOND
 
 
