@@ -32,12 +32,15 @@ def agree(ours: Any, theirs: Any, dtype: Any) -> None:
     tolerance = 2e-3 if dtype == np.float32 else 1e-8
     for name in NUMBERS:
         found, expected = np.asarray(getattr(ours, name)), np.asarray(getattr(theirs, name))
-        assert (found.shape, found.dtype) == (expected.shape, expected.dtype), name
+        assert found.shape == expected.shape, name
+        if np.__version__.startswith("1."):  # with NumPy 2 scikit-learn's float32 becomes float64 on the way
+            assert found.dtype == expected.dtype, name
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance * abs(expected).max(initial=0))
     along = (ours.components_ * theirs.components_).sum(axis=1)
     np.testing.assert_allclose(along[:3], 1, atol=10 * tolerance)
     assert (ours.n_samples_seen_, ours.n_components_) == (theirs.n_samples_seen_, theirs.n_components_)
-    assert ours.components_.dtype == theirs.components_.dtype
+    if np.__version__.startswith("1."):
+        assert ours.components_.dtype == theirs.components_.dtype
 
 
 @pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"])
