@@ -8,20 +8,27 @@ from typing import Any
 import ipyparallel as ipp
 import pytest
 from ipyparallel.client.futures import MessageFuture
-from leaks import calls, handles, state
+from leaks import State, calls, handles, state
 
 import xpulab
+from xpulab.deploy import cluster as registry
 
 
 @pytest.mark.cluster
 def test_calls_and_handles_keep_no_descriptor(pair: xpulab.XPUCluster) -> None:
     pair.activate()
+
+    def settled() -> dict[str, State]:
+        for cluster in registry._clusters:  # blocks that wait for the next call go by themselves, after 30 seconds
+            cluster.blocks.clear()
+        return state(pair)
+
     calls(pair, 5)
     handles(pair, 5)
-    before = state(pair)
+    before = settled()
     calls(pair, 30)
     handles(pair, 30)
-    after = state(pair)
+    after = settled()
     assert {name: each.descriptors for name, each in after.items()} == {
         name: each.descriptors for name, each in before.items()
     }
