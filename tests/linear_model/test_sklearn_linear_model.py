@@ -23,7 +23,7 @@ from xpulab.linear_model import (
 
 pytestmark = pytest.mark.cluster
 
-_DENSE = "not sparse and not csr and not csc and not coo"
+_DENSE = "not sparse and not csr and not csc and not coo_"
 
 
 @pytest.fixture(autouse=True)
