@@ -39,16 +39,6 @@ def test_the_tests_of_scikit_learn(tmp_path: Path) -> None:
     )
 
 
-def test_the_tests_of_scikit_learn_that_fit_single_rows(tmp_path: Path) -> None:
-    run_suite(
-        tmp_path,
-        ["sklearn.preprocessing.tests.test_data"],
-        ["xpulab.preprocessing:StandardScaler"],
-        least=2,
-        only="transform_with_partial_fit",
-    )
-
-
 _checks = parametrize_with_checks([StandardScaler(), MinMaxScaler(clip=True), MaxAbsScaler(), RobustScaler()])
 
 
