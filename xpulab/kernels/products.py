@@ -23,8 +23,8 @@ from xpulab.kernels.rows import BLOCK, Rows
 __all__ = ["cross", "every_kernel", "gram"]
 
 _TILE = 5  # columns on each side: with 25 sums, 5 + 1 numbers and no more, a CPU has them all in registers
-_PANEL = 8  # tiles of columns that stay in a core's second cache, while those on the other side change
-_STAGED_BYTES = 4096  # of a column in the stage: those of a tile stay in a core's first cache
+_PANEL = 64  # tiles of columns that are passed over in a row: all of most rows, which a second cache holds
+_STAGED_BYTES = 2048  # of a column in the stage: those of a tile stay in a core's first cache
 _MOST_CHUNKS = 64  # that a work-group sums up: a work-item adds 64 numbers for each chunk, and then the chunks
 _PARTIAL_BYTES = 32 << 20
 
