@@ -71,8 +71,11 @@ def test_an_exception_in_the_middle_of_a_fit(
     with pytest.raises(EngineError) as caught:
         KMeans(**FIT).fit(X)
     first, second, *_ = str(caught.value).splitlines()
-    assert first == f"{len(ranks)} of 2 engines raised ZeroDivisionError"
-    assert second.startswith(f"rank {', '.join(map(str, ranks))} on ")
+    # Of two that are to raise, one may see that the other has, and leave before.
+    raised = [each for each in (ranks, [0], [1]) if set(each) <= set(ranks)]
+    assert (first, second.partition(" on ")[0]) in [
+        (f"{len(each)} of 2 engines raised ZeroDivisionError", f"rank {', '.join(map(str, each))}") for each in raised
+    ]
     assert str(caught.value).count("ZeroDivisionError: broken") == 1
 
 
