@@ -198,7 +198,7 @@ class TestOnEngines:
 
     def test_who_goes_on_after_another_raised_is_said(self) -> None:
         with pytest.raises(EngineError):
-            run_cell(self.pair, "import time\n1 / 0 if rank else time.sleep(4)")
+            run_cell(self.pair, "import time\n1 / 0 if rank else time.sleep(6)")
         assert "rank 1 raised an exception, and rank 0 is still running" in self.capsys.readouterr().err
 
 
