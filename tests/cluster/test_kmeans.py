@@ -196,7 +196,7 @@ def test_relocation_is_that_of_exact_arithmetic() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_labels_are_those_of_predict_also_where_centres_coincide(weighted: bool, dtype: Any) -> None:
-    for seed in range(1):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         distinct = (3 + rng.normal(size=(60, 64))).astype(dtype)
         X = distinct[rng.permutation(np.arange(300) % 60)]

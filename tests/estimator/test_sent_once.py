@@ -11,6 +11,9 @@ import sklearn.cluster
 
 import xpulab
 from xpulab.cluster import KMeans
+from xpulab.data import Outgoing
+from xpulab.estimator.call import Call
+from xpulab.estimator.rows import Held, Packing
 from xpulab.sharing.memory import SharedBlock
 
 pytestmark = pytest.mark.cluster
@@ -77,3 +80,26 @@ def test_many_results_take_few_descriptors(on_pair: xpulab.XPUCluster) -> None:
     results += [km.transform(X) for _ in range(12)]
     assert len(os.listdir("/proc/self/fd")) <= before + 1
     np.testing.assert_array_equal(results[0], results[-1])
+
+
+def test_rows_that_are_sent_again_lie_in_blocks_of_their_own(
+    on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handle of rows that were lost must not give back, as it dies, the blocks of those that were sent again."""
+    made_handle, given = on_pair.made_handle, []
+
+    def recording(shape: Any, dtype: Any, bounds: Any, blocks: list[SharedBlock]) -> xpulab.ShardedArray:
+        given.append(blocks)
+        return made_handle(shape, dtype, bounds, blocks=blocks)
+
+    monkeypatch.setattr(on_pair, "made_handle", recording)
+    X, km = np.random.default_rng(0).normal(size=(60_000, 5)), KMeans(3)
+    held = Held(X)
+    with Call(km, "fit", X, on_pair) as call, Outgoing(on_pair.blocks) as outgoing:
+        packing = Packing(km, outgoing, call, X, held=held)
+        packing()
+        on_pair._handles.clear()  # as after a restart
+        packing()
+        packing.done()
+        assert [len(blocks) for blocks in given] == [0, 2]
+        outgoing._sent += given[1]

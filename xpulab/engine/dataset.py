@@ -18,10 +18,22 @@ from xpulab.kernels import dense, sparse
 from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.moments import column_facts
 from xpulab.kernels.rows import Rows
+from xpulab.kernels.scaling import host_pieces
 from xpulab.kernels.sparse import SparseRows
 from xpulab.sharing.memory import SharedBlock, file_state
 
-__all__ = ["Data", "data_of", "give_rows", "held_open", "kind_of", "pieces", "rows_of", "weights_of", "write_block"]
+__all__ = [
+    "Data",
+    "data_of",
+    "give_rows",
+    "held_open",
+    "keep_rows",
+    "kind_of",
+    "pieces",
+    "rows_of",
+    "weights_of",
+    "write_block",
+]
 
 _PIECE = 4 << 20  # bytes
 
@@ -71,6 +83,11 @@ def data_of(
     return Data(rows, aligned, bounds)
 
 
+def keep_rows(task: Task, rows: AnyRows, place: dict[str, Any]) -> None:
+    """Keep rows here for other tasks, under the id of a handle, with what is to be known of them."""
+    task.engine.handles[place["handle"]], task.engine.abouts[place["handle"]] = rows, place["about"]
+
+
 def give_rows(
     task: Task,
     made: Rows,
@@ -80,11 +97,9 @@ def give_rows(
 ) -> None:
     """Hand rows that were made from the rows of X to the notebook, or keep them here under a new handle."""
     if kept is not None:
-        task.engine.handles[kept["handle"]], task.engine.abouts[kept["handle"]] = made, kept["about"]
+        keep_rows(task, made, kept)
     if target is not None:
-        row_bytes = made.n_features * made.dtype.itemsize
-        parts = (dense.take(made, np.arange(*piece)) for piece in pieces(made.n_samples, row_bytes))
-        write_block(task, target, bounds, parts)
+        write_block(task, target, bounds, host_pieces(made))
 
 
 def kind_of(task: Task, source: dict[str, Any]) -> tuple[ModuleType, np.dtype[Any], int]:
@@ -130,26 +145,18 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
             rows = _sparse(task, source, sample_weight)
         elif "file" in source:
             rows = Rows.upload(device, _from_file(source, rank), sample_weight)
-            if source.get("nan"):
-                _no_infinity(task, rows)
-            else:
-                _all_finite(task, rows, bounds)
+            _look_through(task, rows, source)
         elif "block" in source:
             with SharedBlock.open(source["block"]) as block:
                 whole = block.array(tuple(source["shape"]), source["dtype"], source["offset"])
                 rows = Rows.upload(device, whole[bounds[rank] : bounds[rank + 1]], sample_weight)
-            if source.get("nan"):
-                _no_infinity(task, rows)
-            else:
-                _all_finite(task, rows, bounds)
+            _look_through(task, rows, source)
         else:
             with SharedBlock.open(source["parts"][rank], writable=True) as block:
                 shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
                 rows = Rows.adopt(device, block, shape, source["dtype"], sample_weight)
     if "hold" in source:
-        engine, hold = task.engine, source["hold"]
-        held = replace(rows, sample_weight=None) if isinstance(rows, Rows) else rows
-        engine.handles[hold["handle"]], engine.abouts[hold["handle"]] = held, hold["about"]
+        keep_rows(task, replace(rows, sample_weight=None), source["hold"])
     task.show(rows=rows.n_samples)
     return rows
 
@@ -165,6 +172,14 @@ def _transfer(task: Task) -> Iterator[None]:
     started = time.perf_counter()
     yield
     task.transfer += max(0.0, time.perf_counter() - started - (others() + task.transfer - before))
+
+
+def _look_through(task: Task, rows: Rows, source: dict[str, Any]) -> None:
+    """Raise the same error on all ranks if any row holds infinity, or NaN where the source does not allow it."""
+    if source.get("nan"):
+        _no_infinity(task, rows)
+    else:
+        _all_finite(task, rows, source["bounds"])
 
 
 def _all_finite(task: Task, rows: Rows, bounds: list[int]) -> None:

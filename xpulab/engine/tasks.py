@@ -23,7 +23,7 @@ from xpulab.engine.algorithms import (
     selection,
     statistics,
 )
-from xpulab.engine.dataset import pieces, rows_of, write_block
+from xpulab.engine.dataset import keep_rows, pieces, rows_of, write_block
 from xpulab.engine.engine import Task, task, users_code, warm_up
 from xpulab.kernels.choice import kernels_for
 from xpulab.kernels.rows import Rows
@@ -85,7 +85,7 @@ def _scatter(task: Task, source: dict[str, Any], handle: str, about: dict[str, A
     engine = task.engine
     namesakes = [] if about["name"] is None else [h for h, a in engine.abouts.items() if a["name"] == about["name"]]
     _release(task, namesakes)
-    engine.handles[handle], engine.abouts[handle] = rows, about
+    keep_rows(task, rows, {"handle": handle, "about": about})
     return {"shared": isinstance(rows, Rows) and rows.shared}
 
 

@@ -80,7 +80,7 @@ class Proxy(CallbackSupportMixin):
         plain_class = next(c for c in theirs if c is not CallbackSupportMixin)
         plain = plain_class(**self.get_params(deep=False))
         for name, value in vars(self).items():
-            if name not in (*self._own, "_skl_callbacks", "_stopped", "_held") and not hasattr(plain, name):
+            if name not in (*self._own, "_skl_callbacks", "_stopped") and not hasattr(plain, name):
                 setattr(plain, name, value)
         return plain
 
@@ -105,7 +105,7 @@ class Proxy(CallbackSupportMixin):
         try:
             yield
         finally:
-            self._held = None
+            del self._held
 
     @contextlib.contextmanager
     def _fitting(self, X: Any, sample_weight: np.ndarray | None = None) -> Iterator[None]:
@@ -179,7 +179,7 @@ class Proxy(CallbackSupportMixin):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the rows of an interrupted fit, which this process has."""
-        return {name: value for name, value in super().__getstate__().items() if name not in ("_stopped", "_held")}
+        return {name: value for name, value in super().__getstate__().items() if name != "_stopped"}
 
 
 class TransformerProxy(Proxy):

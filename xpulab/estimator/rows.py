@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils import check_array
+from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length, validate_data
 
 from xpulab.data import (
@@ -33,7 +33,6 @@ __all__ = [
     "checked_targets",
     "checked_unnamed",
     "checked_weights",
-    "validated",
 ]
 
 _FLOATS = [np.float64, np.float32]
@@ -78,7 +77,10 @@ def checked_rows(
             estimator, X, **{**rules, "accept_sparse": False, "dtype": _FLOATS, "ensure_all_finite": False}, reset=reset
         )
         return X
-    X = validated(estimator, X, reset=reset, look=look_now or not looked_at_later(X), **rules)
+    finite = rules.get("ensure_all_finite", True) if look_now or not looked_at_later(X) else False
+    rules = {"dtype": _FLOATS, "accept_large_sparse": False, **rules, "ensure_all_finite": finite}
+    with row_named(X):
+        X = validate_data(estimator, X, **rules, reset=reset)
     if sparse.issparse(X) and not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
@@ -98,20 +100,6 @@ def checked_unnamed(estimator: Any, cluster: XPUCluster, X: Any, n_columns: int,
             f"{n_columns} features as input."
         )
     return X
-
-
-def validated(estimator: Any, X: Any, *, reset: bool = False, look: bool = True, **rules: Any) -> Any:
-    """X as `sklearn.utils.validation.validate_data` returns it by these rules; NaN is looked for only if `look`."""
-    finite = rules.pop("ensure_all_finite", True) if look else False
-    rules.pop("ensure_all_finite", None)
-    with row_named(X):
-        return validate_data(
-            estimator,
-            X,
-            **{"dtype": _FLOATS, "accept_large_sparse": False, **rules},
-            reset=reset,
-            ensure_all_finite=finite,
-        )
 
 
 def _check_handle(estimator: Any, X: ShardedArray, reset: bool, rules: Mapping[str, Any]) -> None:
@@ -148,15 +136,13 @@ def _check_handle(estimator: Any, X: ShardedArray, reset: bool, rules: Mapping[s
         )
 
 
-def checked_weights(
-    sample_weight: Any, X: Any, *, only_non_negative: bool = True, some_positive: bool = True
-) -> np.ndarray | None:
+def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = True) -> np.ndarray | None:
     """Sample weights (n_samples,) in the dtype of X; None for ones.
 
     Raises
     ------
     ValueError
-        For another length, NaN, infinity, a negative weight, or no positive one, as far as these are asked for.
+        For another length, NaN, infinity, zeros alone, or, if `only_non_negative`, a negative weight.
     """
     if sample_weight is None:
         return None
@@ -165,14 +151,12 @@ def checked_weights(
     if only_non_negative and weights.min() < 0:
         place = int(np.argmax(weights < 0))
         raise ValueError(f"Negative values in data passed to sample_weight: {weights[place]} for row {place}.")
-    if some_positive and not weights.any():
+    if not weights.any():
         raise ValueError("sample_weight is zero for all rows; expected at least one positive weight.")
     return weights
 
 
-def checked_targets(
-    estimator: Any, cluster: XPUCluster, y: Any, X: Any, *, multi_output: bool = True, numeric: bool = True
-) -> Any:
+def checked_targets(estimator: Any, cluster: XPUCluster, y: Any, X: Any, *, multi_output: bool = True) -> Any:
     """Targets aligned with the rows of X: (n_samples,) or (n_samples, n_targets), or a handle cut as X is.
 
     Parameters
@@ -184,8 +168,6 @@ def checked_targets(
         As `checked_rows` returned it.
     multi_output : bool
         Whether y may have two dimensions.
-    numeric : bool
-        Whether y becomes the dtype of X.
 
     Raises
     ------
@@ -217,12 +199,8 @@ def checked_targets(
             raise ValueError(f"y should be a 1d array, got a ShardedArray of shape {y.shape} instead.")
         return y
     if not multi_output:
-        from sklearn.utils import column_or_1d
-
         y = column_or_1d(y, warn=True)
-    y = check_array(
-        y, ensure_2d=False, dtype=X.dtype if numeric else None, input_name="y", estimator=estimator, allow_nd=False
-    )
+    y = check_array(y, ensure_2d=False, dtype=X.dtype, input_name="y", estimator=estimator)
     check_consistent_length(np.empty((X.shape[0], 0)), y)
     return y
 
@@ -334,6 +312,7 @@ class Packing:
             source = self._outgoing.send_rows(X, self._bounds(), self._look)
         if self._held is None:
             return source
+        self._blocks = []  # of this handle alone: rows that are sent again lie in other blocks
         return {**source, "hold": self._held.hold(self._call.cluster, X, self._bounds(), self._blocks)}
 
     def done(self) -> None:

@@ -54,28 +54,11 @@ def train_test_split(
     A rank takes the rows that leave it, and those that it gets, through the memory of its host: twice its share of each
     handle, for a moment.
     """
-    handles = [array for array in arrays if isinstance(array, ShardedArray)]
-    if not handles:
-        return list(
-            sklearn.model_selection.train_test_split(
-                *arrays,
-                test_size=test_size,
-                train_size=train_size,
-                random_state=random_state,
-                shuffle=shuffle,
-                stratify=stratify,
-            )
-        )
-    cluster = current_cluster()
-    for handle in handles:
-        handle.source(cluster)
-    places = np.arange(handles[0].shape[0])
-    # scikit-learn splits the places and the arrays; the handles follow the places.
-    stand_ins = [places if isinstance(array, ShardedArray) else array for array in arrays]
-    for array, stand_in in zip(arrays, stand_ins, strict=True):
-        if isinstance(array, ShardedArray) and array.shape[0] != len(stand_in):
-            lengths = [a.shape[0] if isinstance(a, ShardedArray) else len(a) for a in arrays]
-            raise ValueError(f"Found input variables with inconsistent numbers of samples: {lengths}")
+    for array in arrays:
+        if isinstance(array, ShardedArray):
+            array.source(current_cluster())
+    # scikit-learn splits the places of a handle's rows, and arrays themselves.
+    stand_ins = [np.arange(array.shape[0]) if isinstance(array, ShardedArray) else array for array in arrays]
     split = sklearn.model_selection.train_test_split(
         *stand_ins,
         test_size=test_size,

@@ -22,7 +22,7 @@ from xpulab.kernels.moments import column_facts
 from xpulab.kernels.products import gram
 from xpulab.kernels.project import project, projected
 from xpulab.kernels.rows import Rows, take
-from xpulab.kernels.scaling import centred, host_pieces, stretched
+from xpulab.kernels.scaling import centred, stretched
 
 __all__ = ["Moments", "Products", "moments", "products", "rough_mean"]
 
@@ -221,10 +221,10 @@ def _project(
 ) -> dict[str, Any]:
     """The rows less a shift, times a matrix (n_features, n_columns), plus an offset."""
     rows = data_of(task, source).rows
-    if kept is not None:
-        give_rows(task, projected(rows, matrix, shift, offset), source["bounds"], kept=kept)
+    if target is not None:  # some at a time, so that the device need not hold them
+        write_block(task, target, source["bounds"], project(rows, matrix, shift, offset))
     else:
-        write_block(task, _required(target), source["bounds"], project(rows, matrix, shift, offset))
+        give_rows(task, projected(rows, matrix, shift, offset), source["bounds"], kept=kept)
     return {"rows": rows.n_samples}
 
 
@@ -250,13 +250,5 @@ def _scale(
         by = np.ones(rows.n_features) if factor is None else factor
         constant = np.full(rows.n_features, -0.0) if offset is None else offset  # which leaves -0.0 as it is
         made = stretched(made, by, constant, *(clip or (None, None)))
-    if kept is not None:
-        give_rows(task, made, source["bounds"], kept=kept)
-    else:
-        write_block(task, _required(target), source["bounds"], host_pieces(made))
+    give_rows(task, made, source["bounds"], target, kept)
     return {"rows": rows.n_samples}
-
-
-def _required(target: dict[str, Any] | None) -> dict[str, Any]:
-    assert target is not None
-    return target
