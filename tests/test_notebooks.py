@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from packaging.requirements import Requirement
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -27,6 +30,21 @@ def test_there_are_notebooks() -> None:
 
 def test_cells_were_run_in_order_in_a_fresh_kernel(cells: list[Any]) -> None:
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+
+
+def test_what_cells_import_comes_with_the_notebook_extra(cells: list[Any]) -> None:
+    """The environment of binder/ has `xpulab[notebook]` and nothing more."""
+    requirements = [Requirement(line) for line in metadata.requires("xpulab") or []]
+    there = {
+        requirement.name
+        for requirement in requirements
+        if not (requirement.marker and "extra" in str(requirement.marker))
+        or requirement.marker.evaluate({"extra": "notebook"})
+    }
+    source = "\n".join(cell.source for cell in cells)
+    modules = {*re.findall(r"^\s*(?:from|import) (\w+)", source, re.M)} - {*sys.stdlib_module_names, "xpulab"}
+    providers = metadata.packages_distributions()
+    assert {module: providers.get(module) for module in modules if not there & {*providers.get(module, [])}} == {}
 
 
 def test_outputs_hold_no_error_and_nothing_on_standard_error(cells: list[Any]) -> None:
