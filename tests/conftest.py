@@ -44,7 +44,7 @@ NAMES = {1: "1-engine", 2: "2-engines-with-memory-of-their-own", 3: "3-engines",
 
 @pytest.fixture(scope="session", params=CLUSTERS, ids=NAMES.get)
 def cluster(request: pytest.FixtureRequest) -> Iterator[xpulab.XPUCluster]:
-    """A running cluster of 1, 2, 3 and 4 engines; more engines than cores share them.
+    """A running cluster of 1, 2, 3 and 4 engines; more engines than cores share them. Fresh memory holds garbage.
 
     All are on the CPU's device. Those of 2 and 4 engines go through this package as on a device with memory of its own,
     and those of 4 also with what is chosen for GPUs.
@@ -55,8 +55,19 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[xpulab.XPUCluster]:
 
 
 def _imitate(task: Any, shares_memory: bool, is_cpu: bool) -> None:
-    """On an engine: take the ways of another device."""
-    task.device.shares_memory, task.device.is_cpu = shares_memory, is_cpu
+    """On an engine: take the ways of another device, whose fresh memory holds no zeros."""
+    import numpy as np
+
+    device = task.device
+    device.shares_memory, device.is_cpu = shares_memory, is_cpu
+    empty = device.empty
+
+    def not_initialised(size: int, dtype: Any) -> Any:
+        array = empty(size, dtype)
+        device.fill(array, np.nan if array.dtype.kind == "f" else 0x5A)
+        return array
+
+    device.empty = not_initialised
 
 
 @pytest.fixture(scope="session")

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from xpulab import oneapi
 
 oneapi.load()
 
-from xpulab.kernels.device import Device  # noqa: E402
+from xpulab.kernels.device import Array, Device  # noqa: E402
 
 
 @pytest.fixture(scope="session", params=["the CPU", "with memory of its own", "as a GPU"])
 def device(request: pytest.FixtureRequest) -> Device:
     """The CPU's device: as it is, with memory that the host does not reach, and also with what is chosen for GPUs.
 
-    The last two are no GPU, and take the ways through this package that a GPU takes.
+    The last two are no GPU, and take the ways through this package that a GPU takes. Fresh memory of all holds garbage.
     """
     device = Device()
     device.shares_memory = request.param == "the CPU"
     device.is_cpu = request.param != "as a GPU"
+    empty = device.empty
+
+    def not_initialised(size: int, dtype: npt.DTypeLike) -> Array:
+        array = empty(size, dtype)
+        device.fill(array, np.nan if array.dtype.kind == "f" else 0x5A)
+        return array
+
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(device, "empty", not_initialised)
     return device

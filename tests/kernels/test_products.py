@@ -71,6 +71,17 @@ def test_gram_with_targets_against_numpy(device, n, d, t, weighted, dtype, toler
     assert (np.abs(totals - away.sum(axis=0)) <= 10 * tolerance * np.abs(away).sum(axis=0) + 1e-300).all()
 
 
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_precise_products_of_float32_are_those_of_float64(device, n, d, weighted):
+    X, Y, w = tables(n, d, 2, np.float32, weighted)
+    a, b = np.full(d, 100.1), np.full(2, 99.9)  # no numbers of float32
+    found, _ = gram(Rows.upload(device, X, w), a, Rows.upload(device, Y), b, precise=True)
+    Z, shift = np.hstack([X, Y]), np.concatenate([a, b])
+    expected, scale = reference(Z, Z, shift, shift, w)
+    assert (np.abs(found - expected) / scale).max() < 1e-13
+
+
 def test_cross_with_the_same_rows_is_the_whole_gram_matrix(device):
     X, _, w = tables(1030, 17, 1, np.float32, True)
     rows = Rows.upload(device, X, w)

@@ -246,8 +246,11 @@ class PCA(Projecting, sklearn.decomposition.PCA):
             found = self._ask(cluster, "fit", "products", X, centre=True).results[0]["products"]
             parts = of_covariance(found["gram"] / (n_samples - 1), n_samples)
         else:
-            found = self._ask(cluster, "fit", "triangular", X).results[0]
-            parts = of_triangle(found["r"])
+            found = self._ask(cluster, "fit", "triangular", X, or_gram=True).results[0]
+            if "gram" in found:
+                parts = of_covariance(found["gram"] / (n_samples - 1), n_samples)
+            else:
+                parts = of_triangle(found["r"])
         if solver == "arpack":
             singular, right = (part[:n_components] for part in parts)
             total = (parts[0] ** 2).sum() / (n_samples - 1)

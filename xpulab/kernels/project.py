@@ -17,22 +17,21 @@ from xpulab.kernels.rows import BLOCK, Rows
 
 __all__ = ["every_kernel", "project", "projected"]
 
-_COLUMNS = 5  # of the result, and rows of a work-item: 20 sums, so that a CPU has them and the rest in registers
-_ROWS = 4
+_LANES = 16  # work-items of a group: a CPU's compiler makes no vectors of fewer
+_COLUMNS = 5  # of the result
 _STAGE_BYTES = 8 << 20
 
 
-def _lanes(dtype: np.dtype[Any]) -> int:
-    """Work-items of a group: the numbers of a CPU's vector."""
-    return 64 // dtype.itemsize
+def _rows(dtype: np.dtype[Any]) -> int:
+    """Rows of a work-item: with 20 vectors of sums, a CPU has them and the rest in registers."""
+    return 16 // dtype.itemsize
 
 
 @cache
 def _project_kernel(dtype: np.dtype[Any]) -> Kernel:
     number = dtype.type
     zero = number(0)
-    lanes = _lanes(dtype)
-    n_rows, n_columns = _ROWS, _COLUMNS
+    lanes, n_rows, n_columns = _LANES, _rows(dtype), _COLUMNS
     n_sums = n_rows * n_columns
     parts = BLOCK // (lanes * n_rows)
 
@@ -95,8 +94,8 @@ class _Projection:
         """Some blocks of the product, from `first` on, at the start of `out`."""
         rows = self.rows
         launch(
-            rows.device, _project_kernel(rows.dtype), n_blocks * (BLOCK // (_lanes(rows.dtype) * _ROWS)),
-            _lanes(rows.dtype), rows.data, np.int64(rows.n_features), np.int64(rows.n_samples), np.int64(first),
+            rows.device, _project_kernel(rows.dtype), n_blocks * (BLOCK // (_LANES * _rows(rows.dtype))), _LANES,
+            rows.data, np.int64(rows.n_features), np.int64(rows.n_samples), np.int64(first),
             self.shift, self.matrix, self.offset, np.int64(self.k), minus or out, np.int32(minus is not None), out,
         )  # fmt: skip
 

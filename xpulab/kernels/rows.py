@@ -168,6 +168,12 @@ class Rows:
             return np.zeros(self.n_features, self.dtype)
         return np.ascontiguousarray(shift, self.dtype)
 
+    def host_weights(self) -> npt.NDArray[np.float64]:
+        """The weights (n_samples,) in float64; ones where there are none."""
+        if self.sample_weight is None:
+            return np.ones(self.n_samples)
+        return self.device.fetch(self.sample_weight, stop=self.n_samples, copied=False).astype(np.float64)
+
     def weights_or(self, other: Array) -> tuple[Array, np.int32]:
         """The weights and 1, or another array and 0: what a kernel is given that reads weights if there are any."""
         return (other, np.int32(0)) if self.sample_weight is None else (self.sample_weight, np.int32(1))

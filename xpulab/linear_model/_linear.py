@@ -127,8 +127,9 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
             if self.positive:
                 coef = non_negative(triangle, rotated, np.zeros(n_targets))
             else:
-                by_triangle, singular, self.rank_ = shortest(triangle, rotated, np.zeros(n_targets), cutoff)
-                coef = by_triangle if coef is None else coef
+                singular, self.rank_ = found["singular"], X.shape[1]
+                if coef is None:
+                    coef, singular, self.rank_ = shortest(triangle, rotated, np.zeros(n_targets), cutoff)
                 self.singular_ = singular[: len(X)].astype(X.dtype)
             self._set_line(coef, found["mean"], found["target_mean"], y, X.dtype)
         return self

@@ -44,7 +44,7 @@ def sharp_products(task: Task, data: Data, centre: bool, always: bool = False) -
         r = triangular(task, data.rows, targets=data.targets)
         mean, target_mean = np.zeros(n), np.zeros(r.shape[1] - n)
     sums = r.T @ r
-    weight = float(task.comm.allreduce(np.array([_host_weights(data.rows, slice(None)).sum()]))[0])
+    weight = float(task.comm.allreduce(np.array([data.rows.host_weights().sum()]))[0])
     return Products(weight, mean, sums[:n, :n], target_mean, sums[:n, n:], sums[n:, n:]), True
 
 
@@ -104,16 +104,10 @@ def fold_sums(
 def _of_fold(rows: Rows, targets: Rows, chosen: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Some chosen rows at a time on the host, with their targets and weights."""
     step = max(1, _SHARE // (8 * (rows.n_features + targets.n_features)))
+    weights = rows.host_weights()
     for first in range(0, len(chosen), step):
         index = chosen[first : first + step]
-        yield take(rows, index), take(targets, index), _host_weights(rows, index)
-
-
-def _host_weights(rows: Rows, index: Any) -> np.ndarray:
-    """Weights of some rows in float64."""
-    if rows.sample_weight is None:
-        return np.ones(rows.n_samples)[index]
-    return rows.device.fetch(rows.sample_weight, stop=rows.n_samples)[index].astype(np.float64)
+        yield take(rows, index), take(targets, index), weights[index]
 
 
 def _on_device(rows: Rows, block: np.ndarray, right: np.ndarray, weights: np.ndarray, shift: np.ndarray) -> np.ndarray:

@@ -30,6 +30,8 @@ __all__ = ["Solution", "least_squares"]
 
 #: Relative error of the coefficients that is left as it is, by the bytes of a number of the rows.
 _ENOUGH = {4: 1e-5, 8: 1e-11}
+#: Ratio of squared singular values above which the eigenvalues of the Gram matrix have them to seven digits or more.
+_EXACT = 1e-8
 _MOST_STEPS = 1  # of refinement, each a pass over the rows; where two are needed, small singular values are inexact
 
 
@@ -48,6 +50,8 @@ class Solution:
         Upper triangle whose product with its transpose is the Gram matrix. Empty for coefficients with penalties.
     rotated : numpy.ndarray of shape (k, n_targets)
         The triangle times the coefficients of least squares.
+    singular : numpy.ndarray of shape (n_features,) or None
+        Singular values of the triangle, the largest first, where there are coefficients without penalties.
     weight : float
         Sum of the sample weights; for refinement.
     steps : int
@@ -59,6 +63,7 @@ class Solution:
     target_mean: np.ndarray
     triangle: np.ndarray
     rotated: np.ndarray
+    singular: np.ndarray | None = None
     weight: float = 0.0
     steps: int = 0
 
@@ -116,14 +121,19 @@ def _by_products(
         return None
     coef = _solved(found.gram, penalties, found.cross)
     triangle = rotated = np.empty((0, 0))
+    singular = None
     if not penalties.any():
         scaled, scale = _scaled(found.gram, 0.0)
         triangle = np.linalg.cholesky(scaled).T / scale
         rotated = triangle @ coef
-        singular = np.linalg.svd(triangle, compute_uv=False)
+        squares = np.linalg.eigvalsh(found.gram)
+        if squares[0] > _EXACT * squares[-1]:
+            singular = np.sqrt(squares[::-1])
+        else:
+            singular = np.linalg.svd(triangle, compute_uv=False)
         if singular[-1] <= cutoff * singular[0]:
             return None
-    return Solution(coef, found.mean, found.target_mean, triangle, rotated, found.weight, steps)
+    return Solution(coef, found.mean, found.target_mean, triangle, rotated, singular, found.weight, steps)
 
 
 def _by_triangle(task: Task, data: Data, centre: bool) -> Solution:
@@ -205,10 +215,10 @@ def _least_squares(
     refine: bool = True,
     exact: bool = False,
 ) -> dict[str, Any]:
-    """`Solution` of all targets."""
+    """`Solution` of all targets, from rank 0."""
     data = data_of(task, source, weights, targets)
     solution = least_squares(task, data, centre, penalties, cutoff, refine, exact)
-    return {"rows": data.rows.n_samples, "solution": vars(solution)}
+    return {"rows": data.rows.n_samples, **({"solution": vars(solution)} if task.comm.rank == 0 else {})}
 
 
 @task("linear_score")

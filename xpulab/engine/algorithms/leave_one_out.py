@@ -70,9 +70,7 @@ def _parts(
 ) -> Iterator[np.ndarray]:
     rows, targets = data.rows, data.targets
     assert targets is not None
-    weights = np.ones(rows.n_samples)
-    if rows.sample_weight is not None:
-        weights = rows.device.fetch(rows.sample_weight, stop=rows.n_samples).astype(np.float64)
+    weights = rows.host_weights()
     n, t, p = rotated.shape
     first = 0
     for turned in _turned(rows, vectors, facts["mean"]):

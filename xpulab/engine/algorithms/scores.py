@@ -18,12 +18,11 @@ def _pairs(data: Data) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Rows, targets and weights, some rows at a time."""
     rows, targets = data.rows, data.targets
     assert targets is not None
-    weights = None if rows.sample_weight is None else rows.device.fetch(rows.sample_weight)
+    weights = rows.host_weights()
     row_bytes = max(rows.n_features, targets.n_features) * 8
     for first, last in pieces(rows.n_samples, row_bytes):
         places = np.arange(first, last)
-        some = np.ones(last - first) if weights is None else weights[first:last].astype(np.float64)
-        yield take(rows, places), take(targets, places), some
+        yield take(rows, places), take(targets, places), weights[first:last]
 
 
 def regression_sums(task: Task, data: Data) -> dict[str, np.ndarray]:
