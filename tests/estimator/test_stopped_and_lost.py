@@ -1,0 +1,139 @@
+"""A pass over the rows that is interrupted, or that loses an engine: each estimator goes on, or says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import xpulab
+from xpulab.basic_statistics import BasicStatistics
+from xpulab.covariance import EmpiricalCovariance
+from xpulab.decomposition import PCA, IncrementalPCA, TruncatedSVD
+from xpulab.exceptions import EngineLostError
+from xpulab.linear_model import Lasso, LassoCV, LinearRegression, Ridge, RidgeCV
+from xpulab.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
+
+pytestmark = pytest.mark.cluster
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(20_000, 6)) * np.arange(1, 7)
+Y = X @ np.arange(6.0) + RNG.normal(size=20_000)
+#: An estimator, the attribute to compare, and the launch of a kernel at which it is struck; the first lays out rows.
+CASES: list[tuple[Any, str, int]] = [
+    (StandardScaler(), "scale_", 2),
+    (MinMaxScaler(), "data_range_", 2),
+    (MaxAbsScaler(), "scale_", 2),
+    (RobustScaler(), "center_", 3),
+    (BasicStatistics(), "variance_", 2),
+    (EmpiricalCovariance(), "covariance_", 2),
+    (PCA(3), "components_", 2),
+    (PCA(3, svd_solver="full"), "components_", 1),
+    (PCA(3, svd_solver="randomized", random_state=0), "components_", 4),
+    (IncrementalPCA(3), "components_", 1),
+    (TruncatedSVD(3, random_state=0), "components_", 4),
+    (LinearRegression(), "coef_", 3),
+    (Ridge(), "coef_", 3),
+    (RidgeCV(), "coef_", 3),
+    (Lasso(), "coef_", 3),
+    (LassoCV(), "coef_", 3),
+]
+NAMES = [type(estimator).__name__ for estimator, *_ in CASES]
+#: Of each kind of algorithm one: a restart takes seconds.
+LOST = [case for case, name in zip(CASES, NAMES, strict=True) if name in ("RobustScaler", "IncrementalPCA", "LassoCV")]
+
+
+def strike(task: Any, launch: int, act: Callable[[Any], None]) -> None:
+    """On an engine: do something at a launch of the next task, which has then begun and not ended."""
+    device, track, launches = task.device, task.device.track, []
+
+    def counting(event: Any, arguments: Any) -> None:
+        track(event, arguments)
+        launches.append(event)
+        if len(launches) == launch:
+            device.track = track
+            act(task)
+
+    device.track = counting
+
+
+def die_on_rank_1(task: Any) -> None:
+    if task.comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_the_interrupt(task: Any) -> None:
+    import time
+
+    until = time.monotonic() + 10
+    while not task.engine.board.cancelled(int(task.engine.record["task"])):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[xpulab.XPUCluster]:
+    with xpulab.XPUCluster(2, silence=5.0) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def running(cluster: xpulab.XPUCluster) -> xpulab.XPUCluster:
+    """The active cluster; a test may lose its engines."""
+    if not cluster.running:
+        cluster.restart()
+    return cluster.activate()
+
+
+def fit(estimator: Any) -> Any:
+    """The estimator, fitted; those that take targets get some."""
+    return estimator.fit(X, Y)
+
+
+@pytest.mark.parametrize(("estimator", "attribute", "launch"), LOST, ids=["RobustScaler", "IncrementalPCA", "LassoCV"])
+def test_a_lost_engine_costs_a_restart(running: xpulab.XPUCluster, estimator: Any, attribute: str, launch: int) -> None:
+    expected = getattr(fit(estimator), attribute).copy()
+    running.run(strike, launch, die_on_rank_1)
+    pids = [fact["pid"] for fact in running.facts]
+    assert_allclose(getattr(fit(estimator), attribute), expected, rtol=1e-9)
+    assert [fact["pid"] for fact in running.facts] != pids
+    assert any("lost" in note or "ended" in note for note in estimator.report_.notes)
+
+
+@pytest.mark.parametrize(("estimator", "attribute", "launch"), CASES, ids=NAMES)
+def test_an_interrupt_says_what_is_there_and_the_cluster_goes_on(
+    running: xpulab.XPUCluster, estimator: Any, attribute: str, launch: int
+) -> None:
+    expected = getattr(fit(estimator), attribute).copy()
+    pids = [fact["pid"] for fact in running.facts]
+    running.run(strike, launch, wait_for_the_interrupt)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt, match=r"nothing was fitted, type: fit\(X\) again"):
+            fit(estimator)
+    finally:
+        timer.join()
+    assert estimator.report_.status == "interrupted"
+    assert_allclose(getattr(fit(estimator), attribute), expected, rtol=1e-9)
+    assert [fact["pid"] for fact in running.facts] == pids
+
+
+def test_a_transform_goes_on_with_new_engines(running: xpulab.XPUCluster) -> None:
+    scaler = StandardScaler().fit(X)
+    expected = scaler.transform(X)
+    running.run(strike, 2, die_on_rank_1)
+    assert_allclose(scaler.transform(X), expected)
+
+
+def test_rows_of_a_handle_are_lost_with_the_engine(running: xpulab.XPUCluster) -> None:
+    rows = running.scatter(X)
+    running.run(strike, 1, die_on_rank_1)
+    with pytest.raises(EngineLostError):
+        StandardScaler().fit(rows)
