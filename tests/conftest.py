@@ -109,6 +109,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     config = Config()
     config.HistoryManager.enabled = False
     shell: Any = InteractiveShell(config=config)
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     shell.extension_manager.load_extension("xpulab")
     yield shell
     shell.extension_manager.unload_extension("xpulab")

@@ -37,7 +37,7 @@ LAYERS = [
     ["engine.dataset", "engine.engine", "engine.comm", "engine.interruptible"],
     ["kernels"],
 ]
-SHARED = ["exceptions", "explorer.picture", "explorer.snapshot", "oneapi", "rendering", "report", "sharing"]
+SHARED = ["advice", "exceptions", "explorer.picture", "explorer.snapshot", "oneapi", "rendering", "report", "sharing"]
 NOTEBOOK_SIDE_NEVER = ("dpctl", "dpnp", "numba_dpex", "numba", "mpi4py")
 
 

@@ -20,7 +20,7 @@ from xpulab.exceptions import ClusterError, DeviceNotFoundError, NoClusterError,
 from xpulab.report import progress
 
 SUBCOMMANDS = [
-    "start", "plan", "attach", "detach", "stop", "restart", "status", "devices", "logs", "last", "doctor",
+    "start", "plan", "attach", "detach", "stop", "restart", "status", "devices", "logs", "resume", "last", "doctor",
 ]  # fmt: skip
 
 

@@ -14,10 +14,22 @@ if TYPE_CHECKING:
     from xpulab import cluster, exceptions
     from xpulab.data import ShardedArray
     from xpulab.deploy.cluster import XPUCluster, current_cluster
+    from xpulab.estimator.interrupted import interrupted
+    from xpulab.estimator.plain import to_sklearn
     from xpulab.explorer.view import explore
 
 __version__ = "0.1.0"
-__all__ = ["ShardedArray", "XPUCluster", "__version__", "cluster", "current_cluster", "exceptions", "explore"]
+__all__ = [
+    "ShardedArray",
+    "XPUCluster",
+    "__version__",
+    "cluster",
+    "current_cluster",
+    "exceptions",
+    "explore",
+    "interrupted",
+    "to_sklearn",
+]
 
 # Imported at first use: the engines and the probe import this package too, and must stay light.
 _HOMES = {
@@ -25,6 +37,8 @@ _HOMES = {
     "XPUCluster": "xpulab.deploy.cluster",
     "current_cluster": "xpulab.deploy.cluster",
     "explore": "xpulab.explorer.view",
+    "interrupted": "xpulab.estimator.interrupted",
+    "to_sklearn": "xpulab.estimator.plain",
 }
 
 

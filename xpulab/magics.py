@@ -20,6 +20,7 @@ from xpulab.commands import Help, Parser, add_placement, count, identifier, numb
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current
 from xpulab.deploy.status import ClusterStatus
 from xpulab.estimator.call import last_report
+from xpulab.estimator.interrupted import interrupted
 from xpulab.exceptions import ClusterError, UsageError
 from xpulab.rendering import Text, counted
 from xpulab.report.profile import profiled
@@ -159,6 +160,12 @@ class XPUMagics(Magics):
         )
         logs = parser.command(commands, "logs", _logs, "show the last log lines of the controller and the engines")
         logs.add_argument("--lines", type=count, default=40, metavar="K", help="number of lines of each log")
+        parser.command(
+            commands,
+            "resume",
+            lambda _: interrupted().resume(),
+            "go on with the fit that was interrupted last, and return its estimator",
+        )
         last = parser.command(commands, "last", _last, "show the report of the last fit or predict")
         last.add_argument("--output", action="store_true", help="show the whole output of the last %%%%xpu cell")
         parser.command(

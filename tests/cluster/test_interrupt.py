@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from agreement import assert_same_fit
 from sklearn.cluster import KMeans as Reference
+from sklearn.exceptions import NotFittedError
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -29,7 +31,7 @@ NOISE = np.random.RandomState(0).normal(size=(200_000, 14))
 
 
 @contextmanager
-def interrupted_after(seconds: float) -> Iterator[None]:
+def interrupted_after(seconds: float) -> Iterator[Any]:
     """Press Ctrl-C in `seconds`; the block must raise KeyboardInterrupt soon after."""
     pressed: list[float] = []
 
@@ -40,8 +42,8 @@ def interrupted_after(seconds: float) -> Iterator[None]:
     timer = threading.Timer(seconds, press)
     timer.start()
     try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
+        with pytest.raises(KeyboardInterrupt) as raised:
+            yield raised
     finally:
         timer.cancel()  # where the block ended by itself, the test fails, and not the run
         timer.join()
@@ -63,10 +65,32 @@ def test_an_interrupted_fit_keeps_its_last_centres_and_the_next_is_right(current
     assert estimator.n_iter_ == len(estimator.report_.iterations) > 0
     same = KMeans(100, init=X[:100], n_init=1, max_iter=estimator.n_iter_, tol=0).fit(X)
     np.testing.assert_allclose(estimator.cluster_centers_, same.cluster_centers_, rtol=1e-9)
+    assert (estimator.labels_ == estimator.predict(X)).all()
     small = X[:500]
     assert_same_fit(small, KMeans(5, init=X[:5], n_init=1).fit(small), Reference(5, init=X[:5], n_init=1).fit(small))
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert all(engine.state == "idle" for engine in current.status().engines)
+
+
+def test_an_interrupted_fit_goes_on_whatever_it_was_bound_to(current: xpulab.XPUCluster) -> None:
+    parameters = {"n_clusters": 50, "init": NOISE[:50], "n_init": 1, "max_iter": 60, "tol": 0}
+    expected = KMeans(**parameters).fit(NOISE)
+    current.interrupted = None
+    with pytest.raises(NotFittedError, match="no fit that could go on was interrupted"):
+        xpulab.interrupted()
+    with interrupted_after(0.3) as raised:
+        KMeans(**parameters).fit(NOISE)
+        pytest.fail("ended before the interrupt")
+    copy = pickle.loads(pickle.dumps(xpulab.interrupted()))
+    assert copy.n_iter_ < 60
+    with pytest.raises(NotFittedError, match=rf"in iteration {copy.n_iter_}, .* has the centres and not the rows"):
+        copy.resume()
+    names: dict[str, Any] = {}
+    exec(str(raised.value).partition("type: ")[2], names)  # as the message says
+    km = names["km"]
+    assert km.n_iter_ == 60
+    np.testing.assert_allclose(km.cluster_centers_, expected.cluster_centers_, rtol=1e-9)
+    assert current.interrupted is None
 
 
 def shared_blocks(current: xpulab.XPUCluster) -> int:
@@ -94,6 +118,7 @@ def test_shared_memory_is_gone_after_a_fit_however_it_ends(
         patch.setattr(Outgoing, "send_rows", lambda *given: {**send_rows(*given), "dtype": "nonsense"})
         with pytest.raises(xpulab.exceptions.EngineError):
             KMeans(8, init=X[:8], n_init=1).fit(X)
+    current.interrupted = None  # which has the labels of its last iteration
     gc.collect()
     assert shared_blocks(current) == before
 

@@ -129,7 +129,8 @@ def test_fitted_estimators_in_a_process_without_a_cluster(X: np.ndarray, tmp_pat
         [sys.executable, "-c", _ELSEWHERE, tmp_path / "km"], capture_output=True, text=True, timeout=60
     )
     assert (run.returncode, run.stderr) == (0, "")
-    assert "no cluster is running; type: %xpu_cluster start" in run.stdout
+    assert "no cluster is running; type: import xpulab; xpulab.XPUCluster().start()" in run.stdout
+    assert "xpulab.to_sklearn(model)" in run.stdout
 
 
 @pytest.mark.parametrize("backend", ["loky", "multiprocessing"])

@@ -16,6 +16,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.validation import _is_arraylike_not_scalar, check_is_fitted
 
+from xpulab.advice import to_resume
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
@@ -100,6 +101,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
 
     #: An interrupted fit, and the state it was in.
     _stopped: tuple[_Job, dict[str, Any]] | None = None
+    _stopped_in: int | None = None
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
@@ -131,7 +133,8 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         EngineError, EngineLostError
             If an engine raised or ended.
         KeyboardInterrupt
-            All engines have stopped at the same iteration; `cluster_centers_` are those of the last one.
+            All engines have stopped at the same iteration; `cluster_centers_` and `labels_` are those of the last one.
+            `resume` goes on, also that of `xpulab.interrupted()`.
         """
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=True)
@@ -142,7 +145,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         random = check_random_state(self.random_state)
         if callable(self.init):
             init = self._called_init(X, random, n_init)
-        self._stopped = None
+        self._stopped = self._stopped_in = None
         job = _Job(X, weights, random, n_init, init, self.n_clusters, self.max_iter, float(self.tol))
         return self._run(cluster, job, None)
 
@@ -163,9 +166,19 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         NoClusterError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
             As `fit`.
         """
+        if self._stopped is None and self._stopped_in is not None:
+            raise NotFittedError(
+                f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
+                "centres and not the rows; to go on from them, type: "
+                "km.set_params(init=km.cluster_centers_, n_init=1).fit(X)"
+            )
         if self._stopped is None:
             raise NotFittedError("there is no interrupted fit to go on with; type: km.fit(X)")
-        return self._run(current_cluster(), *self._stopped)
+        cluster = current_cluster()
+        self._run(cluster, *self._stopped)
+        if cluster.interrupted is self:
+            cluster.interrupted = None
+        return self
 
     def _run(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> KMeans:
         with callback_management_context(self):
@@ -173,7 +186,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
             result = self._fit(cluster, job, state, callbacks)
             fitted = ("cluster_centers_", "labels_", "inertia_", "n_iter_", "n_features_in_", "_n_features_out")
             callbacks.end(result["history"], {name: getattr(self, name) for name in fitted})
-        self._stopped = None
+        self._stopped = self._stopped_in = None
         return self
 
     def _fit(
@@ -229,7 +242,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         NotFittedError, NoClusterError, ValueError, HandleError
         """
         check_is_fitted(self)
-        cluster = current_cluster()
+        cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
         labels = Result(None, np.int32)
         self._ask(cluster, "predict", "KMeans.predict", X, result=labels, centers=self._centers(X))
@@ -247,7 +260,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         ndarray of shape (n_samples, n_clusters), of the dtype of X
         """
         check_is_fitted(self)
-        cluster = current_cluster()
+        cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
         distances = Result(len(self.cluster_centers_), X.dtype)
         self._ask(cluster, "transform", "KMeans.transform", X, result=distances, centers=self._centers(X))
@@ -273,7 +286,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         float
         """
         check_is_fitted(self)
-        cluster = current_cluster()
+        cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
         weights = checked_weights(sample_weight, X)
         answer = self._ask(
@@ -352,17 +365,18 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         result = _result_of(interrupt)
         if "distinct" in result:
             self._keep(result, labels)
-            self._stopped = None
+            self._stopped = self._stopped_in = None
             return "the fit had ended when the interrupt came: all of it is there"
         if "state" in result:
-            self._stopped = job, result["state"]
+            self._stopped, self._stopped_in = (job, result["state"]), int(result["state"]["iteration"])
+            call.cluster.interrupted = self
         if "centers" in result:
-            self.cluster_centers_ = result["centers"]
+            self.cluster_centers_, self.labels_ = result["centers"], labels
             self._n_features_out = len(self.cluster_centers_)
             self.inertia_, self.n_iter_ = result["inertia"], result["n_iter"]
         if self._stopped is None:
             return "the fit was interrupted before an iteration had ended; type: km.fit(X)"
-        return f"the fit was interrupted in iteration {self._stopped[1]['iteration']}; to go on, type: km.resume()"
+        return f"the fit was interrupted in iteration {self._stopped_in}; to go on, type: {to_resume()}"
 
     def _keep(self, result: dict[str, Any], labels: np.ndarray) -> None:
         if self.verbose:

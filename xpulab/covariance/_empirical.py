@@ -119,7 +119,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         NotFittedError, NoClusterError, ValueError, TypeError, HandleError
         """
         check_is_fitted(self)
-        cluster = current_cluster()
+        cluster = self._cluster()
         X = self._checked(cluster, X_test, reset=False)
         found = self._ask(cluster, "score", "products", X, centre=True).results[0]["products"]
         covariance = about(self.location_, found["weight"], found["mean"], found["gram"])
@@ -143,7 +143,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         NotFittedError, NoClusterError, ValueError, TypeError, HandleError
         """
         check_is_fitted(self)
-        cluster = current_cluster()
+        cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
         matrix = root(self.get_precision())
         shift = self.location_.astype(X.dtype)

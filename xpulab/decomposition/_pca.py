@@ -156,7 +156,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         NotFittedError, NoClusterError, ValueError, HandleError
         """
         check_is_fitted(self)
-        cluster = current_cluster()
+        cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
         precision = self._in_float64().get_precision()
         factors, vectors = np.linalg.eigh((precision + precision.T) / 2)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import xpulab
+from xpulab.advice import to_start
 from xpulab.deploy.conversation import not_running
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, probe
@@ -50,9 +51,7 @@ def current_cluster() -> XPUCluster:
             "type n_jobs=1 (all engines work on each fit anyway), or joblib.parallel_backend('threading')"
         )
     if cluster is None:
-        raise NoClusterError(
-            "no cluster is running; type: %xpu_cluster start (in a notebook), or xpulab.XPUCluster().start()"
-        )
+        raise NoClusterError(f"no cluster is running; type: {to_start()}")
     return cluster
 
 
@@ -85,6 +84,8 @@ class XPUCluster(RowsOnEngines, Displayed):
     ----------
     last_report : FitReport or None
         Report of the last call of an estimator.
+    interrupted : estimator or None
+        Whose fit was interrupted last, and can go on; see `xpulab.interrupted`.
     last_output : CellOutput or None
         Output of the last cell that ran on the engines.
     facts : list of dict
@@ -120,6 +121,7 @@ class XPUCluster(RowsOnEngines, Displayed):
         self.detached = detach
         self.name = name
         self.last_report: Any = None
+        self.interrupted: Any = None
         self.last_output: Any = None
         self._plan: Plan | None = None
         self._seconds_to_start: float | None = None
@@ -274,6 +276,7 @@ class XPUCluster(RowsOnEngines, Displayed):
 
     def stop(self) -> None:
         """End every process of the cluster, for all attached processes. Does nothing if the cluster is not running."""
+        self.interrupted = None
         self._close(on_purpose=True)
 
     def _close(self, on_purpose: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
@@ -16,6 +17,7 @@ from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, CallbackSupportMixin, callback_management_context
 from xpulab.estimator.rows import Held, Packing, checked_rows, checked_unnamed, checked_weights
+from xpulab.exceptions import NoClusterError
 from xpulab.report.fit import FitReport
 
 __all__ = ["Proxy", "Result", "TransformerProxy"]
@@ -76,13 +78,42 @@ class Proxy(CallbackSupportMixin):
         NotFittedError
         """
         check_is_fitted(self)
-        theirs = (c for c in type(self).__mro__ if c.__module__.startswith("sklearn."))
-        plain_class = next(c for c in theirs if c is not CallbackSupportMixin)
-        plain = plain_class(**self.get_params(deep=False))
+        plain = self.sklearn_class()(**self.get_params(deep=False))
         for name, value in vars(self).items():
-            if name not in (*self._own, "_skl_callbacks", "_stopped") and not hasattr(plain, name):
+            if name not in (*self._own, "_skl_callbacks", "_stopped", "_stopped_in") and not hasattr(plain, name):
                 setattr(plain, name, value)
         return plain
+
+    @classmethod
+    def sklearn_class(cls) -> type:
+        """The class of scikit-learn whose results this one has.
+
+        Raises
+        ------
+        TypeError
+            If there is none.
+        """
+        theirs = (c for c in cls.__mro__ if c.__module__.startswith("sklearn.") and c is not CallbackSupportMixin)
+        found = next((c for c in theirs if issubclass(c, BaseEstimator) and c is not BaseEstimator), None)
+        if found is None:
+            raise TypeError(f"scikit-learn has no {cls.__name__}")
+        return found
+
+    def _cluster(self) -> XPUCluster:
+        """The active cluster, for a method of a fitted estimator.
+
+        Raises
+        ------
+        NoClusterError
+            Says how to compute without one.
+        """
+        try:
+            return current_cluster()
+        except NoClusterError as error:
+            raise NoClusterError(
+                f"{error}\nto compute without a cluster, type: xpulab.to_sklearn(model), which gives a copy for "
+                "scikit-learn of this estimator, or of a Pipeline or a search with it"
+            ) from None
 
     def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool, look_now: bool = False, **rules: Any) -> Any:
         """X as rows that can be sent, or the handle; raises before anything is sent."""
@@ -178,7 +209,7 @@ class Proxy(CallbackSupportMixin):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the rows of an interrupted fit, which this process has."""
+        """Without the rows of an interrupted fit, which this process has; `resume` of a copy says so."""
         return {name: value for name, value in super().__getstate__().items() if name != "_stopped"}
 
 
@@ -224,7 +255,7 @@ class TransformerProxy(Proxy):
         ValueError
             If `set_output` asks for data frames, and X is a handle.
         """
-        cluster = current_cluster()
+        cluster = self._cluster()
         if isinstance(X, ShardedArray) and method == "transform":
             dense = _get_output_config("transform", self)["dense"]
             if dense != "default":

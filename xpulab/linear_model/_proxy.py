@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.deploy.cluster import XPUCluster
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import checked_targets
 from xpulab.linear_model._fitted import intercept_of, r2_of
@@ -55,7 +55,7 @@ class LinearProxy(Proxy):
         NotFittedError, NoClusterError, ValueError, HandleError
         """
         check_is_fitted(self)
-        cluster = current_cluster()
+        cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
         coef, intercept = self._columns()
         predictions = Result(None if self.coef_.ndim == 1 else coef.shape[1], X.dtype)
@@ -84,7 +84,7 @@ class LinearProxy(Proxy):
         NotFittedError, NoClusterError, ValueError, HandleError
         """
         check_is_fitted(self)
-        cluster = current_cluster()
+        cluster = self._cluster()
         X, y, weights = self._read(cluster, X, y, sample_weight, reset=False)
         coef, intercept = self._columns()
         if (n_targets := 1 if y.ndim == 1 else y.shape[1]) != coef.shape[1]:

@@ -261,7 +261,8 @@ def _lloyd(
         now = {**state, "iteration": iteration + 1, "centers": centers}
         if turn.cancelled:
             found = {"centers": centers + problem.shift, "inertia": turn.inertia, "n_iter": iteration + 1}
-            raise Interrupted({**found, "state": now})
+            _assign_last(problem, centers, labels, turn.emptied)
+            raise Interrupted({**found, "state": now, "labels": labels})
         if not turn.changed:
             ending = f"Converged at iteration {iteration}: strict convergence."
             strict = True
@@ -495,6 +496,8 @@ def _kmeans_fit(
             keep = kept.write if task.comm.rank == 0 else lambda state: None
             best = fit(problem, random=generator, keep=keep, **parameters)
         except Interrupted as interrupted:
+            if "labels" in interrupted.result:
+                write_block(task, target, bounds, _parts(rows, interrupted.result.pop("labels")))
             interrupted.result["history"] = problem.history
             raise
         used = np.zeros(len(best.centers), np.int64)

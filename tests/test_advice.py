@@ -1,0 +1,28 @@
+"""What is to be typed, where it is typed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import xpulab
+from xpulab.advice import to_resume, to_start
+from xpulab.exceptions import NoClusterError
+
+
+def test_in_a_script_it_is_python() -> None:
+    names: dict[str, Any] = {}
+    exec(to_start().partition(";")[0], names)
+    assert names["xpulab"] is xpulab
+    assert to_start() == "import xpulab; xpulab.XPUCluster().start()"
+    assert to_resume() == "import xpulab; km = xpulab.interrupted().resume()"
+
+
+def test_in_ipython_it_is_a_magic_once_there_is_one(shell: Any) -> None:
+    assert (to_start(), to_resume()) == ("%xpu_cluster start", "km = %xpu_cluster resume")
+    shell.extension_manager.unload_extension("xpulab")
+    assert to_start() == "%load_ext xpulab, and then %xpu_cluster start"
+    with pytest.raises(NoClusterError, match="type: %load_ext xpulab, and then"):
+        xpulab.current_cluster()
+    shell.extension_manager.load_extension("xpulab")
