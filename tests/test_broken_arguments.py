@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn.cluster
 from hypothesis import HealthCheck, example, given, settings
@@ -291,11 +292,19 @@ def test_nan_in_the_last_shard_is_named_by_its_row(engines: xpulab.XPUCluster, k
     X = _with(np.nan, kind, N - 2, 1)
     error = refusal(lambda: KMeans(4).fit(X))
     assert isinstance(error, ValueError)
-    assert str(error).endswith(f"The first such row is row {N - 2}.")
+    assert str(error).endswith(f"The first such value is in row {N - 2}, column 1.")
     if not sparse.issparse(X):
         np.save(tmp_path / "x.npy", X)
         with pytest.raises(ValueError, match=rf"NaN or infinity; the first such row is row {N - 2}\."):
             KMeans(4).fit(np.load(tmp_path / "x.npy", mmap_mode="r"))
+
+
+def test_nan_in_a_data_frame_is_named_by_its_labels(engines: xpulab.XPUCluster) -> None:
+    table = pd.DataFrame(GOOD, columns=[f"column {j}" for j in range(D)], index=[f"day {i}" for i in range(N)])
+    table.loc["day 3", "column 1"] = np.nan
+    words = "The first such value is in row 3 (index 'day 3'), column 'column 1'."
+    assert str(refusal(lambda: KMeans(4).fit(table))).endswith(words)
+    assert str(refusal(lambda: engines.scatter(table))).endswith(words)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -316,7 +325,7 @@ def test_of_many_rows_the_same_is_said_while_they_are_copied(
     for ours, theirs in calls:
         error, expected = refusal(ours), sklearns(theirs)
         assert type(error) is type(expected) is ValueError
-        assert str(error) == f"{expected}\nThe first such row is row 299999."
+        assert str(error) == f"{expected}\nThe first such value is in row 299999, column 13."
     np.testing.assert_array_equal(KMeans(4, random_state=0).fit(GOOD).labels_, right)
     asked: list[Any] = []
     callable_init = KMeans(4, init=lambda *_, **__: asked.append(1), n_init=1)

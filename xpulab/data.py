@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -214,28 +214,38 @@ def looked_at_later(X: Any) -> bool:
 
 @contextlib.contextmanager
 def row_named(X: Any) -> Iterator[None]:
-    """Have the error of scikit-learn about NaN or infinity in X say which is the first such row."""
+    """Have the error of scikit-learn about NaN or infinity in X say where the first one is."""
     try:
         yield
     except ValueError as error:
-        row = _first_not_finite(X) if re.search("contains (NaN|infinity)", str(error)) else None
-        if row is None:
+        place = _first_not_finite(X) if re.search("contains (NaN|infinity)", str(error)) else None
+        if place is None:
             raise
-        raise ValueError(f"{error}\nThe first such row is row {row}.") from None
+        row, column = place
+        if hasattr(X, "columns") and hasattr(X, "index"):  # a data frame: by position, and by its own names
+            where = f"row {row} (index {X.index[row]!r}), column {X.columns[column]!r}"
+        else:
+            where = f"row {row}" if column is None else f"row {row}, column {column}"
+        raise ValueError(f"{error}\nThe first such value is in {where}.") from None
 
 
-def _first_not_finite(X: Any) -> int | None:
-    """The first row with NaN or infinity; None if there is none, or X is not numbers."""
+def _first_not_finite(X: Any) -> tuple[int, int | None] | None:
+    """Row and column of the first NaN or infinity, row by row; None if there is none, or X is not numbers."""
     try:
         stored = X.tocsr() if hasattr(X, "tocsr") else None
         values = np.asarray(X if stored is None else stored.data)
         values = values if values.dtype.kind == "f" else values.astype(np.float64)
     except (TypeError, ValueError):
         return None
-    found = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+    by_row = values.reshape(len(values), -1)
+    found = np.flatnonzero(~np.isfinite(by_row).all(axis=1))
     if not len(found):
         return None
-    return int(found[0] if stored is None else np.searchsorted(stored.indptr, found[0], side="right") - 1)
+    first = int(found[0])
+    if stored is not None:
+        return int(np.searchsorted(stored.indptr, first, side="right") - 1), int(stored.indices[first])
+    column = int(np.flatnonzero(~np.isfinite(by_row[first]))[0])
+    return first, column if values.ndim == 2 else None
 
 
 def _threads() -> ThreadPoolExecutor:
@@ -405,6 +415,22 @@ class ShardedArray:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        """Not an array of this process: what takes arrays only is told so, instead of finding an object of no shape.
+
+        Raises
+        ------
+        TypeError
+        """
+        raise TypeError(
+            f"an array in this process was expected, and received {self!r}, whose rows are on the engines; pass "
+            "X.gather(), or use estimators of xpulab, xpulab.metrics and xpulab.model_selection.train_test_split"
+        )
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        """As `__array__`: some of the rows, as a search takes them, are not in this process either."""
+        self.__array__()
 
     def source(self, cluster: Holder) -> dict[str, Any]:
         """What tells the engines of `cluster` to use these rows.
