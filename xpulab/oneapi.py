@@ -320,9 +320,14 @@ def confine(cores: Iterable[int]) -> None:
         ) from None
 
 
-#: mpiexec's own sockets stay on loopback.
-MPIEXEC_ARGUMENTS: tuple[str, ...] = ("-iface", "lo")
+#: mpiexec's own sockets stay on loopback, and all ranks on this host: within a batch job it would take the job's hosts.
+MPIEXEC_ARGUMENTS: tuple[str, ...] = ("-iface", "lo", "-hosts", "localhost")
 
 #: Ranks of one host talk through shared memory, and confine themselves (`confine`). With I_MPI_OFFLOAD=1 in a user's
 #: shell MPI_Init would crash where there is no Level Zero GPU; data is staged through the host.
-MPIEXEC_ENVIRONMENT: Mapping[str, str] = {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0", "I_MPI_OFFLOAD": "0"}
+MPIEXEC_ENVIRONMENT: Mapping[str, str] = {
+    "I_MPI_FABRICS": "shm",
+    "I_MPI_PIN": "0",
+    "I_MPI_OFFLOAD": "0",
+    "I_MPI_HYDRA_BOOTSTRAP": "fork",  # within a batch job mpiexec would call srun or pbsdsh, for this host too
+}

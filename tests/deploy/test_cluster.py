@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -56,6 +57,27 @@ def wait_until_gone(pids: list[int], seconds: float) -> None:
 def pids_of(cluster: xpulab.XPUCluster) -> list[int]:
     assert cluster._processes is not None
     return cluster._processes.pids()
+
+
+@pytest.mark.parametrize("scheduler", ["Slurm", "PBS", "LSF"])
+def test_within_a_batch_job_the_engines_start_on_this_host(
+    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variables are those that the scheduler sets for a job on this host and another; no scheduler is here."""
+    (tmp_path / "nodes").write_text(f"elsewhere\n{socket.gethostname()}\n")
+    variables = {
+        "Slurm": {
+            "SLURM_JOBID": "7", "SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2",
+            "SLURM_NODELIST": f"elsewhere,{socket.gethostname()}", "SLURM_TASKS_PER_NODE": "1(x2)",
+        },
+        "PBS": {"PBS_JOBID": "7", "PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_ENVIRONMENT": "PBS_BATCH"},
+        "LSF": {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": f"elsewhere 1 {socket.gethostname()} 1"},
+    }  # fmt: skip
+    for name, value in variables[scheduler].items():
+        monkeypatch.setenv(name, value)
+    with xpulab.XPUCluster(2, timeout=60) as cluster:
+        assert cluster.run(lambda task: task.comm.size) == [2, 2]
+        assert {fact["host"] for fact in cluster.facts} == {socket.gethostname()}
 
 
 def test_a_cluster_starts_and_leaves_nothing() -> None:
