@@ -198,7 +198,7 @@ class TestOnEngines:
 
     def test_who_goes_on_after_another_raised_is_said(self) -> None:
         with pytest.raises(EngineError):
-            run_cell(self.pair, "import time\n1 / 0 if rank else time.sleep(6)")
+            run_cell(self.pair, "import time\n1 / 0 if rank else time.sleep(9)")
         assert "rank 1 raised an exception, and rank 0 is still running" in self.capsys.readouterr().err
 
 
@@ -231,7 +231,7 @@ def test_the_magic(
     config.HistoryManager.enabled = False
     shell: Any = InteractiveShell(config=config)
     shell.extension_manager.load_extension("xpulab")
-    with pytest.raises(NoClusterError, match="%xpu_cluster start"):
+    with pytest.raises(NoClusterError, match=r"type: import xpulab; xpulab\.XPUCluster\(\)\.start\(\)"):
         shell.run_cell_magic("xpu", "", "1")
     pair.activate()
     assert shell.run_cell_magic("xpu", "--ranks 0-1 --out squares", "squares = rank ** 2\nsquares") is None

@@ -298,5 +298,5 @@ def test_without_a_cluster_it_says_what_to_type(pair: xpulab.XPUCluster, monkeyp
     from xpulab.deploy import cluster as registry
 
     monkeypatch.setattr(registry, "_clusters", [])
-    with pytest.raises(xpulab.exceptions.NoClusterError, match="%xpu_cluster start"):
+    with pytest.raises(xpulab.exceptions.NoClusterError, match=r"xpulab\.XPUCluster\(\)\.start\(\)"):
         Explorer(groups())
