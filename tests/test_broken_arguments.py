@@ -132,7 +132,7 @@ parameters = st.one_of(
     st.tuples(
         st.sampled_from(["n_clusters", "n_init", "max_iter", "tol", "random_state", "verbose", "copy_x", "algorithm"]),
         st.sampled_from(WRONG),
-    ).filter(lambda pair: pair != ("n_init", 10**30)),  # scikit-learn would make all of those runs
+    ).filter(lambda pair: repr(pair) != repr(("n_init", 10**30))),  # scikit-learn would make all of those runs
     st.tuples(st.just("init"), inits),
 )
 
