@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import threading
 import time
 from typing import Any
 
@@ -300,3 +303,17 @@ def test_without_a_cluster_it_says_what_to_type(pair: xpulab.XPUCluster, monkeyp
     monkeypatch.setattr(registry, "_clusters", [])
     with pytest.raises(xpulab.exceptions.NoClusterError, match=r"xpulab\.XPUCluster\(\)\.start\(\)"):
         Explorer(groups())
+
+
+def test_a_stopped_elbow_leaves_the_explorer_usable(pair: xpulab.XPUCluster) -> None:
+    pair.activate()
+    X = np.random.default_rng(0).normal(size=(200_000, 14))
+    explorer = Explorer(pair.scatter(X), 3, points=len(X))
+    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            explorer.elbow(range(12, 60))  # a minute, and little of it for the starts
+    finally:
+        timer.join()
+    assert np.isfinite(explorer.elbow([2])[2])

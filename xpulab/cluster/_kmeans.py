@@ -174,11 +174,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
             )
         if self._stopped is None:
             raise NotFittedError("there is no interrupted fit to go on with; type: km.fit(X)")
-        cluster = current_cluster()
-        self._run(cluster, *self._stopped)
-        if cluster.interrupted is self:
-            cluster.interrupted = None
-        return self
+        return self._run(current_cluster(), *self._stopped)
 
     def _run(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> KMeans:
         with callback_management_context(self):
@@ -187,6 +183,8 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
             fitted = ("cluster_centers_", "labels_", "inertia_", "n_iter_", "n_features_in_", "_n_features_out")
             callbacks.end(result["history"], {name: getattr(self, name) for name in fitted})
         self._stopped = self._stopped_in = None
+        if cluster.interrupted is self:
+            cluster.interrupted = None
         return self
 
     def _fit(

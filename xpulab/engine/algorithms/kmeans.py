@@ -239,6 +239,14 @@ def _assign_last(problem: Problem, centers: np.ndarray, labels: Any, emptied: bo
         assign(rows, problem.shift, centers, labels)
 
 
+class _Stopped(Interrupted):
+    """In an iteration that has ended, with what labels are found from; they stay on the device unless asked for."""
+
+    def __init__(self, result: dict[str, Any], centers: np.ndarray, labels: Any, emptied: bool) -> None:
+        super().__init__(result)
+        self.centers, self.labels, self.emptied = centers, labels, emptied
+
+
 def _lloyd(
     problem: Problem,
     centers: np.ndarray,
@@ -261,8 +269,7 @@ def _lloyd(
         now = {**state, "iteration": iteration + 1, "centers": centers}
         if turn.cancelled:
             found = {"centers": centers + problem.shift, "inertia": turn.inertia, "n_iter": iteration + 1}
-            _assign_last(problem, centers, labels, turn.emptied)
-            raise Interrupted({**found, "state": now, "labels": labels})
+            raise _Stopped({**found, "state": now}, centers, labels, turn.emptied)
         if not turn.changed:
             ending = f"Converged at iteration {iteration}: strict convergence."
             strict = True
@@ -496,8 +503,9 @@ def _kmeans_fit(
             keep = kept.write if task.comm.rank == 0 else lambda state: None
             best = fit(problem, random=generator, keep=keep, **parameters)
         except Interrupted as interrupted:
-            if "labels" in interrupted.result:
-                write_block(task, target, bounds, _parts(rows, interrupted.result.pop("labels")))
+            if isinstance(interrupted, _Stopped):
+                _assign_last(problem, interrupted.centers, interrupted.labels, interrupted.emptied)
+                write_block(task, target, bounds, _parts(rows, interrupted.labels))
             interrupted.result["history"] = problem.history
             raise
         used = np.zeros(len(best.centers), np.int64)
