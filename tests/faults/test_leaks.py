@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from typing import Any
 
 import ipyparallel as ipp
@@ -28,10 +29,15 @@ def test_calls_and_handles_keep_no_descriptor(pair: xpulab.XPUCluster) -> None:
     before = settled()
     calls(pair, 30)
     handles(pair, 30)
-    after = settled()
-    assert {name: each.descriptors for name, each in after.items()} == {
-        name: each.descriptors for name, each in before.items()
-    }
+
+    def grown() -> dict[str, int]:
+        after = settled()
+        return {name: n for name, there in before.items() if (n := after[name].descriptors - there.descriptors) > 0}
+
+    deadline = time.monotonic() + 10
+    while (more := grown()) and time.monotonic() < deadline:
+        time.sleep(0.1)  # a connection that closes, or opens for a moment
+    assert not more
     gc.collect()
     assert sum(isinstance(thing, ipp.AsyncResult | MessageFuture) for thing in gc.get_objects()) <= 20
     assert all(len(pending) == 0 for pending in (pair._handles, pair._processes.client.results))  # type: ignore[union-attr]
