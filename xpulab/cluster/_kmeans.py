@@ -46,9 +46,10 @@ class _Job:
 class KMeans(Proxy, sklearn.cluster.KMeans):
     """K-Means clustering on every device of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.cluster.KMeans`, for any number of engines: the same start
-    gives the same labels (rows at a near-tie aside), and centres and inertia to rounding. Rows stay on the devices for
-    the whole fit; an iteration moves centres and partial sums only.
+    Parameters, attributes and results are those of `sklearn.cluster.KMeans`, for any number of engines. The same
+    initial centres give the same labels, and the same centres and inertia to 1e-10 in float64 and 1e-5 in float32. A
+    row that is as close to a second centre, up to rounding, may have that label. Rows stay on the devices for the whole
+    fit; an iteration moves centres and partial sums only.
 
     Parameters
     ----------
@@ -66,7 +67,9 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     verbose : int, default=0
         Whether to print where each run is, at its end.
     random_state : int, RandomState instance or None, default=None
-        The draws of the start, in scikit-learn's order.
+        The draws of the start, in scikit-learn's order. They are the rows that scikit-learn draws for the same numbers
+        in float64; a draw that falls on the border between two rows, up to rounding, may take the neighbour. For
+        float32, scikit-learn itself draws from sums that are rounded to float32, and so often draws other rows.
     copy_x : bool, default=True
         Accepted for scikit-learn's sake: the input is never changed, whichever it is.
     algorithm : {"lloyd", "elkan"}, default="lloyd"
