@@ -27,8 +27,14 @@ def tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tiles"
 
 
-def fitted() -> Any:
-    return KMeans(5, init=X[:5], n_init=1, max_iter=7, tol=0).fit(X)
+def fitted(n_clusters: int = 5) -> Any:
+    return KMeans(n_clusters, init=X[:n_clusters], n_init=1, max_iter=7, tol=0).fit(X)
+
+
+def _spend_more(task: Any) -> None:
+    from xpulab.kernels import tune
+
+    tune._SHARE = 1e5
 
 
 @pytest.mark.cluster
@@ -46,7 +52,7 @@ def test_a_fit_tunes_and_the_next_cluster_knows(tiles: Path, monkeypatch: pytest
         assert "none used yet, 0 classes tuned" in str(cluster.status())
         first = fitted()
         assert first.report_.tiles.endswith(" (tuned)")
-        assert "the engines first tried 8 tiles" in str(first.report_)
+        assert "the engines tried 8 tiles in between" in str(first.report_)
         assert "tried" not in str(fitted().report_)
         (file,) = tiles.iterdir()
         assert cluster.status().tile_files == (str(file),)
@@ -65,6 +71,14 @@ def test_a_fit_tunes_and_the_next_cluster_knows(tiles: Path, monkeypatch: pytest
         second.predict(X)
         assert cluster.last_report is not None
         assert cluster.last_report.tiles == first.report_.tiles
+        # A fit has computed next to nothing, of which a twentieth may be spent. With more, tiles are tried as it goes on.
+        assert "tried" not in str(fitted(9).report_)
+        cluster.run(_spend_more)
+        third = fitted(9)
+        assert "tried 8 tiles" in str(third.report_)
+        assert len(third.report_.iterations) == 7
+        assert "tried" not in str(fitted(9).report_)
+        np.testing.assert_allclose(third.cluster_centers_, fitted(9).cluster_centers_, rtol=1e-5)
     for other in (first, second):
         np.testing.assert_array_equal(other.labels_, plain.labels_)
         np.testing.assert_array_equal(other.cluster_centers_, plain.cluster_centers_)

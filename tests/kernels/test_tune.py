@@ -125,12 +125,12 @@ def rows_of(device: Device, n: int = 5000, d: int = 14) -> tuple[Rows, np.ndarra
     return Rows.upload(device, X), X[:60]
 
 
-def tuned(device: Device, clock: Any, mode: str = "all", n: int = 5000, passes: int = 1) -> Tuner:
+def tuned(device: Device, clock: Any, mode: str = "all", n: int = 5000) -> Tuner:
     """A tuner that has measured and learnt until nothing is missing, or nothing is found."""
     tuner = Tuner(device, mode, clock)
     rows, centers = rows_of(device, n)
     while missing := tuner.missing(rows.dtype, 14, len(centers)):
-        speeds = tuner.measure(rows, None, centers, missing, passes)
+        speeds = tuner.measure(rows, None, centers, missing)
         if not speeds:
             break
         tuner.learn(size_class(rows.dtype, 14, len(centers)), speeds)
@@ -184,30 +184,39 @@ def test_a_hopeless_tile_is_not_measured_for_long(own_device: Device) -> None:
     assert clock.asked.count("4x2x16, span 4096") > 5
 
 
-def test_what_there_is_no_time_for_waits_for_the_next_fit(own_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "_BUDGET", 0)
+def test_what_there_is_no_time_for_waits(own_device: Device) -> None:
     tuner = Tuner(own_device, "1", Clock(_4_2_16=2.0))
     rows, centers = rows_of(own_device)
     for tried in range(1, 4):
         missing = tuner.missing(F32, 14, 60)
-        speeds = tuner.measure(rows, None, centers, missing, passes=10_000)
+        speeds = tuner.measure(rows, None, centers, missing)
         assert list(speeds) == [str(missing[0])]
         tuner.learn(size_class(F32, 14, 60), speeds)
         assert tuner.describe(F32, 14, 60).endswith(f"(tuned, {tried} tried so far)")
 
 
-def test_short_fits_are_not_tuned_for_unless_asked(own_device: Device) -> None:
+def test_a_twentieth_of_what_was_computed_may_be_spent(own_device: Device) -> None:
+    name, other = size_class(F32, 14, 60), size_class(F32, 14, 600)
+    tuner = Tuner(own_device, "1", Clock())
+    assert not tuner.computed(name, 9.0)
+    assert not tuner.computed(other, 9.0)
+    assert tuner.computed(name, 1.5)
+    tuner.measured(name, 0.4)
+    assert not tuner.computed(name, 7.0)
+    assert tuner.computed(name, 1.0)
+    tuner.computed(name, 1000.0)
     rows, centers = rows_of(own_device)
     missing = shapes(F32, True)[1:]
-    for mode, passes, expected in (("1", 100, 0), ("1", 10_000, 5), ("all", 1, 5)):
-        assert len(Tuner(own_device, mode, Clock()).measure(rows, None, centers, missing, passes)) == expected
+    assert len(tuner.measure(rows, None, centers, missing)) == len(missing)
+    for mode in ("0", "all"):  # never, and at the beginning of each fit
+        assert not Tuner(own_device, mode, Clock()).computed(name, 1000.0)
 
 
 def test_a_request_to_stop_ends_the_search(own_device: Device) -> None:
     rows, centers = rows_of(own_device)
     tuner = Tuner(own_device, "all", Clock())
     answers = iter([False, False, True])
-    assert len(tuner.measure(rows, None, centers, shapes(F32, True)[1:], 1, stop=lambda: next(answers))) == 2
+    assert len(tuner.measure(rows, None, centers, shapes(F32, True)[1:], stop=lambda: next(answers))) == 2
 
 
 def test_real_passes_have_a_time(device: Device) -> None:

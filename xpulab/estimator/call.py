@@ -257,7 +257,7 @@ def _fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
         engine.tile = result.get("tile")
     tried, took = answer.results[0].get("tuning", (0, 0.0))
     if tried:
-        report.notes.append(f"the engines first tried {tried} tiles, in {format_seconds(took)}")
+        report.notes.append(f"the engines tried {tried} tiles in between, in {format_seconds(took)}")
     history = answer.results[0].get("history")
     if history:
         names = answer.results[0]["metrics"]

@@ -3,6 +3,9 @@
 Every tile gives the same labels, so that the ranks need not agree on one. A speed is a multiple of the default tile's,
 from passes over the same few rows in turn, by the device's clock: what else the machine does then slows down both, and
 ranks with equal devices may each measure some of the tiles. Only a clear gain is taken.
+
+Measuring may take a twentieth of the seconds that this process has computed with rows of the same class of sizes. So a
+short fit is never slowed down by more than that, and a long one tries tiles between its iterations.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import math
 import os
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
@@ -35,8 +39,8 @@ __all__ = ["MODE", "Tuner", "pass_seconds"]
 MODE = "XPULAB_TUNE"  # environment variable: "0", "1" or "all"
 
 _GAIN = 1.05  # what a tile must be faster by than the default to be used: less may be chance
-_WORTH = 10.0  # seconds of estimated work, without which a fit is not the one to tune for
-_BUDGET = 2.0  # seconds
+_SHARE = 0.05  # of the seconds that were computed, those that may be spent on measuring
+_TRIAL = 0.5  # seconds that a tile may take: its kernel is compiled, then passes are measured
 _PASS = 0.01  # seconds of a pass over the sample
 _LEAST_ROWS = 1024  # of a sample, for each compute unit
 _ROUNDS = 7  # passes with each of two tiles
@@ -64,8 +68,8 @@ class Tuner:
     device : Device
         Its `tiles` are set here.
     mode : {"0", "1", "all"}, optional
-        "0": the defaults are used, and the file is let be. "1": a fit of more than some seconds may first measure for
-        about two; what is left waits for the next such fit. "all": any fit measures all that is left. By default what
+        "0": the defaults are used, and the file is neither read nor written. "1": tiles are measured as long as that
+        takes a twentieth of what was computed. "all": any fit first measures all that is left. By default what
         ``XPULAB_TUNE`` says, and without it "1".
     clock : callable
         As `pass_seconds`.
@@ -99,6 +103,7 @@ class Tuner:
         name = re.sub(r"\W+", "-", device.name).strip("-").lower()[:60]
         self.path: Path = folder("tiles") / f"{name}-{hashlib.sha256(self.key.encode()).hexdigest()[:12]}.json"
         self.speeds: dict[str, dict[str, float]] = {}
+        self._credit: dict[str, float] = defaultdict(float)  # seconds that may be spent, by class of sizes
         self._take_over()
 
     @property
@@ -118,16 +123,24 @@ class Tuner:
                 return left
         return []
 
+    def computed(self, name: str, seconds: float) -> bool:
+        """Count seconds of computing for a class of sizes; whether they now allow to measure a tile."""
+        self._credit[name] += seconds * _SHARE
+        return self.mode == "1" and self._credit[name] >= _TRIAL
+
+    def measured(self, name: str, seconds: float) -> None:
+        """Count seconds that were spent on measuring tiles, or on waiting for ranks that did."""
+        self._credit[name] -= seconds
+
     def measure(
         self,
         rows: Rows,
         shift: npt.NDArray[Any] | None,
         centers: npt.NDArray[Any],
         tiles: Iterable[Tile],
-        passes: int,
         stop: Callable[[], bool] = lambda: False,
     ) -> dict[str, float]:
-        """Speeds of tiles, as long as there is time; none where so little work is ahead that it would not pay.
+        """Speeds of tiles: of all with mode "all", else of the first one, and of more as long as there is time.
 
         Parameters
         ----------
@@ -136,20 +149,18 @@ class Tuner:
         shift : numpy.ndarray of shape (n_features,) or None
         centers : numpy.ndarray of shape (n_clusters, n_features)
         tiles : iterable of Tile
-        passes : int
-            How often all rows will be looked at, at most.
         stop : callable
             Asked before each tile.
         """
-        until = math.inf if self.mode == "all" else time.perf_counter() + _BUDGET
+        name = size_class(rows.dtype, rows.n_features, len(centers))
         default = default_tile(rows.dtype, self.device.is_cpu)
-        sample, seconds = self._sample(rows, shift, centers, default)
-        if self.mode != "all" and seconds * rows.n_samples / sample.n_samples * passes < _WORTH:
-            return {}
+        started = time.perf_counter()
+        sample = self._sample(rows, shift, centers, default)
         speeds: dict[str, float] = {}
         passed = sample, shift, centers, new_labels(self.device, sample.n_samples)
         for tile in tiles:
-            if stop() or (speeds and time.perf_counter() > until):
+            late = time.perf_counter() - started + _TRIAL > self._credit[name]
+            if stop() or (speeds and late and self.mode != "all"):
                 break
             speeds[str(tile)] = self._speed(tile, default, passed)
         return speeds
@@ -175,15 +186,14 @@ class Tuner:
 
     def _sample(
         self, rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], default: Tile
-    ) -> tuple[Rows, float]:
-        """The first rows, as many as take the default tile a hundredth of a second, and about those seconds."""
+    ) -> Rows:
+        """The first rows, as many as take the default tile a hundredth of a second."""
         n = min(rows.n_samples, _LEAST_ROWS * self.device.compute_units)
         sample, labels = replace(rows, n_samples=n), new_labels(self.device, n)
         self.clock(sample, shift, centers, labels, default)  # compiles it
         seconds = max(self.clock(sample, shift, centers, labels, default), 1e-9)
         most = int(n * _PASS / seconds) // BLOCK * BLOCK
-        more = min(rows.n_samples, max(n, most))
-        return replace(rows, n_samples=more), seconds * more / n
+        return replace(rows, n_samples=min(rows.n_samples, max(n, most)))
 
     def _speed(self, tile: Tile, default: Tile, passed: tuple[Any, ...]) -> float:
         """The lower of two estimates: from the fastest passes, and from the middle one of all pairs of passes.

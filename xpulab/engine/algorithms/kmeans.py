@@ -28,7 +28,8 @@ from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.host import count_positive, finish, move_centers
 from xpulab.kernels.launch import build_together
 from xpulab.kernels.plusplus import place_of
-from xpulab.kernels.rows import Rows
+from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.tiles import size_class
 from xpulab.sharing.board import RUNS
 from xpulab.sharing.checkpoint import Checkpoint
 
@@ -36,8 +37,6 @@ __all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "start"]
 
 _SHOWN = 2e-3  # seconds between two states on the board, at which nobody looks as often
 _KEEP = 0.05  # seconds between two states that are kept: what is lost with an engine is made again
-
-_USUAL_ITERATIONS = 300  # a fit that may do a million more often converges long before
 
 
 @dataclass
@@ -63,6 +62,7 @@ class Turn:
     emptied: bool  # a cluster had no row of positive weight, so that its centre went elsewhere than to a mean
     changed: bool
     cancelled: bool
+    may_tune: bool  # some rank has computed long enough to measure a tile
 
 
 class Problem:
@@ -87,7 +87,9 @@ class Problem:
     shift : numpy.ndarray of shape (n_features,)
         What is subtracted from each row: the mean, as scikit-learn does for precision, and zero for sparse rows.
     tuning : tuple of (int, float)
-        Tiles tried before the first iteration, and the seconds that took.
+        Tiles tried in this fit, and the seconds that took.
+    may_tune : bool
+        Whether this rank has computed long enough to measure a tile.
     """
 
     def __init__(self, task: Task, rows: AnyRows, bounds: list[int], weights: np.ndarray | None) -> None:
@@ -106,6 +108,8 @@ class Problem:
         self.mean = sums[:-1] / self.n_samples
         self.shift = self.kernels.shift_for(rows, self.mean)
         self.tuning = (0, 0.0)
+        self.may_tune = False
+        self._untuned = True  # until it is known that all tiles are measured
         self._begin()
 
     def resume(self, task: Task) -> None:
@@ -138,6 +142,20 @@ class Problem:
     def tolerance(self, tol: float) -> float:
         """The bound on the centres' squared movement: `tol` times the mean variance of the columns."""
         return float(tol * np.mean(self.squares / self.n_samples)) if tol else 0.0
+
+    def tune(self, centers: np.ndarray) -> None:
+        """Measure tiles, on all ranks together."""
+        tried, seconds = tune(self.task, self.rows, self.shift, centers)
+        self.tuning = (self.tuning[0] + tried, self.tuning[1] + seconds)
+        self.may_tune = False
+
+    def computed(self, n_clusters: int, seconds: float) -> None:
+        """Count seconds of computing, of which some may be spent on measuring tiles that are not measured yet."""
+        tuner, rows = self.task.engine.tuner, self.rows
+        if isinstance(rows, Rows) and rows.n_samples >= BLOCK:
+            enough = tuner.computed(size_class(rows.dtype, rows.n_features, n_clusters), seconds)
+            if enough and self._untuned:
+                self.may_tune = self._untuned = bool(tuner.missing(rows.dtype, rows.n_features, n_clusters))
 
     def take(self, index: np.ndarray) -> np.ndarray:
         """Rows by their place in the whole data set, centred, on every rank: shape (len(index), n_features)."""
@@ -200,9 +218,8 @@ def fit(
             centers = start(problem, init, n_clusters, random)
         else:
             centers = (init[run] - problem.shift).astype(problem.rows.dtype)
-        if run == first:
-            passes = n_init * min(max_iter, _USUAL_ITERATIONS)
-            problem.tuning = tune(problem.task, problem.rows, problem.shift, centers, problem.n_samples, passes)
+        if run == first and problem.task.engine.tuner.mode == "all":
+            problem.tune(centers)
         state = {
             "run": run,
             "best": best and {name: getattr(best, name) for name in ("centers", "inertia", "n_iter", "emptied")},
@@ -263,7 +280,9 @@ def _lloyd(
     iteration = done - 1
     kept = time.perf_counter()
     for iteration in range(done, max_iter):
+        began = time.perf_counter()
         turn = iterate(problem, centers, labels)
+        problem.computed(len(centers), time.perf_counter() - began)
         problem.note(state["run"] + 1, iteration + 1, turn.inertia, turn.center_shift)
         centers, emptied = turn.centers, turn.emptied
         now = {**state, "iteration": iteration + 1, "centers": centers}
@@ -282,6 +301,8 @@ def _lloyd(
         if time.perf_counter() - kept > _KEEP:
             keep(now)
             kept = time.perf_counter()
+        if turn.may_tune:
+            problem.tune(centers)
     if emptied or not strict:
         _assign_last(problem, centers, labels, emptied)
     reached = inertia(problem, centers, labels)
@@ -293,19 +314,19 @@ def iterate(problem: Problem, centers: np.ndarray, labels: Any) -> Turn:
     k, d = centers.shape
     sums, weights, changes = problem.kernels.lloyd_step(problem.rows, problem.shift, centers, labels)
     _clear_absent(problem, labels, sums, weights)
-    # One reduction an iteration carries everything: sums, weights, changes, and the request to stop.
-    mine = np.empty(k * (d + 1) + 2)
-    table = mine[:-2].reshape(k, d + 1)
+    # One reduction an iteration carries everything: sums, weights, changes, the request to stop, the time to tune.
+    mine = np.empty(k * (d + 1) + 3)
+    table = mine[:-3].reshape(k, d + 1)
     table[:, :d], table[:, d] = sums, weights
-    mine[-2:] = changes, problem.task.cancelled()
+    mine[-3:] = changes, problem.task.cancelled(), problem.may_tune
     every = problem.comm.allreduce(mine)
-    totals, moved = every[:-2].reshape(k, d + 1), np.empty_like(centers)
+    totals, moved = every[:-3].reshape(k, d + 1), np.empty_like(centers)
     before, center_shift = finish(problem.total_squares, totals, centers, moved)
     emptied = center_shift < 0
     if emptied:
         _relocate(problem, centers, labels, totals[:, :d], totals[:, d])
         center_shift = move_centers(totals, centers, moved)
-    return Turn(moved, before, center_shift, emptied, bool(every[-2]), bool(every[-1]))
+    return Turn(moved, before, center_shift, emptied, *(bool(each) for each in every[-3:]))
 
 
 def inertia(problem: Problem, centers: np.ndarray, labels: Any) -> float:

@@ -1,4 +1,4 @@
-"""Tuning before a fit: ranks with equal devices share what there is to measure, and all learn what was found."""
+"""Tuning in a fit: ranks with equal devices share what there is to measure, and all learn what was found."""
 
 from __future__ import annotations
 
@@ -13,16 +13,11 @@ from xpulab.kernels.tiles import Tile, size_class
 
 __all__ = ["share", "tune"]
 
-#: Multiply-adds of a rank in the whole fit, below which the ranks do not even ask each other: a tenth of a second.
-_LEAST_WORK = 1e10
 
+def tune(task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray) -> tuple[int, float]:
+    """Measure tiles for these sizes, as many as there is time for; with mode "all", all that are left.
 
-def tune(
-    task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray, n_samples: int, passes: int
-) -> tuple[int, float]:
-    """Measure tiles for these sizes where some were not yet, and where it pays.
-
-    All ranks measure at the same time, as they compute afterwards.
+    All ranks call this together, and measure at the same time, as they compute.
 
     Parameters
     ----------
@@ -31,10 +26,6 @@ def tune(
         This rank's block; sparse ones have no tiles.
     shift : numpy.ndarray of shape (n_features,)
     centers : numpy.ndarray of shape (n_clusters, n_features)
-    n_samples : int
-        Rows of all ranks.
-    passes : int
-        How often they will be looked at, at most.
 
     Returns
     -------
@@ -50,24 +41,28 @@ def tune(
     started = time.perf_counter()
     tuner, comm, tried = task.engine.tuner, task.comm, 0
     k, d = centers.shape
-    enough = tuner.mode == "all" or n_samples * float(d * k * passes) / comm.size >= _LEAST_WORK
-    while isinstance(rows, Rows) and tuner.mode != "0" and enough:
+    name = size_class(rows.dtype, d, k)
+    again = isinstance(rows, Rows) and tuner.mode != "0"
+    while again:
+        assert isinstance(rows, Rows)
         # Too few rows to measure with: this rank learns what the others find.
         missing = tuner.missing(rows.dtype, d, k) if rows.n_samples >= BLOCK else []
         offers = comm.allgather((tuner.key, missing))
         if not any(tiles for _, tiles in offers):
             break
         mine = share(offers, comm.rank)
-        speeds = tuner.measure(rows, shift, centers, mine, passes, task.cancelled) if mine else {}
+        speeds = tuner.measure(rows, shift, centers, mine, task.cancelled) if mine else {}
         found = comm.allgather((tuner.key, speeds, task.cancelled()))
         tried += sum(len(each) for _, each, _ in found)
         learned = {tile: speed for key, each, _ in found if key == tuner.key for tile, speed in each.items()}
         if learned:
-            tuner.learn(size_class(rows.dtype, d, k), learned)
+            tuner.learn(name, learned)
         if any(cancelled for *_, cancelled in found):
             raise Interrupted
-        enough = tuner.mode == "all" and any(each for _, each, _ in found)
-    return tried, time.perf_counter() - started
+        again = tuner.mode == "all" and any(each for _, each, _ in found)
+    seconds = time.perf_counter() - started
+    tuner.measured(name, seconds)
+    return tried, seconds
 
 
 def share(offers: list[tuple[str, list[Tile]]], rank: int) -> list[Tile]:
