@@ -71,7 +71,7 @@ def test_a_fit_tunes_and_the_next_cluster_knows(tiles: Path, monkeypatch: pytest
         second.predict(X)
         assert cluster.last_report is not None
         assert cluster.last_report.tiles == first.report_.tiles
-        # A fit has computed next to nothing, of which a twentieth may be spent. With more, tiles are tried as it goes on.
+        # A fit has computed next to nothing, of which a twentieth may be spent; with more, tiles are tried meanwhile.
         assert "tried" not in str(fitted(9).report_)
         cluster.run(_spend_more)
         third = fitted(9)

@@ -184,9 +184,7 @@ class Tuner:
             origin = f"tuned, {len(self.speeds[name])} tried so far" if left else "tuned"
         return f"{self._fastest(name)} ({origin})"
 
-    def _sample(
-        self, rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], default: Tile
-    ) -> Rows:
+    def _sample(self, rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], default: Tile) -> Rows:
         """The first rows, as many as take the default tile a hundredth of a second."""
         n = min(rows.n_samples, _LEAST_ROWS * self.device.compute_units)
         sample, labels = replace(rows, n_samples=n), new_labels(self.device, n)
