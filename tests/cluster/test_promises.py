@@ -19,7 +19,7 @@ def cloud(n: int, d: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("init", ["k-means++", "random"])
 def test_the_same_random_state_starts_at_the_rows_that_scikit_learn_draws_in_float64(init: str, dtype: type) -> None:
-    X = cloud(300_000, 12, seed=0).astype(dtype)
+    X: np.ndarray = cloud(300_000, 12, seed=0).astype(dtype)
     once = {"n_clusters": 8, "init": init, "n_init": 1, "max_iter": 1, "tol": 0, "random_state": 0}
     ours = KMeans(**once).fit(X)
     theirs = sklearn.cluster.KMeans(**once).fit(X.astype(np.float64))
