@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -21,7 +21,17 @@ from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, in
 from xpulab.kernels.launch import Prepared, prepare
 from xpulab.kernels.rows import BLOCK, SPAN, Rows
 
-__all__ = ["Seeding", "accept", "candidate_potentials", "every_kernel", "pass_kernel", "place_of", "search", "start"]
+__all__ = [
+    "Seeding",
+    "accept",
+    "candidate_potentials",
+    "every_kernel",
+    "pass_kernel",
+    "place_of",
+    "search",
+    "search_spans",
+    "start",
+]
 
 #: Fewer candidates than these are filled up with repetitions, so that one compiled kernel serves them all: the pass is
 #: bound by memory up to about here. scikit-learn tries 6 for 55 to 148 clusters.
@@ -151,12 +161,28 @@ def search(state: Seeding, value: float) -> int:
     int
         Smallest local index whose running sum is at least `value`, as `place_of` finds it.
     """
-    running = np.cumsum(state.span_sums)
+    return search_spans(state.span_sums, value, lambda span: _span_contributions(state, span))
+
+
+def search_spans(
+    span_sums: npt.NDArray[np.float64], value: float, numbers_of: Callable[[int], npt.NDArray[np.float64]]
+) -> int:
+    """The place at which the running sum of numbers reaches a value, as `place_of` finds it.
+
+    Parameters
+    ----------
+    span_sums : numpy.ndarray of shape (n_spans,)
+        The sum of each SPAN numbers, as the device has it.
+    value : float
+    numbers_of : callable
+        Gives the numbers of one span.
+    """
+    running = np.cumsum(span_sums)
     span = int(place_of(running, value))
     before = running[span - 1] if span else 0.0
-    within = np.cumsum(_span_contributions(state, span))
-    # The device has summed the span in another order: what it found is spread as the host finds it.
-    scale = within[-1] / state.span_sums[span] if state.span_sums[span] > 0 else 1.0
+    within = np.cumsum(numbers_of(span))
+    # The device has added the span up in another order: the host's sums are scaled to the device's.
+    scale = within[-1] / span_sums[span] if span_sums[span] > 0 else 1.0
     return int(span * SPAN + place_of(within, (value - before) * scale))
 
 
