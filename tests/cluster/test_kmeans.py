@@ -119,7 +119,7 @@ def test_equal_rows_on_a_few_of_the_engines(current: xpulab.XPUCluster) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_start_has_every_distinct_row(weighted: bool, dtype: Any) -> None:
-    for seed in range(3):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(60, 64)).astype(dtype)[rng.permutation(np.arange(300) % 60)]
         weights = rng.uniform(0.1, 2, 300) if weighted else None
@@ -196,20 +196,17 @@ def test_relocation_is_that_of_exact_arithmetic() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_labels_are_those_of_predict_also_where_centres_coincide(weighted: bool, dtype: Any) -> None:
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        distinct = (3 + rng.normal(size=(60, 64))).astype(dtype)
-        X = distinct[rng.permutation(np.arange(300) % 60)]
-        weights = rng.uniform(0.1, 2, 300) if weighted else None
-        for rows in (np.asfortranarray(X), sparse.csr_matrix(X)):
-            for parameters in ({"tol": 0}, {"max_iter": 1}, {"n_init": 3}):
-                fitted = KMeans(65, **{"n_init": 1, "random_state": seed, **parameters}).fit(
-                    rows, sample_weight=weights
-                )
-                np.testing.assert_array_equal(fitted.predict(rows), fitted.labels_)
-                assert fitted.n_iter_ <= 3
-            # The bound is for CSR, whose squared distances are differences of squared norms.
-            assert fitted.inertia_ < 300 * 64 * 10 * 16 * np.finfo(dtype).eps
+    rng = np.random.default_rng(0)
+    distinct = (3 + rng.normal(size=(60, 64))).astype(dtype)
+    X = distinct[rng.permutation(np.arange(300) % 60)]
+    weights = rng.uniform(0.1, 2, 300) if weighted else None
+    for rows in (np.asfortranarray(X), sparse.csr_matrix(X)):
+        for parameters in ({"tol": 0}, {"max_iter": 1}, {"n_init": 3}):
+            fitted = KMeans(65, **{"n_init": 1, "random_state": 0, **parameters}).fit(rows, sample_weight=weights)
+            np.testing.assert_array_equal(fitted.predict(rows), fitted.labels_)
+            assert fitted.n_iter_ <= 3
+        # The bound is for CSR, whose squared distances are differences of squared norms.
+        assert fitted.inertia_ < 300 * 64 * 10 * 16 * np.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("tol", [0, 1e-2])

@@ -37,9 +37,7 @@ def _on_the_pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 _checks = parametrize_with_checks(
     [
         LinearRegression(),
-        LinearRegression(positive=True),
         Ridge(),
-        Ridge(solver="svd"),
         IncrementalLinearRegression(),
         IncrementalRidge(),
         ElasticNet(),
@@ -47,7 +45,6 @@ _checks = parametrize_with_checks(
         ElasticNetCV(cv=3, alphas=5, max_iter=100_000),
         LassoCV(cv=3, alphas=5, max_iter=100_000),
         RidgeCV(),
-        RidgeCV(cv=3),
     ],
     expected_failed_checks=lambda estimator: (
         {"check_non_transformer_estimators_n_iter": "nothing is iterated, and n_iter_ is None"}
