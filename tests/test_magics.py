@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from xpulab.exceptions import ClusterError, DeviceNotFoundError, NoClusterError,
 from xpulab.report import progress
 
 SUBCOMMANDS = [
-    "start", "plan", "attach", "detach", "stop", "restart", "status", "devices", "logs", "resume", "last", "doctor",
+    "start", "plan", "attach", "detach", "stop", "restart", "status", "devices", "logs", "resume", "last", "display",
+    "doctor",
 ]  # fmt: skip
 
 
@@ -113,9 +115,26 @@ def test_a_cluster_that_lives_on_and_its_name(shell: Any, monkeypatch: pytest.Mo
     assert (lab.n, lab.detached, lab.name) == (2, True, "lab")
     alone = magic(shell, "start")
     assert (alone.detached, alone.name) == (False, None)
-    monkeypatch.setattr(xpulab.XPUCluster, "attach", lambda name: name)
-    assert magic(shell, "attach lab") == "lab"
-    assert magic(shell, "attach") is None
+    monkeypatch.setattr(xpulab.XPUCluster, "attach", lambda name: SimpleNamespace(name=name))
+    assert magic(shell, "attach lab").name == "lab"
+    assert magic(shell, "attach").name is None
+
+
+def test_how_calls_are_shown_is_said_once_for_all_clusters(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xpulab.XPUCluster, "start", lambda cluster: cluster)
+    assert (magic(shell, "display"), magic(shell, "start").display) == ("full", "full")
+    assert magic(shell, "display none") is None
+    assert (magic(shell, "display"), magic(shell, "start").display) == ("none", "none")
+    assert magic(shell, "start --display compact").display == "compact"
+    running = xpulab.XPUCluster()
+    monkeypatch.setattr(registry, "_clusters", [running])
+    assert magic(shell, "display") == "full"
+    magic(shell, "display compact")
+    assert (running.display, magic(shell, "display")) == ("compact", "compact")
+    with pytest.raises(UsageError, match="'tall' is not one of full, compact, none"):
+        magic(shell, "display tall")
+    with pytest.raises(UsageError, match="display='tall' was given; expected one of full, compact, none"):
+        running.display = "tall"  # type: ignore[assignment]
 
 
 def test_status_without_a_cluster_says_so(shell: Any) -> None:
@@ -134,11 +153,11 @@ def completions(shell: Any, line: str) -> set[str]:
         ("%xpu_cluster st", {"start", "status", "stop"}),
         ("xpu_cluster st", {"start", "status", "stop"}),
         ("c = %xpu_cluster st", {"start", "status", "stop"}),
-        ("x = 1\nc = %xpu_cluster start --d", {"--devices", "--detach"}),
+        ("x = 1\nc = %xpu_cluster start --d", {"--devices", "--detach", "--display"}),
         (
             "%xpu_cluster start ",
             {"-h", "--help", "-n", "--devices", "--strict", "--timeout", "--recover", "--no-recover", "--silence"}
-            | {"--detach", "--name"},
+            | {"--detach", "--name", "--display"},
         ),
         ("%xpu_cluster start -n 2 --st", {"--strict"}),
         ("%xpu_cluster start --devices ", {"gpu", "cpu"}),

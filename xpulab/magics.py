@@ -12,7 +12,7 @@ from typing import Any
 from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display
-from traitlets import Bool, Float, Int, Unicode
+from traitlets import Bool, Enum, Float, Int, Unicode
 
 from xpulab import widgets
 from xpulab.cells import run_cell
@@ -24,6 +24,7 @@ from xpulab.estimator.interrupted import interrupted
 from xpulab.exceptions import ClusterError, UsageError
 from xpulab.rendering import Text, counted
 from xpulab.report.profile import profiled
+from xpulab.report.record import DISPLAYS
 
 __all__ = ["XPUMagics", "load", "unload"]
 
@@ -41,6 +42,7 @@ class XPUMagics(Magics):
     strict = Bool(False, help="Whether it is an error if engines would share cores or a device.").tag(config=True)
     timeout = Float(120.0, help="Seconds after which a start that has not ended fails.").tag(config=True)
     recover = Bool(True, help="Whether a fit continues after engines are lost.").tag(config=True)
+    display = Enum(DISPLAYS, "full", help="How calls of estimators are shown.").tag(config=True)
     silence = Float(30.0, help="Seconds without a heartbeat after which an engine counts as lost.").tag(config=True)
 
     @line_magic(_NAME)  # type: ignore[arg-type]
@@ -143,8 +145,11 @@ class XPUMagics(Magics):
             action="store_true",
             help="keep the cluster running after this kernel ends; other kernels can attach to it",
         )
+        start.add_argument(
+            "--display", choices=DISPLAYS, default=self.display, help="how calls of estimators are shown"
+        )
         start.add_argument("--name", help="name of the cluster, for attach")
-        attach = parser.command(commands, "attach", _attach, "use a cluster that another kernel of yours started")
+        attach = parser.command(commands, "attach", self._attach, "use a cluster that another kernel of yours started")
         attach.add_argument("name", nargs="?", metavar="NAME", help="which one, if there are several")
         parser.command(commands, "detach", _detach, "leave the cluster, which keeps running until someone stops it")
         parser.command(commands, "stop", _stop, "end every process of the cluster, for all attached notebooks")
@@ -168,6 +173,15 @@ class XPUMagics(Magics):
         )
         last = parser.command(commands, "last", _last, "show the report of the last fit or predict")
         last.add_argument("--output", action="store_true", help="show the whole output of the last %%%%xpu cell")
+        display = parser.command(
+            commands, "display", self._display, "say or set how calls of estimators are shown, now and after a start"
+        )
+        display.add_argument(
+            "how",
+            nargs="?",
+            choices=DISPLAYS,
+            help="full: a report, or a table if a cell has several calls; compact: always a table; none: nothing",
+        )
         parser.command(
             commands, "doctor", lambda _: _doctor(), "check this machine, and say what to type if something is missing"
         )
@@ -187,6 +201,7 @@ class XPUMagics(Magics):
                 silence=arguments.silence,
                 detach=arguments.detach,
                 name=arguments.name,
+                display=arguments.display,
             ).start()
         engines = counted(running.size, "engine")
         if arguments.n not in (None, running.size) or arguments.devices not in (None, running.device_filter):
@@ -201,6 +216,20 @@ class XPUMagics(Magics):
         print(f"a cluster of {engines} is already running; it was returned.")
         return running
 
+    def _attach(self, arguments: Any) -> XPUCluster:
+        cluster = XPUCluster.attach(arguments.name)
+        cluster.display = self.display
+        return cluster
+
+    def _display(self, arguments: Any) -> str | None:
+        cluster = find_current()
+        if arguments.how is None:
+            return cluster.display if cluster else self.display
+        self.display = arguments.how
+        if cluster:
+            cluster.display = arguments.how
+        return None
+
 
 def _words(line: str) -> list[str]:
     try:
@@ -211,10 +240,6 @@ def _words(line: str) -> list[str]:
 
 def _plan(arguments: Any) -> Any:
     return XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict).plan()
-
-
-def _attach(arguments: Any) -> XPUCluster:
-    return XPUCluster.attach(arguments.name)
 
 
 def _detach(arguments: Any) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from reports import EVIL, Document, engine, report
 
+from xpulab.report.calls import Calls
 from xpulab.report.fit import EngineReport, Iteration
 from xpulab.report.html import fit_html, page_html, task_html
 from xpulab.report.progress import TaskReport
@@ -112,7 +113,16 @@ def test_every_text_that_comes_from_data_is_escaped() -> None:
     )  # fmt: skip
     evil.engines = [EngineReport(rank, EVIL + str(rank), 1, EVIL, 5, total=1.0) for rank in range(2)]
     task = TaskReport(EVIL, message=EVIL)
-    for html in (fit_html(evil), page_html(evil), evil.compare(evil)._repr_html_(), task_html(task)):
+    calls = Calls()
+    calls.add(evil)
+    calls.add(report(estimator=EVIL, parameters={EVIL: "another"}))
+    for html in (
+        fit_html(evil),
+        page_html(evil),
+        calls._repr_html_(),
+        evil.compare(evil)._repr_html_(),
+        task_html(task),
+    ):
         assert "<script" not in html
         assert "\x1b" not in html
         assert Document(html).text.count("<script>alert('x')</script>") >= 1

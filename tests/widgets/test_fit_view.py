@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
-from reports import report
+from reports import Document, report
 
 from xpulab import widgets
 from xpulab.report import progress
 from xpulab.report.progress import TaskReport
-from xpulab.widgets import NotebookView, NotebookViews, TextView
+from xpulab.report.terminal import TextView
+from xpulab.widgets import NotebookViews, TerminalViews
 
 
 class ZMQInteractiveShell(InteractiveShell):
@@ -39,12 +40,34 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_one_output_is_rewritten_and_ends_as_the_standing_report(shell: Any) -> None:
+@pytest.fixture
+def views(shell: Any) -> Iterator[NotebookViews]:
+    views = NotebookViews(shell)
+    yield views
+    views.close()
+
+
+def called(views: Any, shown: Any) -> Any:
+    """Show a call that was too quick for a live view."""
+    views(shown).close(shown)
+    return shown
+
+
+def of_cell(shell: Any) -> str:
+    """The HTML of the cell's one output, as it is when the cell has ended."""
+    shell.events.trigger("post_run_cell", None)
+    outputs = shell.display_pub.outputs
+    assert len({output["transient"]["display_id"] for output in outputs}) == 1
+    assert [output["update"] for output in outputs] == [False] + [True] * (len(outputs) - 1)
+    return outputs[-1]["data"]["text/html"]
+
+
+def test_one_output_is_rewritten_and_ends_as_the_standing_report(shell: Any, views: NotebookViews) -> None:
     running = report(status="running", iterations=0)
-    view = NotebookView()
+    view: Any = views(running)
     view.update(running)
     running.iterations = report().iterations
-    time.sleep(0.1)  # a redraw of this size is due well before
+    time.sleep(0.3)  # a redraw of this size is due well before
     view.update(running)
     running.finish()
     view.close(running)
@@ -54,15 +77,15 @@ def test_one_output_is_rewritten_and_ends_as_the_standing_report(shell: Any) -> 
     assert outputs[-1]["data"] == {"text/html": running._repr_html_(), "text/plain": str(running)}
 
 
-def test_the_notebook_view_is_no_widget(shell: Any) -> None:
+def test_the_notebook_view_is_no_widget(shell: Any, views: NotebookViews) -> None:
     # a widget's picture would be lost when the notebook is opened again without its kernel
-    NotebookView().close(report())
+    called(views, report())
     assert set(shell.display_pub.outputs[0]["data"]) == {"text/html", "text/plain"}
 
 
-def test_a_large_report_is_redrawn_less_often_and_its_end_is_shown(shell: Any) -> None:
+def test_a_large_report_is_redrawn_less_often_and_its_end_is_shown(shell: Any, views: NotebookViews) -> None:
     large = report(engines=400, status="running")
-    view = NotebookView()
+    view: Any = views(large)
     for _ in range(20):
         view.update(large)
     assert len(shell.display_pub.outputs) == 1
@@ -71,23 +94,126 @@ def test_a_large_report_is_redrawn_less_often_and_its_end_is_shown(shell: Any) -
 
 
 @pytest.mark.parametrize(("shown", "outputs"), [(report(), 1), (report(method="predict"), 0), (TaskReport("stop"), 0)])
-def test_only_a_fit_leaves_a_report_when_it_was_too_quick_to_watch(shell: Any, shown: Any, outputs: int) -> None:
-    NotebookView().close(shown)
+def test_only_a_fit_leaves_a_report_when_it_was_too_quick_to_watch(
+    shell: Any, views: NotebookViews, shown: Any, outputs: int
+) -> None:
+    called(views, shown)
     assert len(shell.display_pub.outputs) == outputs
     terminal = Terminal()
     TextView(shown, terminal).close(shown)
     assert len(terminal.getvalue().splitlines()) == outputs * len(str(shown).splitlines())
 
 
-def test_a_loop_of_fits_does_not_fill_the_notebook(shell: Any) -> None:
-    views = NotebookViews(shell)
-    for _ in range(20):
-        views(report()).close(report())
-    first_cell = {output["transient"]["display_id"] for output in shell.display_pub.outputs}
-    assert len(first_cell) == NotebookViews.OUTPUTS_PER_CELL
-    shell.execution_count += 1
-    views(report()).close(report())
-    assert shell.display_pub.outputs[-1]["transient"]["display_id"] not in first_cell
+def fits(n: int) -> list[Any]:
+    """A loop over the number of clusters."""
+    parameters = [{"n_clusters": 2 + i, "max_iter": 300, "init": "random"} for i in range(n)]
+    return [report(parameters=each, iterations=3 + i) for i, each in enumerate(parameters)]
+
+
+def test_the_fits_of_a_cell_are_one_table_that_tells_them_apart(shell: Any, views: NotebookViews) -> None:
+    for fit in fits(9):
+        called(views, fit)
+    document = Document(of_cell(shell))
+    rows = [attributes for attributes in document.attributes("th") if attributes.get("scope") == "row"]
+    assert len(rows) == 9 + 2 * 9  # and two engines in each report below
+    assert "9 calls of estimators, 36 s; 1,000 × 14 float32 on 2 engines" in document.text
+    for k in range(2, 11):
+        assert f"n_clusters={k}" in document.text
+    assert "init=random" not in document.text.partition("report of 1")[0]  # the same for all
+    assert len([a for a in document.attributes("details") if not a]) == 9 + 2 * 9  # each with its two lists
+    text = shell.display_pub.outputs[-1]["data"]["text/plain"].splitlines()
+    assert text[0] == "9 calls of estimators, 36 s; 1,000 × 14 float32 on 2 engines"
+    assert text[1].split() == [
+        "call",
+        "parameters",
+        "that",
+        "differ",
+        "iterations",
+        "inertia",
+        "time",
+        "longest",
+        "status",
+    ]
+    assert [line.split()[2:5] for line in text[2:]] == [[f"n_clusters={2 + i}", str(3 + i), f"{1000 / (3 + i) - 1:.6g}"]
+                                                        for i in range(9)]  # fmt: skip
+
+
+def test_whole_reports_stand_below_the_table_only_when_it_is_not_redrawn(shell: Any, views: NotebookViews) -> None:
+    one, two = fits(2)
+    called(views, one)
+    two.status = "running"
+    view: Any = views(two)
+    time.sleep(0.3)
+    view.update(two)
+    running = shell.display_pub.outputs[-1]["data"]["text/html"]
+    assert "n_clusters=3" in running
+    assert "<details" not in running
+    two.finish()
+    view.close(two)
+    assert "running" not in shell.display_pub.outputs[-1]["data"]["text/html"]  # at once, not with the cell's end
+    assert "report of 2" in of_cell(shell)
+
+
+def test_the_next_cell_has_an_output_of_its_own(shell: Any, views: NotebookViews) -> None:
+    called(views, report())
+    first = shell.display_pub.outputs[-1]["transient"]["display_id"]
+    shell.events.trigger("post_run_cell", None)
+    assert len(shell.display_pub.outputs) == 1  # it stands already
+    shell.events.trigger("pre_run_cell", None)
+    called(views, report())
+    assert shell.display_pub.outputs[-1]["transient"]["display_id"] != first
+    assert "calls of estimators" not in of_cell_text(shell)
+
+
+def of_cell_text(shell: Any) -> str:
+    return shell.display_pub.outputs[-1]["data"]["text/plain"]
+
+
+def test_a_call_of_a_thread_that_outlives_its_cell_is_shown_at_once(shell: Any, views: NotebookViews) -> None:
+    shell.events.trigger("post_run_cell", None)
+    for fit in fits(3):
+        called(views, fit)
+    assert "n_clusters=4" in of_cell_text(shell)
+
+
+def test_a_loop_of_thousands_does_not_fill_the_notebook(shell: Any, views: NotebookViews) -> None:
+    started = time.monotonic()
+    for fit in fits(2000):
+        called(views, fit)
+    # what is drawn in the thread that fits takes little of its time
+    assert len(shell.display_pub.outputs) <= 2 + 20 * (time.monotonic() - started)
+    html = of_cell(shell)
+    assert "2000 calls of estimators, 2 h 13 min; the last 100 of them" in html
+    assert html.count("report of ") == 20
+    assert len(html) < 300_000
+
+
+def test_compact_is_a_table_also_for_one_call_and_none_is_nothing(shell: Any, views: NotebookViews) -> None:
+    quiet, alone = report(), report()
+    quiet.display, alone.display = "none", "compact"
+    assert views(quiet) is None
+    called(views, alone)
+    html = of_cell(shell)
+    assert "1 call of estimators" in html
+    assert html.count("report of ") == 1
+    task = TaskReport("start")
+    task.display = "none"
+    assert views(task) is None
+
+
+def test_a_terminal_gets_one_report_a_cell_and_a_line_for_each_further_call(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    views = TerminalViews(shell)
+    first, second, third = report(), report(seconds=5.0), report()
+    called(views, first)
+    called(views, second)
+    shell.events.trigger("pre_run_cell", None)
+    third.display = "compact"
+    called(views, third)
+    line = "KMeans.fit: finished in {} s, 1,000 × 14 float32 on 2 engines, 3 iterations, inertia 332.333\n"
+    assert capsys.readouterr().err == f"{first}\n{line.format(5)}{line.format(4)}"
+    views.close()
 
 
 def test_a_terminal_line_is_rewritten_in_place_within_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,10 +285,18 @@ def test_a_saved_notebook_holds_the_final_report(tmp_path: Any) -> None:
         "        handle.update()\n"
         "        time.sleep(0.1)"
     )
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    loop = (
+        "for k in (2, 3, 4):\n"
+        "    with progress.open(FitReport('KMeans', 'fit', {'n_clusters': k}, 10, 2, 'float32')):\n"
+        "        pass"
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in (source, loop)])
     NotebookClient(notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
     (output,) = notebook.cells[0].outputs
     assert output.output_type == "display_data"
     assert "✓" in output.data["text/html"]
     assert "8 of at most 300" in output.data["text/html"]
     assert output.data["text/plain"].startswith("KMeans.fit: finished in ")
+    (table,) = notebook.cells[1].outputs
+    assert table.data["text/plain"].startswith("3 calls of estimators")
+    assert "report of 3" in table.data["text/html"]

@@ -14,7 +14,8 @@ from xpulab.deploy.processes import Processes
 from xpulab.deploy.signals import postponed
 from xpulab.deploy.silence import SILENT, Silence, most_silence
 from xpulab.deploy.waiting import told_of_waiting
-from xpulab.exceptions import EngineLostError, NoClusterError
+from xpulab.exceptions import EngineLostError, NoClusterError, UsageError
+from xpulab.report.record import DISPLAYS, Display
 from xpulab.sharing.board import Board
 
 __all__ = ["Conversation", "not_running"]
@@ -34,6 +35,8 @@ class Conversation:
         As for `XPUCluster`.
     """
 
+    _display: Display = "full"
+
     def __init__(self, recover: bool, silence: float) -> None:
         self.recover = recover
         self.silence = silence
@@ -51,6 +54,17 @@ class Conversation:
     def _close(self, on_purpose: bool) -> None:
         """End all processes of the cluster; not `on_purpose` if engines were lost in a cluster of another process."""
         raise NotImplementedError
+
+    @property
+    def display(self) -> Display:
+        """How calls are shown: "full", "compact" or "none"; it can be set at any time."""
+        return self._display
+
+    @display.setter
+    def display(self, display: Display) -> None:
+        if display not in DISPLAYS:
+            raise UsageError(f"XPUCluster: display={display!r} was given; expected one of {', '.join(DISPLAYS)}")
+        self._display = display
 
     @property
     def running(self) -> bool:
@@ -122,7 +136,7 @@ class Conversation:
             After all ranks have stopped at the same point; its argument has their answers so far.
         """
         if watch is None:
-            with told_of_waiting(f"xpulab: {name}") as watch:
+            with told_of_waiting(f"xpulab: {name}", self.display) as watch:
                 return self.call(name, payload, watch, again)
         for attempt in range(_RECOVERIES + 1):
             try:

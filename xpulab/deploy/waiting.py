@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from xpulab.report import progress
+from xpulab.report.record import Display
 from xpulab.sharing.board import awaited
 
 __all__ = ["told_of_waiting"]
@@ -16,8 +17,15 @@ _PATIENCE = 0.3  # seconds without a report: short waits, for example for a thre
 
 
 @contextlib.contextmanager
-def told_of_waiting(title: str) -> Iterator[Callable[[Any, int], None]]:
-    """A `watch` for `XPUCluster.call` that opens a report with this title if the call waits for another client."""
+def told_of_waiting(title: str, display: Display = "full") -> Iterator[Callable[[Any, int], None]]:
+    """A `watch` for `XPUCluster.call` that opens a report with this title if the call waits for another client.
+
+    Parameters
+    ----------
+    title : str
+    display : {"full", "compact", "none"}
+        As `XPUCluster.display`.
+    """
     with contextlib.ExitStack() as shown:
         handle: progress.ProgressHandle[progress.TaskReport] | None = None
         begun = time.monotonic()
@@ -26,7 +34,9 @@ def told_of_waiting(title: str) -> Iterator[Callable[[Any, int], None]]:
             nonlocal handle
             other = awaited(records, number)
             if other and handle is None and time.monotonic() - begun > _PATIENCE:
-                handle = shown.enter_context(progress.open(progress.TaskReport(title)))
+                report = progress.TaskReport(title)
+                report.display = display
+                handle = shown.enter_context(progress.open(report))
             if handle is not None:
                 handle.report.message = f"waiting for {other}" if other else ""
                 handle.update()

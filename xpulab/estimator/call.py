@@ -105,6 +105,8 @@ class Call:
             engines=_engine_reports(cluster),
         )
 
+        self.report.display = cluster.display
+
     def __enter__(self) -> Call:
         self.cluster.last_report = self.report
         self._handle = progress.open(self.report)

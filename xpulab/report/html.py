@@ -26,7 +26,7 @@ from xpulab.report.figure import COLOURS
 from xpulab.report.record import EngineReport, FitRecord, Pair, TaskRecord
 from xpulab.report.text import comparison_table, time_unit, worded
 
-__all__ = ["comparison_html", "fit_html", "page_html", "task_html"]
+__all__ = ["comparison_html", "css", "fit_html", "fit_parts", "message_html", "page_html", "task_html"]
 
 _MARKS = {"running": "▶", "finished": "✓", "interrupted": "■", "failed": "✕"}
 
@@ -50,17 +50,22 @@ _PHASES = "".join(
 
 def fit_html(report: FitRecord) -> Html:
     """The report of a call, running or ended, for a notebook's output."""
+    return block(report.headline, fit_parts(report), css())
+
+
+def fit_parts(report: FitRecord) -> list[str]:
+    """The pieces of such a report, to be put into a block with the style `css`."""
     parts = [_head(report.title, report.status, f"{report.scale} · {format_seconds(report.elapsed)}")]
     if report.status == "running" and report.fraction is not None:
         parts.append(_progress(report.fraction, "iterations done"))
-    parts += [_facts(report), _message(report.message)]
+    parts += [_facts(report), message_html(report.message)]
     if report.engines:
         parts.append(_engines_table(report.engines))
     parts.append(_curves(report))
-    parts += [_message(note) for note in report.notes]
+    parts += [message_html(note) for note in report.notes]
     if report.status != "running":  # while it runs each redraw would fold them up again
         parts += [_folded("Parameters", report.parameters), _folded("Versions", report.versions)]
-    return block(report.headline, parts, _css())
+    return parts
 
 
 def task_html(task: TaskRecord) -> Html:
@@ -68,13 +73,13 @@ def task_html(task: TaskRecord) -> Html:
     parts = [_head(task.title, task.status, format_seconds(task.elapsed))]
     if task.status == "running":
         parts.append(_progress(task.done / max(1, task.total), "steps done"))
-    return block(task.title, [*parts, _message(task.message)], _css())
+    return block(task.title, [*parts, message_html(task.message)], css())
 
 
 def comparison_html(comparison: Pair) -> Html:
     """Two reports as one table."""
     header, rows = comparison_table(comparison.first, comparison.second)
-    return block("Comparison of two reports", [table_html(header, rows, "lrrr")], _css())
+    return block("Comparison of two reports", [table_html(header, rows, "lrrr")], css())
 
 
 def page_html(report: FitRecord, extra: Iterable[str] = ()) -> str:
@@ -104,7 +109,8 @@ def page_html(report: FitRecord, extra: Iterable[str] = ()) -> str:
 """
 
 
-def _css() -> str:
+def css() -> str:
+    """The style of reports, besides the style of all blocks."""
     return style("report") + _PHASES
 
 
@@ -121,7 +127,8 @@ def _progress(fraction: float, label: str) -> str:
     return f'<progress max="1" value="{fraction:.3f}" aria-label="{escape(label)}">{per_cent}</progress>'
 
 
-def _message(text: str) -> str:
+def message_html(text: str) -> str:
+    """A remark below a report; nothing for the empty text."""
     return f'<div class="xpu-note">{escape(text)}</div>' if text else ""
 
 

@@ -102,17 +102,9 @@ def profiled() -> Iterator[Profile]:
     """Collect the report of every call until the block ends, however it ends."""
     profile = Profile()
 
-    class Silent:
-        """A view that shows nothing."""
-
-        def update(self, report: Any) -> None: ...
-
-        def close(self, report: Any) -> None: ...
-
-    def collect(report: Any) -> Silent:
+    def collect(report: Any) -> None:
         if isinstance(report, FitReport):
             profile.reports.append(report)
-        return Silent()
 
     unsubscribe = progress.subscribe(collect)
     started = time.perf_counter()

@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from xpulab.exceptions import XpulabWarning
 from xpulab.rendering import Displayed, format_seconds, plain
 from xpulab.report.html import task_html
-from xpulab.report.record import Status, TaskRecord
+from xpulab.report.record import Display, Status, TaskRecord
 
 __all__ = ["ProgressHandle", "Report", "TaskReport", "View", "open", "subscribe"]
 
@@ -41,6 +41,7 @@ class Report(Protocol):
     """What can be shown: `xpulab.report.fit.FitReport`, `TaskReport`."""
 
     status: Status
+    display: Display
 
     @property
     def lasting(self) -> bool:
@@ -65,7 +66,7 @@ class View(Protocol):
         """Show how ``report`` ended."""
 
 
-Factory = Callable[[Any], View]
+Factory = Callable[[Any], View | None]
 R = TypeVar("R", bound=Report)
 T = TypeVar("T")
 
@@ -78,7 +79,7 @@ def subscribe(factory: Factory) -> Callable[[], None]:
     Parameters
     ----------
     factory : callable
-        Takes the report, returns a `View`.
+        Takes the report, returns a `View`, or None for none.
 
     Returns
     -------
@@ -113,13 +114,18 @@ class ProgressHandle(Generic[R]):
         self._changed = True
         self._closed = threading.Event()
         for factory in tuple(_factories):
-            self._survives(lambda make: self._views.append(make(report)), factory)
+            self._survives(self._make_view, factory)
         self._warn()
         # The context tells IPython which cell is running; a new thread would start without it.
         draw = contextvars.copy_context().run
         self._thread = threading.Thread(target=draw, args=(self._draw,), name="xpulab-progress", daemon=True)
         if self._views:
             self._thread.start()
+
+    def _make_view(self, factory: Factory) -> None:
+        view = factory(self.report)
+        if view is not None:
+            self._views.append(view)
 
     def update(self, report: R | None = None) -> None:
         """Say that the report changed, or that ``report`` takes its place. Costs next to nothing."""

@@ -8,17 +8,31 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from xpulab.rendering import counted, format_count, format_seconds, plain
+from xpulab.rendering import counted, format_count, format_number, format_seconds, plain
 from xpulab.sharing.board import PHASES
 
-__all__ = ["PHASES", "EngineReport", "FitRecord", "Iteration", "Pair", "Status", "TaskRecord", "Timed"]
+__all__ = [
+    "DISPLAYS",
+    "PHASES",
+    "Display",
+    "EngineReport",
+    "FitRecord",
+    "Iteration",
+    "Pair",
+    "Status",
+    "TaskRecord",
+    "Timed",
+]
 
 #: What an engine does itself; the rest of its time depends on the others.
 _WORK = ("transfer", "compile", "kernel")
 
 Status = Literal["running", "finished", "interrupted", "failed"]
+#: How calls are shown while they run and at their end: a whole report, a line each, or not at all.
+Display = Literal["full", "compact", "none"]
+DISPLAYS: tuple[Display, ...] = get_args(Display)
 Self = TypeVar("Self", bound="FitRecord")
 
 
@@ -119,6 +133,8 @@ class Timed:
     status: Status
     message: str
     seconds: float
+    #: How it is to be shown; this says nothing of what ran, and is not kept with it.
+    display: Display = "full"
     _clock: float | None
 
     @property
@@ -249,6 +265,21 @@ class FitRecord(Timed):
         return 100 * (self.slowest.work / mean - 1)
 
     @property
+    def longest(self) -> tuple[str, float] | None:
+        """The phase that took longest, and its seconds as a mean over the engines; None before any took time."""
+        if not self.engines:
+            return None
+        names = self.engines[0].phases
+        means = {name: sum(engine.phases[name] for engine in self.engines) / len(self.engines) for name in names}
+        name = max(means, key=means.__getitem__)
+        return (name, means[name]) if means[name] > 0 else None
+
+    @property
+    def state(self) -> str:
+        """Where it stands, in words."""
+        return self.status
+
+    @property
     def tiles(self) -> str:
         """The tile of the engines, or of each where they differ; empty where there is none."""
         used = {engine.rank: engine.tile for engine in self.engines if engine.tile}
@@ -286,6 +317,16 @@ class FitRecord(Timed):
         """Estimator, status, time, data and engines, on one line."""
         joint = {"running": "for", "finished": "in"}.get(self.status, "after")
         return plain(f"{self.title}: {self.status} {joint} {format_seconds(self.elapsed)}, {self.scale}")
+
+    @property
+    def summary(self) -> str:
+        """The headline, and what the call came to, on one line."""
+        parts = [self.headline]
+        if self.iterations:
+            parts.append(counted(len(self.iterations), "iteration"))
+        if self.objective is not None:
+            parts.append(f"{self.objective[0].replace('_', ' ')} {format_number(self.objective[1])}")
+        return ", ".join(parts)
 
     @property
     def scale(self) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from xpulab.rendering import in_notebook
 from xpulab.report import progress
+from xpulab.report.terminal import TextView
 from xpulab.widgets.cluster_view import ClusterView
-from xpulab.widgets.fit_view import NotebookView, NotebookViews, TextView
+from xpulab.widgets.fit_view import CellViews, NotebookViews, TaskView, TerminalViews
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -17,14 +18,7 @@ if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster
     from xpulab.deploy.status import ClusterStatus
 
-__all__ = [
-    "ClusterView",
-    "NotebookView",
-    "NotebookViews",
-    "TextView",
-    "install",
-    "uninstall",
-]
+__all__ = ["ClusterView", "NotebookViews", "TaskView", "TerminalViews", "install", "uninstall"]
 
 _undo: list[Callable[[], None]] = []
 _views: weakref.WeakKeyDictionary[XPUCluster, ClusterView] = weakref.WeakKeyDictionary()
@@ -39,10 +33,14 @@ def install(shell: InteractiveShell | None = None) -> None:
         A notebook's kernel gets HTML outputs and widgets; a terminal, or no shell at all, gets text.
     """
     uninstall()
-    if shell is None or not in_notebook(shell):
+    if not hasattr(shell, "events"):
         _undo.append(progress.subscribe(TextView))
         return
-    _undo.append(progress.subscribe(NotebookViews(shell)))
+    assert shell is not None
+    views: CellViews = NotebookViews(shell) if in_notebook(shell) else TerminalViews(shell)
+    _undo.extend([progress.subscribe(views), views.close])
+    if not in_notebook(shell):
+        return
     assert shell.display_formatter is not None
     displays = shell.display_formatter.ipython_display_formatter
     # By name: their modules bring ipyparallel.

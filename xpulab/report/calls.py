@@ -1,0 +1,151 @@
+"""Several calls of estimators as one table: a row for each, and what tells them apart."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from xpulab.rendering import (
+    Displayed,
+    block,
+    counted,
+    format_number,
+    format_seconds,
+    plain,
+    table_html,
+    table_text,
+)
+from xpulab.report.html import css, fit_parts, message_html
+from xpulab.report.record import FitRecord
+from xpulab.report.text import fit_text, worded
+
+__all__ = ["Calls", "differing"]
+
+#: Rows of a table, and calls whose whole report stands below it: a loop of thousands must not fill a notebook.
+_ROWS, _WHOLE = 100, 20
+
+
+class Calls(Displayed):
+    """The calls of one cell, in the order in which they were added.
+
+    Attributes
+    ----------
+    over : bool
+        Whether nothing is drawn again: only then the whole reports stand below the table, since each time that they
+        are drawn they fold up.
+    """
+
+    def __init__(self) -> None:
+        self.over = False
+        self._reports: deque[FitRecord] = deque(maxlen=_ROWS)
+        self._first = 1  # number of the first row
+        self._before = 0.0  # seconds of the calls that have no row any more
+
+    def __len__(self) -> int:
+        return self._first + len(self._reports) - 1
+
+    def add(self, report: FitRecord) -> None:
+        """Add a call, if it is not there yet."""
+        if any(each is report for each in self._reports):
+            return
+        if len(self._reports) == _ROWS:
+            self._first += 1
+            self._before += self._reports[0].elapsed
+        self._reports.append(report)
+
+    @property
+    def tabled(self) -> bool:
+        """Whether they are shown as a table, and not as the report of the only call."""
+        return len(self) > 0 and self._alone is None
+
+    def __str__(self) -> str:
+        if self._alone is not None:
+            return fit_text(self._alone)
+        header, align, rows, rest = self._table()
+        lines = [f"{self._title}{rest}", table_text(header, rows, align)]
+        return "\n".join([*lines, *(f"  {plain(text)}" for text in self._messages())])
+
+    def _repr_html_(self) -> str:
+        if self._alone is not None:
+            return block(self._alone.headline, fit_parts(self._alone), css())
+        header, align, rows, rest = self._table()
+        parts = [table_html(header, rows, align, f"{self._title}{rest}"), *map(message_html, self._messages())]
+        if self.over:
+            latest = list(enumerate(self._reports, self._first))[-_WHOLE:]
+            parts.append(f'<div class="xpu-whole">{"".join(_folded(*each) for each in latest)}</div>')
+        return block(self._title, parts, css())
+
+    @property
+    def _alone(self) -> FitRecord | None:
+        """The only call, if it is shown whole."""
+        first = self._reports[0]
+        return first if len(self) == 1 and first.display == "full" else None
+
+    @property
+    def _title(self) -> str:
+        seconds = format_seconds(self._before + sum(report.elapsed for report in self._reports))
+        earlier = f"; the last {_ROWS} of them" if self._first > 1 else ""
+        return f"{counted(len(self), 'call')} of estimators, {seconds}{earlier}"
+
+    def _messages(self) -> list[str]:
+        """What calls that run or failed have to say."""
+        return [
+            f"{number}: {line}"
+            for number, report in enumerate(self._reports, self._first)
+            for line in report.message.splitlines()[:1]
+        ]
+
+    def _table(self) -> tuple[list[str], str, list[list[str]], str]:
+        """Header, alignment and rows; and what is the same for all calls, for the title."""
+        reports = list(self._reports)
+        scales = [report.scale for report in reports]
+        columns: list[tuple[str, str, list[str]]] = [
+            ("call", "l", [f"{n}  {plain(r.title)}" for n, r in enumerate(reports, self._first)]),
+            ("parameters that differ", "l", [_pairs(each) for each in differing(reports)]),
+            ("data", "r", scales if len(set(scales)) > 1 else []),
+            ("iterations", "r", [str(len(report.iterations) or "") for report in reports]),
+            *_objectives(reports),
+            ("time", "r", [format_seconds(report.elapsed) for report in reports]),
+            ("longest", "l", [_longest(report) for report in reports]),
+            ("status", "l", [report.state for report in reports]),
+        ]
+        shown = [column for column in columns if any(column[2])]
+        header = [name for name, *_ in shown]
+        rows = [list(row) for row in zip(*(cells for *_, cells in shown), strict=True)]
+        return header, "".join(align for _, align, _ in shown), rows, f"; {scales[0]}" if len(set(scales)) == 1 else ""
+
+
+def differing(reports: Iterable[FitRecord]) -> list[dict[str, Any]]:
+    """Of each call the parameters that are not the same in all calls of its estimator."""
+    reports = list(reports)
+    values: dict[tuple[str, str], set[str]] = {}
+    for report in reports:
+        for name, value in report.parameters.items():
+            values.setdefault((report.estimator, name), set()).add(repr(value))
+    return [{n: v for n, v in r.parameters.items() if len(values[r.estimator, n]) > 1} for r in reports]
+
+
+def _pairs(parameters: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={plain(value)}" for name, value in parameters.items())
+
+
+def _objectives(reports: Sequence[FitRecord]) -> list[tuple[str, str, list[str]]]:
+    """A column for each metric that an estimator minimises."""
+    found = [report.objective for report in reports]
+    names = dict.fromkeys(each[0] for each in found if each is not None)
+    return [
+        (worded(name), "r", [format_number(each[1]) if each is not None and each[0] == name else "" for each in found])
+        for name in names
+    ]
+
+
+def _longest(report: FitRecord) -> str:
+    if report.longest is None:
+        return ""
+    name, seconds = report.longest
+    return f"{name}, {format_seconds(seconds)}"
+
+
+def _folded(number: int, report: FitRecord) -> str:
+    return f"<details><summary>report of {number}</summary>{''.join(fit_parts(report))}</details>"
