@@ -33,6 +33,7 @@ class Recorded:
         self.board = Board.create(2)
         self.board.ranks["task"] = 0
         self.last_report: Any = None
+        self.display = "full"
         self.unheard: dict[int, float] = {}
         self.recover, self.silence, self.size = True, 30.0, 2
         self.script = script
@@ -111,9 +112,6 @@ def test_iterations_seen_share_the_time_since_the_last_look() -> None:
     four, five = stages[-1]["iterations"]
     assert 0.1 <= four["seconds"] < 0.2
     assert 0.2 <= five["seconds"] < 0.4
-    report = FitReport.from_dict(stages[-1])
-    assert report.remaining is not None
-    assert report.remaining >= (600 - 5) * 0.15
 
 
 def test_a_second_run_begins_at_one_again() -> None:
@@ -179,3 +177,24 @@ def test_a_real_fit_is_shown_while_it_runs(pair: xpulab.XPUCluster, stages: list
         assert [engine["rows"] for engine in last["engines"]] == [100_000, 100_000]
         assert 0 < last["iterations"][-1]["seconds"] < km.report_.seconds
         assert km.report_ is pair.last_report
+
+
+@pytest.mark.cluster
+def test_a_real_report_says_whether_it_converged_and_where_its_time_went(pair: xpulab.XPUCluster) -> None:
+    pair.activate()
+    X = np.random.RandomState(0).normal(size=(100_000, 4))
+    cut = KMeans(8, random_state=0, max_iter=2).fit(X).report_
+    assert cut.state == "not converged"
+    assert "it ended at max_iter, before it converged: raise max_iter, or tol" in str(cut).splitlines()[-1]
+    whole = KMeans(2, random_state=0, n_init=3, tol=0.1).fit(X).report_
+    assert (whole.state, whole.converged) == ("finished", True)
+    assert 0 < whole.sent < whole.seconds
+    assert whole.sent + max(engine.total for engine in whole.engines) <= whole.seconds
+    again = FitReport.from_dict(whole.to_dict())
+    assert (again.converged, again.sent) == (True, whole.sent)
+
+
+def test_the_wait_for_another_call_is_counted() -> None:
+    waiting = {**FIT, "task": 4}
+    report, _ = followed([waiting, {"after": 0.2, **waiting}, {"after": 0.2, **FIT}])
+    assert 0.2 <= report.waited < 0.4

@@ -87,15 +87,26 @@ def test_inertia_is_that_of_the_run_that_is_kept() -> None:
 
 def test_the_time_left_assumes_that_no_run_converges_early() -> None:
     running = report(runs=2, iterations=0, parameters={"max_iter": 10}, status="running")
-    assert (running.fraction, running.remaining) == (0.0, None)
-    running.iterations = [Iteration(5, {"inertia": 1.0}, seconds=0.5, init=1)]
+    assert (running.fraction, running.remaining) == (0.0, "")
+    # the first iteration waited for the start and the compiler, and one for something else
+    paces = [60.0, 0.5, 0.5, 7.0, 0.5]
+    running.iterations = [Iteration(i, {"inertia": 1.0}, seconds, 1) for i, seconds in enumerate(paces[:3], 1)]
+    assert running.remaining == ""  # two paces are no pace
+    running.iterations = [Iteration(i, {"inertia": 1.0}, seconds, 1) for i, seconds in enumerate(paces, 1)]
     assert running.fraction == 0.25
-    assert running.remaining == 8.0  # 15 iterations of half a second, rounded up
+    assert running.remaining == "at most 8 s"  # 15 iterations of half a second, rounded up
+
+
+def test_runs_that_have_ended_say_how_long_the_others_take() -> None:
+    running = report(runs=10, iterations=0, parameters={"max_iter": 300}, status="running")
+    running.iterations = [Iteration(i, {"inertia": 1.0}, 0.5, run) for run in (1, 2) for i in range(1, 7)]
+    running.iterations += [Iteration(i, {"inertia": 1.0}, 0.5, 3) for i in range(1, 3)]
+    assert running.remaining == "about 23 s"  # 4 iterations of this run and 6 of each of the other seven
 
 
 def test_without_max_iter_nothing_is_foretold() -> None:
     open_ended = report(parameters={}, status="running")
-    assert (open_ended.fraction, open_ended.remaining) == (None, None)
+    assert (open_ended.fraction, open_ended.remaining) == (None, "")
     assert "left" not in open_ended.line()
 
 
@@ -126,21 +137,24 @@ def test_text_has_headline_inertia_engines_straggler_and_notes() -> None:
         "  engine  device  host    rows  transfer  compile  kernel  communicate   wait  other  total (s)",
         "       0  Arc A0  node01   500     0.500    0.500   1.000        0.250  1.000  0.250      3.500",
         "       1  Arc A1  node01   500     0.500    0.500   2.000        0.250  0.000  0.250      3.500",
-        "  slowest: engine 1 (Arc A1, node01), 20 % more work than the mean",
+        "  slowest: engine 1, busy 20 % longer than the mean",
         "  note: 2 engines share the cores 0-1",
+        "  4 s in all: 3.5 s on the engines, 500 ms for messages and preparation",
+        "  Computing on the devices took longest, 1.5 s of 4 s",
     ]
 
 
 def test_tiles_are_told_once_where_all_engines_have_the_same() -> None:
     one, two = "4x4x16, span 4096 (default)", "1x8x64, span 1024 (tuned)"
     assert report().tiles == ""
-    assert "tile" not in str(report())
     same, differ = report(), report()
     same.engines = [engine(rank, tile=one) for rank in range(2)]
-    assert f"  tile: {one}\n" in str(same)
+    assert same.tiles == one
+    assert "tile" not in str(same)  # it says nothing to those who did not choose it
     differ.engines = [engine(rank, tile=tile) for rank, tile in enumerate((one, two))]
-    assert f"  tile: engine 0: {one}; engine 1: {two}\n" in str(differ)
-    assert f"<dt>tile</dt><dd>{one}</dd>" in same._repr_html_()
+    assert differ.tiles == f"engine 0: {one}; engine 1: {two}"
+    folded = same._repr_html_().partition("<summary>How the kernels cut the work: rows of a work-item")[2]
+    assert f"tile = {one}" in folded
 
 
 def test_text_of_short_calls_is_in_milliseconds() -> None:
@@ -167,7 +181,7 @@ def test_a_report_that_has_only_begun_has_every_form() -> None:
 def test_the_line_of_a_running_call_says_where_it_stands() -> None:
     line = report(runs=2, status="running").line()
     assert "KMeans.fit" in line
-    assert "run 2/2  iteration 3/300  inertia 331.333  at most 30 s left  center shift 0.125" in line
+    assert "run 2/2  iteration 3/300  inertia 331.333  about 0 ms left  center shift 0.125" in line
     assert "\n" not in report(status="running", message="a\nb").line()
 
 

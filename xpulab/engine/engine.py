@@ -30,7 +30,7 @@ _HEARTBEAT = 0.5  # seconds
 _IDLE = 1.0  # seconds without a task, after which there is time for something else
 
 #: Of a task's result what its report shows; the rest may be large.
-FIGURES = ("rows", "tile", "tuning", "history", "metrics")
+FIGURES = ("rows", "tile", "tuning", "history", "metrics", "converged")
 
 _Function = Callable[..., dict[str, Any]]
 

@@ -121,9 +121,10 @@ class Call:
     @contextlib.contextmanager
     def transfer(self) -> Iterator[None]:
         """Account for copying rows into shared memory, which happens in this process."""
-        started = time.perf_counter()
+        started, self.report.message = time.perf_counter(), "copying the rows into shared memory"
         yield
-        self.report.notes.append(f"rows handed over by the notebook in {format_seconds(time.perf_counter() - started)}")
+        self.report.sent += time.perf_counter() - started
+        self.report.message = ""
 
     def send(self, task: str, packing: Packing, checkpoint: Checkpoint | None = None, **payload: Any) -> Answer:
         """Run the task on all engines; the report follows it.
@@ -148,6 +149,7 @@ class Call:
             payload["checkpoint"] = checkpoint.path
         self._kept: list[Iteration] = []
         self._recovers = packing.again and self.cluster.recovers
+        self._looked = time.perf_counter()
 
         def again(lost: EngineLostError) -> dict[str, Any]:
             state = payload.get("resume")
@@ -174,6 +176,9 @@ class Call:
         """What the board says, into the report. A rank's record is another task's until it has begun this one."""
         other = awaited(records, number)
         self.report.message = self._about_silence() or (f"waits for {other}" if other else "")
+        now = time.perf_counter()
+        self.report.waited += now - self._looked if other else 0.0
+        self._looked = now
         mine = [record["task"] == number for record in records]
         for engine, record, begun in zip(self.report.engines, records, mine, strict=True):
             if begun:
@@ -260,6 +265,7 @@ def _fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
     tried, took = answer.results[0].get("tuning", (0, 0.0))
     if tried:
         report.notes.append(f"the engines tried {tried} tiles in between, in {format_seconds(took)}")
+    report.converged = answer.results[0].get("converged")
     history = answer.results[0].get("history")
     if history:
         names = answer.results[0]["metrics"]

@@ -17,10 +17,10 @@ from xpulab.rendering import (
     format_number,
     format_seconds,
     format_size,
-    plain,
     style,
     table_html,
 )
+from xpulab.report.conclusion import conclusion, slowest_engine, split
 from xpulab.report.curves import curve_of_runs
 from xpulab.report.figure import COLOURS
 from xpulab.report.record import EngineReport, FitRecord, Pair, TaskRecord
@@ -29,6 +29,8 @@ from xpulab.report.text import comparison_table, time_unit, worded
 __all__ = ["comparison_html", "css", "fit_html", "fit_parts", "message_html", "page_html", "task_html"]
 
 _MARKS = {"running": "▶", "finished": "✓", "interrupted": "■", "failed": "✕"}
+
+_TILE = "How the kernels cut the work: rows of a work-item, centres at a time, work-items of a group, rows of a group"
 
 _STRIPES = "rgba(255,255,255,.55)"
 _PATTERNS = {
@@ -55,22 +57,23 @@ def fit_html(report: FitRecord) -> Html:
 
 def fit_parts(report: FitRecord) -> list[str]:
     """The pieces of such a report, to be put into a block with the style `css`."""
-    parts = [_head(report.title, report.status, f"{report.scale} · {format_seconds(report.elapsed)}")]
+    parts = [_head(report.title, report.status, report.state, f"{report.scale} · {format_seconds(report.elapsed)}")]
     if report.status == "running" and report.fraction is not None:
         parts.append(_progress(report.fraction, "iterations done"))
     parts += [_facts(report), message_html(report.message)]
     if report.engines:
         parts.append(_engines_table(report.engines))
     parts.append(_curves(report))
-    parts += [message_html(note) for note in report.notes]
+    parts += [message_html(note) for note in (*report.notes, split(report), conclusion(report))]
     if report.status != "running":  # while it runs each redraw would fold them up again
         parts += [_folded("Parameters", report.parameters), _folded("Versions", report.versions)]
+        parts.append(_folded(_TILE, {"tile": report.tiles} if report.tiles else {}))
     return parts
 
 
 def task_html(task: TaskRecord) -> Html:
     """A task on two lines while it runs, on one when it has ended."""
-    parts = [_head(task.title, task.status, format_seconds(task.elapsed))]
+    parts = [_head(task.title, task.status, task.status, format_seconds(task.elapsed))]
     if task.status == "running":
         parts.append(_progress(task.done / max(1, task.total), "steps done"))
     return block(task.title, [*parts, message_html(task.message)], css())
@@ -114,10 +117,10 @@ def css() -> str:
     return style("report") + _PHASES
 
 
-def _head(title: str, status: str, rest: str) -> str:
+def _head(title: str, status: str, words: str, rest: str) -> str:
     return (
         f'<div class="xpu-head"><span class="xpu-title">{escape(title)}</span> '
-        f'<span class="xpu-status"><span aria-hidden="true">{_MARKS[status]}</span> {status}</span> '
+        f'<span class="xpu-status"><span aria-hidden="true">{_MARKS[status]}</span> {escape(words)}</span> '
         f"<span>{escape(rest)}</span></div>"
     )
 
@@ -143,13 +146,10 @@ def _facts(report: FitRecord) -> str:
         if report.objective is not None:
             facts[worded(report.objective[0])] = format_number(report.objective[1])
         facts |= {worded(name): format_number(value, 3) for name, value in list(last.metrics.items())[1:]}
-    if report.status == "running" and report.remaining is not None:
-        facts["time left"] = f"at most {format_seconds(report.remaining)}"
-    if report.slowest is not None and report.imbalance is not None:
-        slowest = f"{report.slowest.rank} ({plain(report.slowest.device)})"
-        facts["slowest engine"] = f"{slowest}, {report.imbalance:.0f} % more work than the mean"
-    if report.tiles:
-        facts["tile"] = report.tiles
+    if report.status == "running" and report.remaining:
+        facts["time left"] = report.remaining
+    if slowest := slowest_engine(report):
+        facts["slowest"] = slowest
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
     return f"<dl>{items}</dl>" if items else ""
 

@@ -76,7 +76,7 @@ class Profile(Displayed):
         return f"Profile: {calls}{share} of {format_seconds(self.seconds)}"
 
 
-_LEGEND = "Phases are means over the engines; imbalance is how far the slowest engine's work is above the mean."
+_LEGEND = "Phases are means over the engines; imbalance is how much longer than the mean the slowest was busy."
 
 
 def _row(number: int, report: FitReport) -> list[str]:
@@ -85,7 +85,7 @@ def _row(number: int, report: FitReport) -> list[str]:
     if engines:
         phases = [sum(e.phases[p] for e in engines) / len(engines) for p in engines[0].phases]
     slowest, imbalance = report.slowest, report.imbalance
-    ended = "" if report.status == "finished" else f", {report.status}"
+    ended = "" if report.state == "finished" else f", {report.state}"
     return [
         f"{number}  {plain(report.title)}{ended}",
         f"{format_count(report.n_samples)} × {format_count(report.n_features)}",

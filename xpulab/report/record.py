@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -98,11 +100,6 @@ class EngineReport:
         """Seconds by phase, `other` included, in the order in which they are drawn."""
         return {**self.seconds, "other": self.other}
 
-    @property
-    def name(self) -> str:
-        """``"engine 2 (Intel Arc A770, node01)"``, for messages."""
-        return f"engine {self.rank} ({plain(self.device)}, {plain(self.host)})"
-
 
 @dataclass
 class Iteration:
@@ -196,6 +193,12 @@ class FitRecord(Timed):
         Package or driver -> its version.
     notes : list of str
         What the plan had to say, ``"2 engines share the cores 0-1"``.
+    sent : float
+        Seconds in which the calling process copied the rows to where the engines read them.
+    waited : float
+        Seconds until the call of another client had ended.
+    converged : bool, optional
+        Whether it ended before its last iteration because it had converged; None if the algorithm does not say.
     """
 
     estimator: str
@@ -213,6 +216,9 @@ class FitRecord(Timed):
     iterations: list[Iteration] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    sent: float = 0.0
+    waited: float = 0.0
+    converged: bool | None = None
     _clock: float | None = field(default_factory=time.perf_counter, init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -266,18 +272,19 @@ class FitRecord(Timed):
 
     @property
     def longest(self) -> tuple[str, float] | None:
-        """The phase that took longest, and its seconds as a mean over the engines; None before any took time."""
-        if not self.engines:
-            return None
-        names = self.engines[0].phases
-        means = {name: sum(engine.phases[name] for engine in self.engines) / len(self.engines) for name in names}
-        name = max(means, key=means.__getitem__)
-        return (name, means[name]) if means[name] > 0 else None
+        """What took longest, and its seconds: a phase, as a mean over the engines, or "copy" (`sent`) or "queue"
+        (`waited`); None before anything took time.
+        """
+        n = len(self.engines)
+        parts = {name: sum(e.phases[name] for e in self.engines) / n for name in self.engines[0].phases} if n else {}
+        parts |= {"copy": self.sent, "queue": self.waited}
+        name = max(parts, key=parts.__getitem__)
+        return (name, parts[name]) if parts[name] > 0 else None
 
     @property
     def state(self) -> str:
-        """Where it stands, in words."""
-        return self.status
+        """Where it stands, in words: the status, or "not converged" for a call that ended at ``max_iter``."""
+        return "not converged" if self.status == "finished" and self.converged is False else self.status
 
     @property
     def tiles(self) -> str:
@@ -304,19 +311,29 @@ class FitRecord(Timed):
         return min(1.0, ((last.init - 1) * most + last.number) / (self.runs * most))
 
     @property
-    def remaining(self) -> float | None:
-        """Whole seconds left if no run converges before ``max_iter``, at the latest pace; None if unknown."""
-        paces = [iteration.seconds for iteration in self.iterations[-10:] if iteration.seconds > 0]
-        if not paces or self.fraction is None:
-            return None
-        left = self.parameters["max_iter"] * self.runs * (1 - self.fraction)
-        return float(math.ceil(left * sum(paces) / len(paces)))
+    def remaining(self) -> str:
+        """How long it will take at the pace of the latest iterations: ``"at most 8 s"``; empty if that is not known.
+
+        Runs that have ended say how long the others will be. Before that only ``max_iter`` bounds the first.
+        """
+        most = self.parameters.get("max_iter")
+        # The first iteration of a run waited for its start.
+        paces = [i.seconds for i in self.iterations[-10:] if i.number > 1 and i.seconds > 0]
+        if not isinstance(most, int) or len(paces) < 3:
+            return ""
+        last = self.iterations[-1]
+        ended = [earlier.number for earlier, i in itertools.pairwise(self.iterations) if i.init != earlier.init]
+        length = max(ended, default=most)
+        left = max(0, length - last.number) + length * (self.runs - last.init)
+        said = "about" if ended else "at most"
+        return f"{said} {format_seconds(math.ceil(left * statistics.median(paces)))}"
 
     @property
     def headline(self) -> str:
         """Estimator, status, time, data and engines, on one line."""
         joint = {"running": "for", "finished": "in"}.get(self.status, "after")
-        return plain(f"{self.title}: {self.status} {joint} {format_seconds(self.elapsed)}, {self.scale}")
+        limit = ", not converged" if self.state == "not converged" else ""
+        return plain(f"{self.title}: {self.status} {joint} {format_seconds(self.elapsed)}{limit}, {self.scale}")
 
     @property
     def summary(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from xpulab.rendering import format_count, format_number, format_seconds, plain, shorten, table_text
+from xpulab.report.conclusion import conclusion, slowest_engine, split
 from xpulab.report.record import EngineReport, FitRecord, Pair
 
 __all__ = ["comparison_table", "comparison_text", "fit_line", "fit_text", "time_unit"]
@@ -26,7 +27,7 @@ def fit_line(report: FitRecord) -> str:
         first = next(iter(last.metrics.items()), None)
         shown[:1] = [f"{worded(first[0])} {format_number(first[1])}"] if first is not None else []
         parts += shown[:1]
-        parts += [f"at most {format_seconds(report.remaining)} left"] if report.remaining is not None else []
+        parts += [f"{report.remaining} left"] if report.remaining else []
         parts += shown[1:]
     return "  ".join(plain(part) for part in parts if part)
 
@@ -53,10 +54,10 @@ def fit_text(report: FitRecord) -> str:
             for e in report.engines
         ]
         lines += [table_text(header, rows, "rll" + "r" * (len(header) - 3))]
-    if report.slowest is not None and report.imbalance is not None:
-        lines += [f"  slowest: {report.slowest.name}, {report.imbalance:.0f} % more work than the mean"]
-    lines += [f"  tile: {plain(report.tiles)}"] if report.tiles else []
+    slowest = slowest_engine(report)
+    lines += [f"  slowest: {slowest}"] if slowest else []
     lines += [f"  note: {plain(note)}" for note in report.notes]
+    lines += [f"  {plain(line)}" for line in (split(report), conclusion(report)) if line]
     return "\n".join(lines)
 
 

@@ -38,6 +38,9 @@ __all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "start"]
 _SHOWN = 2e-3  # seconds between two states on the board, at which nobody looks as often
 _KEEP = 0.05  # seconds between two states that are kept: what is lost with an engine is made again
 
+#: What is kept of the best run; its labels are found again from these.
+_KEPT = ("centers", "inertia", "n_iter", "emptied", "ending")
+
 
 @dataclass
 class Outcome:
@@ -222,7 +225,7 @@ def fit(
             problem.tune(centers)
         state = {
             "run": run,
-            "best": best and {name: getattr(best, name) for name in ("centers", "inertia", "n_iter", "emptied")},
+            "best": best and {name: getattr(best, name) for name in _KEPT},
             "random": random.get_state(),
         }
         outcome = _lloyd(problem, centers, max_iter, tolerance, state, going_on["iteration"] if going_on else 0, keep)
@@ -541,6 +544,7 @@ def _kmeans_fit(
         "history": problem.history,
         "run": best.run,
         "ending": best.ending,
+        "converged": best.ending != "",
         "random": generator.get_state(),
         "rows": rows.n_samples,
         "tile": task.show_tile(rows, len(best.centers)),
