@@ -62,7 +62,10 @@ def test_the_story_with_a_stop_in_the_middle(terminal: pexpect.spawn) -> None:
     terminal.expect(r"In \[\d+\]: ")
     shown = _ESCAPES.sub("", terminal.before or "")
     assert "KMeans.fit: interrupted" in shown
-    assert "KeyboardInterrupt" in shown
+    said = shown[shown.index("line 1: km = KMeans(500") :].strip().splitlines()
+    assert len(said) == 2
+    assert said[1].startswith("KeyboardInterrupt: the fit was interrupted in iteration")
+    assert said[1].endswith("to go on, type: km = %xpu_cluster resume")
 
     typed(terminal, "a = KMeans(5, random_state=0).fit(X[:999]); b = Reference(5, random_state=0).fit(X[:999])")
     assert "True" in typed(terminal, "bool((a.labels_ == b.labels_).all())")

@@ -85,10 +85,13 @@ def test_an_interrupted_fit_goes_on_whatever_it_was_bound_to(current: xpulab.XPU
     assert copy.n_iter_ < 60
     with pytest.raises(NotFittedError, match=rf"in iteration {copy.n_iter_}, .* has the centres and not the rows"):
         copy.resume()
+    shown = raised.value._render_traceback_()
+    assert shown == [f"KeyboardInterrupt: {raised.value}"]  # no frame of a library
+    xpulab.interrupted().set_params(max_iter=5)  # the fit that goes on has those that it began with
     names: dict[str, Any] = {}
     exec(str(raised.value).partition("type: ")[2], names)  # as the message says
     km = names["km"]
-    assert km.n_iter_ == 60
+    assert (km.n_iter_, km.report_.parameters["max_iter"]) == (60, 60)
     np.testing.assert_allclose(km.cluster_centers_, expected.cluster_centers_, rtol=1e-9)
     assert current.interrupted is None
 

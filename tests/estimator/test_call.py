@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from importlib import metadata
@@ -192,6 +193,19 @@ def test_a_real_report_says_whether_it_converged_and_where_its_time_went(pair: x
     assert whole.sent + max(engine.total for engine in whole.engines) <= whole.seconds
     again = FitReport.from_dict(whole.to_dict())
     assert (again.converged, again.sent) == (True, whole.sent)
+
+
+@pytest.mark.cluster
+def test_what_the_engines_do_before_the_first_iteration_is_said(
+    pair: xpulab.XPUCluster, stages: list[dict[str, Any]]
+) -> None:
+    pair.activate()
+    X = np.random.RandomState(0).normal(size=(200_000, 14)).astype(np.float32)
+    KMeans(400, random_state=0, max_iter=5, n_init=1).fit(X)
+    said = [stage["message"] for stage in stages if not stage["iterations"]]
+    assert any(re.fullmatch(r"choosing the first centres: \d+ of 400", each) for each in said)
+    assert not any(stage["message"] for stage in stages if stage["iterations"])
+    assert pair.last_report.message == ""
 
 
 def test_the_wait_for_another_call_is_counted() -> None:

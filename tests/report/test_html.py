@@ -151,8 +151,9 @@ def test_a_page_stands_by_itself(tmp_path: Path) -> None:
 
 def test_comparison_is_a_table_with_headers() -> None:
     document = Document(report(engines=1).compare(report(engines=2))._repr_html_())
-    assert "on 1 engine" in document.text
-    assert "ratio" in document.text
+    assert "first: KMeans.fit, 1,000 × 14 float32 on 1 engine (Arc A0)" in document.text
+    assert "second: KMeans.fit, 1,000 × 14 float32 on 2 engines (Arc A0, Arc A1)" in document.text
+    assert [a.get("scope") for a in document.attributes("th")].count("col") == 4
 
 
 def test_a_task_shows_its_steps_until_it_ends() -> None:

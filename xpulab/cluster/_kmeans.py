@@ -22,6 +22,7 @@ from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, callback_management_context
+from xpulab.estimator.interrupted import CallInterrupted
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import Packing, checked_weights
 from xpulab.sharing.checkpoint import Checkpoint
@@ -41,6 +42,7 @@ class _Job:
     n_clusters: int
     max_iter: int
     tol: float
+    parameters: dict[str, Any]
 
 
 class KMeans(Proxy, sklearn.cluster.KMeans):
@@ -149,7 +151,8 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         if callable(self.init):
             init = self._called_init(X, random, n_init)
         self._stopped = self._stopped_in = None
-        job = _Job(X, weights, random, n_init, init, self.n_clusters, self.max_iter, float(self.tol))
+        parameters = self.get_params(deep=False)
+        job = _Job(X, weights, random, n_init, init, self.n_clusters, self.max_iter, float(self.tol), parameters)
         return self._run(cluster, job, None)
 
     def resume(self) -> KMeans:
@@ -195,7 +198,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     ) -> dict[str, Any]:
         """What the engines answered; the attributes are set."""
         X = job.X
-        call = Call(self, "fit", X, cluster, job.n_init, callbacks.reached)
+        call = Call(self, "fit", X, cluster, job.n_init, callbacks.reached, job.parameters)
         labels = np.empty(0, np.int32)  # until there is room for them: Ctrl-C may come before
         try:
             with (
@@ -220,7 +223,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
                 )
                 packing.done()
         except KeyboardInterrupt as interrupt:
-            raise KeyboardInterrupt(self._keep_interrupted(interrupt, call, job, labels)) from None
+            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, labels)) from None
         result = answer.results[0]
         job.random.set_state(result["random"])
         self._keep(result, labels)

@@ -137,6 +137,7 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         As `weights_of` gives them.
     """
     device, rank, bounds = task.device, task.comm.rank, source["bounds"]
+    task.show(doing="reading the rows")
     with _transfer(task):
         if "handle" in source:
             held = _held(task, source)
@@ -157,7 +158,7 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
                 rows = Rows.adopt(device, block, shape, source["dtype"], sample_weight)
     if "hold" in source:
         keep_rows(task, replace(rows, sample_weight=None), source["hold"])
-    task.show(rows=rows.n_samples)
+    task.show(rows=rows.n_samples, doing="computing")
     return rows
 
 

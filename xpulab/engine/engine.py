@@ -264,7 +264,7 @@ class Task:
         record["iteration"] = record["run"] = record["lengths"] = 0
         record["metrics"] = np.nan
         record["metric_names"] = ",".join(METRIC_NAMES.get(name, ())).encode()
-        record["name"] = name.encode()
+        record["name"], record["doing"] = name.encode(), b""
         record["client"] = client
         record["task"] = number
 
@@ -311,6 +311,8 @@ class Task:
         record["metrics"][: len(metrics)] = metrics
         for field, value in fields.items():
             record[field] = value
+        if "iteration" in fields:
+            record["doing"] = b""
         record["seconds"] = list(self.seconds().values())
         record["total"] = time.perf_counter() - self.started
 

@@ -73,6 +73,8 @@ class Call:
         Runs from different starts.
     reached : callable, optional
         Called with run and iteration, both from 1, when they are seen to have ended.
+    parameters : dict, optional
+        For the report, where they are not those that the estimator has now.
 
     Attributes
     ----------
@@ -87,6 +89,7 @@ class Call:
         cluster: XPUCluster,
         runs: int = 1,
         reached: Callable[[int, int], None] = lambda run, iteration: None,
+        parameters: dict[str, Any] | None = None,
     ) -> None:
         self.cluster = cluster
         self._reached = reached
@@ -95,7 +98,7 @@ class Call:
         self.report = FitReport(
             estimator=estimator.name if isinstance(estimator, Functions) else type(estimator).__name__,
             method=method,
-            parameters=estimator.get_params(deep=False),
+            parameters=estimator.get_params(deep=False) if parameters is None else parameters,
             n_samples=X.shape[0],
             n_features=X.shape[1] if X.ndim == 2 else 1,
             dtype=str(X.dtype),
@@ -175,7 +178,8 @@ class Call:
     def _follow(self, records: Any, number: int) -> None:
         """What the board says, into the report. A rank's record is another task's until it has begun this one."""
         other = awaited(records, number)
-        self.report.message = self._about_silence() or (f"waits for {other}" if other else "")
+        doing = records[0]["doing"].decode() if records[0]["task"] == number else ""
+        self.report.message = self._about_silence() or (f"waits for {other}" if other else doing)
         now = time.perf_counter()
         self.report.waited += now - self._looked if other else 0.0
         self._looked = now

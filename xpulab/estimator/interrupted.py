@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import linecache
+import traceback
 from typing import Any
 
 from sklearn.exceptions import NotFittedError
 
 from xpulab.deploy.cluster import current_cluster
 
-__all__ = ["interrupted"]
+__all__ = ["CallInterrupted", "interrupted"]
+
+
+class CallInterrupted(KeyboardInterrupt):
+    """Ctrl-C ended a call of an estimator. The message says what to type next.
+
+    IPython shows the line of the user's code and this message; the frames of the libraries below it say nothing.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        mine = [each for each in traceback.walk_tb(self.__traceback__) if each[0].f_globals["__name__"] == "__main__"]
+        where = [f"line {n}: {linecache.getline(frame.f_code.co_filename, n).strip()}" for frame, n in mine[-1:]]
+        return [*where, f"KeyboardInterrupt: {self}"]
 
 
 def interrupted() -> Any:

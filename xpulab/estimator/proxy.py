@@ -16,6 +16,7 @@ from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, CallbackSupportMixin, callback_management_context
+from xpulab.estimator.interrupted import CallInterrupted
 from xpulab.estimator.rows import Held, Packing, checked_rows, checked_unnamed, checked_weights
 from xpulab.exceptions import NoClusterError
 from xpulab.report.fit import FitReport
@@ -196,7 +197,7 @@ class Proxy(CallbackSupportMixin):
                 return answer
             except KeyboardInterrupt:
                 again = f"; nothing was fitted, type: {method}(X) again" if fits else ""
-                raise KeyboardInterrupt(f"{type(self).__name__}.{method} was interrupted{again}") from None
+                raise CallInterrupted(f"{type(self).__name__}.{method} was interrupted{again}") from None
 
     def _weights(self, sample_weight: Any, X: Any, **rules: Any) -> np.ndarray | None:
         """Sample weights as the ranks take them."""

@@ -24,7 +24,7 @@ from xpulab.report.conclusion import conclusion, slowest_engine, split
 from xpulab.report.curves import curve_of_runs
 from xpulab.report.figure import COLOURS
 from xpulab.report.record import EngineReport, FitRecord, Pair, TaskRecord
-from xpulab.report.text import comparison_table, time_unit, worded
+from xpulab.report.text import NAMES, comparison_names, comparison_table, time_unit, worded
 
 __all__ = ["comparison_html", "css", "fit_html", "fit_parts", "message_html", "page_html", "task_html"]
 
@@ -81,8 +81,9 @@ def task_html(task: TaskRecord) -> Html:
 
 def comparison_html(comparison: Pair) -> Html:
     """Two reports as one table."""
-    header, rows = comparison_table(comparison.first, comparison.second)
-    return block("Comparison of two reports", [table_html(header, rows, "lrrr")], css())
+    reports = (comparison.first, comparison.second)
+    about = [f"<div>{name}: {escape(what)}</div>" for name, what in zip(NAMES, comparison_names(*reports), strict=True)]
+    return block("Comparison of two reports", [*about, table_html(*comparison_table(*reports), "lrrr")], css())
 
 
 def page_html(report: FitRecord, extra: Iterable[str] = ()) -> str:

@@ -8,9 +8,11 @@ from xpulab.rendering import format_count, format_number, format_seconds, plain,
 from xpulab.report.conclusion import conclusion, slowest_engine, split
 from xpulab.report.record import EngineReport, FitRecord, Pair
 
-__all__ = ["comparison_table", "comparison_text", "fit_line", "fit_text", "time_unit"]
+__all__ = ["NAMES", "comparison_names", "comparison_table", "comparison_text", "fit_line", "fit_text", "time_unit"]
 
 
+#: What two reports are called that are compared.
+NAMES = ("first", "second")
 #: A table line with a longer device name than this would not fit a terminal.
 _DEVICE = 32
 
@@ -80,27 +82,37 @@ def time_unit(engines: Iterable[EngineReport]) -> tuple[str, float]:
 
 
 def comparison_text(comparison: Pair) -> str:
-    """Two reports side by side."""
-    return table_text(*comparison_table(comparison.first, comparison.second), "lrrr", indent="")
+    """Two reports side by side, below a line that says what each is."""
+    reports = (comparison.first, comparison.second)
+    about = "\n".join(f"{name}: {what}" for name, what in zip(NAMES, comparison_names(*reports), strict=True))
+    return f"{about}\n{table_text(*comparison_table(*reports), 'lrrr')}"
+
+
+def comparison_names(*reports: FitRecord) -> list[str]:
+    """What each report is of: the call, its data, its devices, and when it began."""
+    return [
+        plain(f"{r.title}, {r.scale} ({', '.join(dict.fromkeys(e.device for e in r.engines)) or 'none'}), {r.started}")
+        for r in reports
+    ]
 
 
 def comparison_table(first: FitRecord, second: FitRecord) -> tuple[list[str], list[list[str]]]:
     """Header and rows: a quantity, its value in each report, and a time of the first divided by that of the second."""
     reports = (first, second)
-    names = [f"{report.title}, {report.scale}" for report in reports]
-    if names[0] == names[1]:
-        names = [f"{name} ({which})" for name, which in zip(names, ("first", "second"), strict=True)]
     rows = [
-        ["status", *(report.status for report in reports), ""],
-        ["devices", *(", ".join(dict.fromkeys(e.device for e in report.engines)) for report in reports), ""],
+        ["status", *(report.state for report in reports), ""],
         ["iterations", *(format_count(len(report.iterations)) for report in reports), ""],
         *_objectives(reports),
         _times("wall time", first.elapsed, second.elapsed),
+        _times("copying rows", first.sent, second.sent),
     ]
     if first.engines and second.engines:
         means = [_mean_phases(report.engines) for report in reports]
         rows += [_times(f"{phase}, mean of engines", means[0][phase], means[1][phase]) for phase in means[0]]
-    return ["", *names, "ratio"], rows
+        busiest = [max(report.engines, key=lambda engine: engine.work) for report in reports]
+        rows.append(["engine that was busy longest", *(f"engine {engine.rank}" for engine in busiest), ""])
+        rows.append(_times("how long it was busy", busiest[0].work, busiest[1].work))
+    return ["", *NAMES, "first / second"], rows
 
 
 def _times(name: str, first: float, second: float) -> list[str]:

@@ -33,6 +33,7 @@ _RANK = np.dtype(
         ("heartbeat", "f8"),  # seconds since the epoch
         ("task", "u8"),  # number of the task in hand, 0 when idle
         ("name", "S32"),  # its name
+        ("doing", "S64"),  # what it does now, for people; empty where the other fields say it
         ("client", "i8"),  # process that asked for it
         ("failed", "u8"),  # number of the last task that raised here
         ("rows", "i8"),

@@ -36,6 +36,7 @@ from xpulab.sharing.checkpoint import Checkpoint
 __all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "start"]
 
 _SHOWN = 2e-3  # seconds between two states on the board, at which nobody looks as often
+_TOLD = 0.05  # seconds between two states that are told in words
 _KEEP = 0.05  # seconds between two states that are kept: what is lost with an engine is made again
 
 #: What is kept of the best run; its labels are found again from these.
@@ -148,6 +149,7 @@ class Problem:
 
     def tune(self, centers: np.ndarray) -> None:
         """Measure tiles, on all ranks together."""
+        self.task.show(doing="measuring which tile is the fastest")
         tried, seconds = tune(self.task, self.rows, self.shift, centers)
         self.tuning = (self.tuning[0] + tried, self.tuning[1] + seconds)
         self.may_tune = False
@@ -461,7 +463,11 @@ def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomS
     centers[0] = problem.take(_draw(problem, random.random_sample(1), np.empty(0, np.int64)))[0]
     state, potential = problem.kernels.start(rows, problem.shift, centers[0])
     offsets = comm.exclusive_sums(potential)
+    shown = 0.0
     for c in range(1, n_clusters):
+        if time.perf_counter() - shown > _TOLD:
+            shown = time.perf_counter()
+            problem.task.show(doing=f"choosing the first centres: {c} of {n_clusters}")
         uniforms = random.uniform(size=trials)
         if offsets[-1] == 0:  # no row is left that is elsewhere than a centre
             centers[c] = centers[0]
@@ -514,6 +520,7 @@ def _kmeans_fit(
     first = kernels.first_kernels(
         task.device, dtype, n_features, parameters["n_clusters"], parameters["init"] == "k-means++", weights is not None
     )
+    task.show(doing="finishing kernels for the device")
     build_together(task.device, first, task.comm.rank)
     bounds = source["bounds"]
     sample_weight = weights_of(task, weights, bounds)
