@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import io
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -57,6 +59,56 @@ def subscribed(factory: progress.Factory) -> Iterator[None]:
     unsubscribe = progress.subscribe(factory)
     yield
     unsubscribe()
+
+
+def script(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> io.StringIO:
+    """As in a script: nobody has subscribed. What it writes on standard error."""
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr(progress, "_factories", [])
+    monkeypatch.setattr("sys.stderr", stream)
+    return stream
+
+
+def test_a_script_shows_a_line_on_a_terminal_and_leaves_it_if_it_could_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = script(monkeypatch, terminal=True)
+    with progress.open(report(status="running")):
+        pass
+    assert stream.getvalue() == ""  # a loop of quick calls leaves nothing
+    watched = report(status="running")
+    with progress.open(watched):
+        until(lambda: "iteration 3/300" in stream.getvalue())
+    assert stream.getvalue().endswith(f"\r\x1b[K{watched.summary}\n")
+    task = TaskReport("start 2 engines", total=2)
+    with progress.open(task):
+        until(lambda: "0/2" in stream.getvalue())
+    assert stream.getvalue().endswith(f"\r\x1b[K{task}\n")
+    quiet = report(status="running")
+    quiet.display = "none"
+    before = stream.getvalue()
+    with progress.open(quiet):
+        time.sleep(2 * progress.FIRST)
+    assert stream.getvalue() == before
+
+
+def test_a_script_without_a_terminal_logs_one_line_a_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = script(monkeypatch, terminal=False)
+    with progress.open(report(status="running")):
+        assert not [thread for thread in threading.enumerate() if thread.name == "xpulab-progress"]
+    assert caplog.records == []
+    with caplog.at_level(logging.INFO, logger="xpulab"):
+        shown = report(status="running")
+        with progress.open(shown):
+            pass
+        with pytest.raises(ValueError, match="bad"), progress.open(report(status="running")):
+            raise ValueError("bad")
+    assert [(record.name, record.levelname) for record in caplog.records] == [("xpulab", "INFO")] * 2
+    assert caplog.messages[0] == shown.summary
+    assert ", 3 iterations, inertia 332.333" in caplog.messages[0]
+    assert "KMeans.fit: failed after" in caplog.messages[1]
+    assert stream.getvalue() == ""
 
 
 def test_without_views_no_thread_is_started() -> None:

@@ -97,6 +97,11 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     --------
     >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
     ...     KMeans(n_clusters=2, random_state=0, n_init="auto").fit([[1, 2], [1, 4], [10, 2], [10, 4]]).labels_
+
+    Callbacks of scikit-learn 1.9 follow the iterations:
+
+    >>> from sklearn.callback import ProgressBar  # doctest: +SKIP
+    >>> KMeans(n_clusters=2).set_callbacks(ProgressBar()).fit(X)  # doctest: +SKIP
     """
 
     #: Label, previous label and bound of each row; and a share of the rows, for rows that are copied side by side

@@ -83,7 +83,8 @@ class XPUCluster(RowsOnEngines, Displayed):
     display : {"full", "compact", "none"}
         How a notebook or IPython shows the start of the cluster, and calls of estimators while they run and at their
         end: as a report, where several calls in one cell become a table with a row each; always as a table; or not at
-        all. It can be changed at any time; ``report_`` of an estimator is the same in each case.
+        all. It can be changed at any time; ``report_`` of an estimator is the same in each case. A script shows one
+        line for each call on a terminal, and otherwise logs it at INFO, under the name ``xpulab``.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ _DOING = {
     "copy": "copying the rows into shared memory",
     "queue": "waiting until another call had ended",
     "transfer": "moving rows between the host and the devices",
-    "compile": "the devices' drivers, which finished compiling kernels",
+    "compile": "finishing kernels for the devices",
     "kernel": "computing on the devices",
     "communicate": "exchanging results between the engines",
     "wait": "engines that waited for each other",

@@ -30,7 +30,7 @@ __all__ = ["comparison_html", "css", "fit_html", "fit_parts", "message_html", "p
 
 _MARKS = {"running": "▶", "finished": "✓", "interrupted": "■", "failed": "✕"}
 
-_TILE = "How the kernels cut the work: rows of a work-item, centres at a time, work-items of a group, rows of a group"
+_TILE = "rows of a work-item x centres at a time x work-items of a group, span rows of a group"
 
 _STRIPES = "rgba(255,255,255,.55)"
 _PATTERNS = {
@@ -67,7 +67,7 @@ def fit_parts(report: FitRecord) -> list[str]:
     parts += [message_html(note) for note in (*report.notes, split(report), conclusion(report))]
     if report.status != "running":  # while it runs each redraw would fold them up again
         parts += [_folded("Parameters", report.parameters), _folded("Versions", report.versions)]
-        parts.append(_folded(_TILE, {"tile": report.tiles} if report.tiles else {}))
+        parts.append(_folded("Tile", {report.tiles: _TILE} if report.tiles else {}))
     return parts
 
 

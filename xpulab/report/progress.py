@@ -21,9 +21,10 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from xpulab.exceptions import XpulabWarning
-from xpulab.rendering import Displayed, format_seconds, plain
+from xpulab.rendering import Displayed, plain
 from xpulab.report.html import task_html
 from xpulab.report.record import Display, Status, TaskRecord
+from xpulab.report.terminal import of_a_script
 
 __all__ = ["ProgressHandle", "Report", "TaskReport", "View", "open", "subscribe"]
 
@@ -42,6 +43,10 @@ class Report(Protocol):
 
     status: Status
     display: Display
+
+    @property
+    def summary(self) -> str:
+        """How it ended, on one line."""
 
     @property
     def lasting(self) -> bool:
@@ -96,7 +101,7 @@ def subscribe(factory: Factory) -> Callable[[], None]:
 
 
 def open(report: R) -> ProgressHandle[R]:
-    """Show ``report`` in every view subscribed, until the handle is closed. Without views nothing happens."""
+    """Show ``report`` in every view subscribed, until the handle is closed; without any, as a script shows it."""
     return ProgressHandle(report)
 
 
@@ -113,7 +118,7 @@ class ProgressHandle(Generic[R]):
         self._failures: list[str] = []
         self._changed = True
         self._closed = threading.Event()
-        for factory in tuple(_factories):
+        for factory in tuple(_factories) or (of_a_script,):
             self._survives(self._make_view, factory)
         self._warn()
         # The context tells IPython which cell is running; a new thread would start without it.
@@ -195,9 +200,7 @@ class TaskReport(TaskRecord, Displayed):
     def __str__(self) -> str:
         if self.status == "running":
             return self.line()
-        joint = "in" if self.status == "finished" else "after"
-        head = f"{plain(self.title)}: {self.status} {joint} {format_seconds(self.seconds)}"
-        return "\n  ".join([head, *map(plain, self.message.splitlines())])
+        return "\n  ".join([self.summary, *map(plain, self.message.splitlines())])
 
     def _repr_html_(self) -> str:
         return task_html(self)

@@ -391,6 +391,12 @@ class TaskRecord(Timed):
     #: A task too quick for a live view leaves nothing behind.
     lasting = False
 
+    @property
+    def summary(self) -> str:
+        """How it ended, on one line."""
+        joint = "in" if self.status == "finished" else "after"
+        return f"{plain(self.title)}: {self.status} {joint} {format_seconds(self.seconds)}"
+
     def line(self) -> str:
         """Where it stands, on one line."""
         steps = f"{self.done}/{self.total}" if self.total > 1 else ""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-__all__ = ["TextView"]
+__all__ = ["LineView", "LogView", "TextView", "of_a_script"]
+
+_LOG = logging.getLogger("xpulab")
 
 
 class TextView:
@@ -46,3 +49,30 @@ class TextView:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+class LineView(TextView):
+    """The line of a script: it stays, with how the call ended, if there was time to read it while the call ran."""
+
+    def close(self, report: Any) -> None:
+        """Put how it ended in the line's place."""
+        if self._shown:
+            self._write(f"\r\x1b[K{report.summary}\n")
+
+
+class LogView:
+    """One line in the log of ``xpulab`` for each call, at INFO."""
+
+    def update(self, report: Any) -> None:
+        """A log has nothing that could be rewritten."""
+
+    def close(self, report: Any) -> None:
+        """Log how it ended."""
+        _LOG.info("%s", report.summary)
+
+
+def of_a_script(report: Any) -> LineView | LogView | None:
+    """The view of a report where nobody has subscribed, as in a script: a terminal's line, or a line in the log."""
+    if report.display != "none" and sys.stderr is not None and sys.stderr.isatty():
+        return LineView(report)
+    return LogView() if _LOG.isEnabledFor(logging.INFO) else None

@@ -89,11 +89,9 @@ def comparison_text(comparison: Pair) -> str:
 
 
 def comparison_names(*reports: FitRecord) -> list[str]:
-    """What each report is of: the call, its data, its devices, and when it began."""
-    return [
-        plain(f"{r.title}, {r.scale} ({', '.join(dict.fromkeys(e.device for e in r.engines)) or 'none'}), {r.started}")
-        for r in reports
-    ]
+    """What each report is of: the call, its data and its devices."""
+    devices = [", ".join(dict.fromkeys(engine.device for engine in report.engines)) for report in reports]
+    return [plain(f"{r.title}, {r.scale}" + f" ({d})" * bool(d)) for r, d in zip(reports, devices, strict=True)]
 
 
 def comparison_table(first: FitRecord, second: FitRecord) -> tuple[list[str], list[list[str]]]:
