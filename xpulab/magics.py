@@ -43,7 +43,7 @@ class XPUMagics(Magics):
     timeout = Float(120.0, help="Seconds after which a start that has not ended fails.").tag(config=True)
     recover = Bool(True, help="Whether a fit continues after engines are lost.").tag(config=True)
     display = Enum(DISPLAYS, "full", help="How calls of estimators are shown.").tag(config=True)
-    silence = Float(30.0, help="Seconds without a heartbeat after which an engine counts as lost.").tag(config=True)
+    silence = Float(30.0, help="Seconds without a sign of life after which an engine counts as lost.").tag(config=True)
 
     @line_magic(_NAME)  # type: ignore[arg-type]
     def xpu_cluster(self, line: str) -> Any:
@@ -138,7 +138,7 @@ class XPUMagics(Magics):
             type=float,
             default=self.silence,
             metavar="S",
-            help="seconds without a heartbeat after which an engine counts as lost",
+            help="seconds without a sign of life after which an engine counts as lost",
         )
         start.add_argument(
             "--detach",

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +23,7 @@ import xpulab
 from xpulab.cluster import KMeans
 from xpulab.data import Outgoing
 from xpulab.deploy import cluster as registry
-from xpulab.deploy.silence import Silence
+from xpulab.deploy.silence import Signs, Silence, _device_times
 from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.sharing.checkpoint import Checkpoint
 
@@ -91,6 +95,74 @@ def test_the_only_engine_is_stuck_as_soon_as_one_of_several() -> None:
     assert found == [[]] * 7 + [[0]] * 3
     silence = Silence(3.0)
     assert [silence.stuck(np.zeros(1), now) for now in (0.0, 3600.0, 3601.0)] == [[]] * 3  # this process slept, too
+
+
+def test_a_users_code_gets_ten_times_as_long_to_stand_still() -> None:
+    silence = Silence(3.0, users=True)
+    beats = np.zeros(2)
+    found = []
+    for now in np.arange(0, 40, 0.5):
+        beats += [1, 0]
+        found.append(silence.stuck(beats, now))
+    assert found[60] == []
+    assert found[61] == [1]
+
+
+def test_a_process_that_computes_is_alive_and_one_that_sleeps_is_not() -> None:
+    computing = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        signs = Signs([computing.pid, sleeping.pid, 2**22 - 1], 1.0)
+        time.sleep(0.5)  # both have started
+        beats = np.zeros(3)
+        first = signs(beats)
+        time.sleep(0.5)
+        second = signs(beats)
+        assert (second != first).tolist() == [True, False, False]
+        assert (signs(beats + 1) != second).all()  # a heartbeat is enough
+    finally:
+        for process in (computing, sleeping):
+            process.kill()
+            process.wait()
+
+
+def test_the_time_on_a_gpu_is_what_the_kernel_has_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "7"
+    for name in ("fd", "fdinfo"):
+        (folder / name).mkdir(parents=True)
+    for number, (target, counts) in enumerate(
+        [
+            ("/dev/dri/renderD128", "pos:\t0\ndrm-driver:\ti915\ndrm-engine-compute:\t5000 ns\n"),
+            ("/dev/dri/renderD129", "drm-driver:\txe\ndrm-cycles-rcs:\t7\ndrm-total-cycles-rcs:\t900\n"),
+            ("/dev/null", "drm-engine-compute:\t1000000 ns\n"),
+        ]
+    ):
+        (folder / "fd" / str(number)).symlink_to(target)
+        (folder / "fdinfo" / str(number)).write_text(counts)
+    (folder / "fd" / "9").symlink_to("/dev/dri/renderD128")  # closed in the meantime
+    assert sorted(_device_times(7, tmp_path)) == [7, 5000]
+
+
+@cluster_test
+def test_an_engine_that_holds_pythons_lock_is_alive_while_it_computes() -> None:
+    with xpulab.XPUCluster(1, silence=0.4) as cluster:
+        pid = cluster.facts[0]["pid"]
+        assert cluster.run(lambda task: sum(range(2 * 10**7)) > 0) == [True]
+        cluster.run(_compile_for_seconds)
+        KMeans(3, random_state=0).fit(X[:1000])
+        assert cluster.facts[0]["pid"] == pid
+
+
+def _compile_for_seconds(task: Any) -> None:
+    """On an engine: before the next kernel that the driver finishes, compute in one call that keeps Python's lock."""
+    check = type(task).leave_if_cancelled
+
+    def build(task: Any) -> None:
+        check(task)
+        type(task).leave_if_cancelled = check
+        sum(range(2 * 10**7))
+
+    type(task).leave_if_cancelled = build
 
 
 def test_time_that_this_process_slept_does_not_count() -> None:

@@ -74,8 +74,10 @@ class XPUCluster(RowsOnEngines, Displayed):
         rows again, and a fit continues from its last centres. Rows that were only on the engines are lost in any
         case, and a call that needs them raises `EngineLostError`.
     silence : float
-        Seconds without a heartbeat after which an engine counts as lost. If all of several engines are silent at the
-        same time, as when a laptop sleeps, they get ten times as long.
+        Seconds without a sign of life after which an engine counts as lost. A heartbeat is a sign of life, and so is
+        the use of a processor or of a GPU. If all of several engines are silent at the same time, as when a laptop
+        sleeps, they get ten times as long; and so does an engine that runs your own code (`run`, ``%%xpu``), of which
+        you are told first.
     detach : bool
         Whether the cluster outlives this process, until someone stops it; see `attach`.
     name : str, optional
@@ -97,7 +99,7 @@ class XPUCluster(RowsOnEngines, Displayed):
     facts : list of dict
         Description that each engine sent when it started, by rank.
     unheard : dict of int to float
-        Rank -> seconds without a heartbeat, for ranks that a running call has not heard for 5 s or longer.
+        Rank -> seconds without a sign of life, for ranks that a running call has not heard for 5 s or longer.
     attached : bool
         Whether another process started the cluster.
 

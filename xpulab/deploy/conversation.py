@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from xpulab.deploy.answers import Answer, raise_errors
-from xpulab.deploy.exchange import Exchange
+from xpulab.deploy.exchange import USERS, Exchange
 from xpulab.deploy.pickling import packed
 from xpulab.deploy.processes import Processes
 from xpulab.deploy.signals import postponed
-from xpulab.deploy.silence import SILENT, Silence, most_silence
+from xpulab.deploy.silence import SILENT, Signs, Silence, most_silence
 from xpulab.deploy.waiting import told_of_waiting
 from xpulab.exceptions import EngineLostError, NoClusterError, UsageError
 from xpulab.report.record import DISPLAYS, Display
@@ -171,11 +171,12 @@ class Conversation:
             if processes is None:
                 raise not_running()
             exchange = Exchange(processes.client, self._board, name, payload)
-        silence = Silence(self.silence)
+        signs = Signs([fact["pid"] for fact in self.facts], self.silence)
+        silence = Silence(self.silence, users=name in USERS)
 
         def require_well() -> None:
             self._require_alive(processes)
-            self._require_heard(processes, silence)
+            self._require_heard(processes, signs, silence, name in USERS)
 
         return exchange.wait(require_well, watch, pressed)
 
@@ -208,15 +209,15 @@ class Conversation:
             self._give_up(processes, ", ".join(f"{_who(fact)} ended{processes.cause(fact['pid'])}" for fact in gone))
         self._give_up(processes, f"the {ended} ended, and so did the engines")
 
-    def _require_heard(self, processes: Processes, silence: Silence) -> None:
-        """Give up engines whose heartbeat has stopped: they are stopped, or stuck in a driver."""
+    def _require_heard(self, processes: Processes, signs: Signs, silence: Silence, users: bool) -> None:
+        """Give up engines that give no sign of life: they are stopped, or stand still in a driver."""
         ranks = self._board.ranks if self._board is not None else None
-        stuck = silence.stuck(ranks["heartbeat"]) if ranks is not None else []
+        stuck = silence.stuck(signs(ranks["heartbeat"])) if ranks is not None else []
         self.unheard = silence.unheard(SILENT)
         if stuck:
             where = ", ".join(_who(self.facts[rank]) for rank in stuck)
-            limit = most_silence(self.silence, len(stuck), self.size)
-            self._give_up(processes, f"{where} did not respond for {limit:g} s, so all engines were ended")
+            limit = most_silence(self.silence, len(stuck), self.size, users)
+            self._give_up(processes, f"{where} gave no sign of life for {limit:g} s, so all engines were ended")
 
     def _give_up(self, processes: Processes, reason: str) -> None:
         """Stop the remaining processes, and raise EngineLostError."""

@@ -14,11 +14,11 @@ import ipyparallel as ipp
 from xpulab.exceptions import EngineStuckError
 from xpulab.sharing.board import Board, awaited, new_task_number
 
-__all__ = ["Exchange"]
+__all__ = ["USERS", "Exchange"]
 
 _POLL = 0.05  # seconds between two looks at the board while a task runs
 _INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
-_USERS = {"run": 10.0, "%%xpu": 2.0}  # tasks that run a user's code -> seconds to end after SIGINT
+USERS = {"run": 10.0, "%%xpu": 2.0}  # tasks that run a user's code -> seconds to end after SIGINT
 _SIGNAL_AGAIN = 0.5  # seconds until SIGINT is repeated: an engine that is about to begin the task misses it
 
 
@@ -39,9 +39,9 @@ class _Ending:
     """
 
     def __init__(self, task: str) -> None:
-        self.grace = _USERS.get(task, _INTERRUPT_GRACE)
+        self.grace = USERS.get(task, _INTERRUPT_GRACE)
         self.failure: Exception | None = None
-        self._signals = task in _USERS
+        self._signals = task in USERS
         self._deadline = self._next_signal = float("inf")
 
     @property

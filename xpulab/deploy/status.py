@@ -31,7 +31,7 @@ class EngineStatus:
     Attributes
     ----------
     state : str
-        "idle", the name of the running task, or "silent" if the heartbeat has stopped.
+        "idle", the name of the running task, or "silent" if the heartbeat has stopped and the process does not compute.
     heartbeat_age_s : float
         Seconds since it last wrote to the board.
     tile : str
@@ -76,7 +76,7 @@ def engine_statuses(facts: list[dict[str, Any]], ranks: Any, silent: float) -> t
     ranks : numpy.ndarray
         Records of `Board.ranks`.
     silent : float
-        Seconds without a heartbeat after which an engine is called silent.
+        Age in seconds of the heartbeat after which an engine that does not compute is called silent.
     """
     free = host_memory.available()
     held: Counter[str] = Counter()
@@ -99,7 +99,7 @@ def _engine_status(fact: dict[str, Any], record: Any, silent: float, free: int, 
         device=device["name"],
         selector=fact["selector"],
         cores=tuple(fact["cores"]),
-        state="silent" if age > silent else working,
+        state="silent" if age > silent and not _computes(fact["pid"]) else working,
         heartbeat_age_s=age,
         memory_used=_resident(fact["pid"]),
         device_bytes=int(record["device_bytes"]),
@@ -111,6 +111,14 @@ def _engine_status(fact: dict[str, Any], record: Any, silent: float, free: int, 
         iteration=int(record["iteration"]) if busy else 0,
         metrics=metrics_of(record) if busy and record["iteration"] else {},
     )
+
+
+def _computes(pid: int) -> bool:
+    """Whether the process is on a processor now: compiled code that holds Python's lock stops the heartbeat."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_RUNNING)
+    except psutil.Error:
+        return False
 
 
 def _resident(pid: int) -> int:
