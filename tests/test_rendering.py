@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from xpulab.rendering import (
@@ -9,6 +11,7 @@ from xpulab.rendering import (
     Text,
     block,
     counted,
+    drawn,
     escape,
     format_count,
     format_number,
@@ -98,8 +101,28 @@ def test_a_row_of_another_length_than_the_header_is_refused() -> None:
 def test_html_table_says_what_each_header_belongs_to() -> None:
     html = table_html(["engine", "rows"], [[0, "<i>"]], "lr", "Engines & rows")
     assert '<th scope="col">engine</th><th scope="col" class="xpu-r">rows</th>' in html
-    assert '<th scope="row">0</th><td class="xpu-r">&lt;i&gt;</td>' in html
+    assert '<th scope="row" data-column="engine">0</th><td class="xpu-r" data-column="rows">&lt;i&gt;</td>' in html
     assert "<caption>Engines &amp; rows</caption>" in html
+
+
+def test_a_folded_table_names_each_value() -> None:
+    key = Html("<i></i>kernel &amp; wait")
+    narrow = table_html(["engine", key], [[0, "1.5"]], "lr")
+    assert '<td class="xpu-r" data-column="kernel &amp; wait">1.5</td>' in narrow
+    wide = table_html(["engine", key], [[0, "1.5" * 40]], "lr")
+    narrow_width, wide_width = (
+        int(re.findall(r"@container \(max-width:(\d+)px\)", each)[0]) for each in (narrow, wide)
+    )
+    assert narrow_width < 240 < 800 < wide_width
+    assert f".xpu-fold-{wide_width} tr{{display:flex" in wide
+    assert "WIDTH" not in wide
+
+
+def test_what_needs_styles_is_hidden_without_them() -> None:
+    html = drawn("<svg></svg>", "words")
+    assert html == '<div class="xpu-drawn" hidden="hidden"><svg></svg></div><div class="xpu-undrawn">words</div>'
+    for rule in (".xpu .xpu-drawn[hidden]{display:contents!important}", ".xpu .xpu-undrawn{display:none}"):
+        assert rule in block("", [])
 
 
 def test_a_text_is_shown_as_it_stands() -> None:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import functools
 import html
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "WIDGET_VIEW",
     "Displayed",
     "Html",
     "Text",
     "block",
     "counted",
+    "drawn",
     "escape",
     "format_count",
     "format_number",
@@ -29,15 +32,28 @@ __all__ = [
     "style",
     "table_html",
     "table_text",
+    "widget_view",
 ]
 
 _MISSING = "–"
+
+# Of a table's cell, in pixels: a letter, the padding, and the key of a colour, at the sizes that the styles give them.
+_LETTER, _PADDING, _KEY = 6.5, 14, 20
 
 
 class Html(str):
     """Text that is HTML already, and is not escaped again."""
 
     __slots__ = ()
+
+
+#: How a cell's output names the widget that a front end shows in its place.
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def widget_view(widget: Any) -> dict[str, Any]:
+    """The part of an output that shows this widget of ipywidgets."""
+    return {WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}}
 
 
 class Text(str):
@@ -157,6 +173,8 @@ def table_html(
 ) -> Html:
     """A table in HTML, whose headers say which column or row they belong to.
 
+    Where it has less room than its cells need, each row is folded into a list of named values.
+
     Parameters
     ----------
     header : sequence of str or Html
@@ -169,17 +187,56 @@ def table_html(
         What the table shows; the empty text for none.
     """
     classes = [' class="xpu-r"' if letter == "r" else "" for letter in align]
+    names = [escape(_words(name)) for name in header]
 
     def line(cells: Sequence[object]) -> str:
-        first, *others = (f"{c}>{escape(cell)}" for cell, c in zip(cells, classes, strict=True))
+        first, *others = (
+            f'{c} data-column="{name}">{escape(cell)}' for cell, c, name in zip(cells, classes, names, strict=True)
+        )
         return f'<tr><th scope="row"{first}</th>' + "".join(f"<td{cell}</td>" for cell in others) + "</tr>"
 
+    lines = list(rows)
     head = "".join(f'<th scope="col"{c}>{escape(name)}</th>' for name, c in zip(header, classes, strict=True))
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    body = "".join(map(line, rows))
+    body = "".join(map(line, lines))
+    width = _least_width(header, lines, align)
     return Html(
-        f'<div class="xpu-scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<div class="xpu-scroll xpu-fold-{width}"><style>@container (max-width:{width}px)'
+        f"{{{style('folded').replace('WIDTH', str(width))}}}</style>"
+        f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _least_width(header: Sequence[object], rows: Sequence[Sequence[object]], align: str) -> int:
+    """Pixels below which a table is folded: texts on the left may take three lines; numbers and the header have one."""
+
+    def letters(cell: object, letter: str) -> float:
+        text = _words(cell)
+        return max(map(len, text.split("\n"))) if letter == "r" else max([len(text) / 3, *map(len, text.split())])
+
+    columns = zip(header, align, *rows, strict=True)
+    widths = (max(len(_words(name)) + 1, *(letters(cell, a) for cell in cells), 0) for name, a, *cells in columns)
+    keys = sum("<" in str(name) for name in header)
+    return 40 * math.ceil((sum(_LETTER * width + _PADDING for width in widths) + _KEY * keys) / 40)
+
+
+def _words(cell: object) -> str:
+    """The text of a cell without its tags."""
+    return html.unescape(re.sub("<[^>]*>", "", cell.replace("<br>", "\n"))) if isinstance(cell, Html) else str(cell)
+
+
+def drawn(picture: str, words: str) -> Html:
+    """HTML that needs a style sheet or SVG, and what stands in its place where the front end removes these.
+
+    JupyterLab and others remove both from the outputs of a notebook that is not trusted, such as a copy of another
+    person's. They keep the attribute ``hidden`` if it has a value; the style of all blocks overrides it.
+
+    Parameters
+    ----------
+    picture, words : str
+        HTML. ``words`` can contain tables and images, but no style and no SVG.
+    """
+    return Html(f'<div class="xpu-drawn" hidden="hidden">{picture}</div><div class="xpu-undrawn">{words}</div>')
 
 
 @functools.cache

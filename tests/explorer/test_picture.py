@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from xpulab.explorer.picture import INKS, PALETTE, Picture, colour, colour_of, ink_on
+from xpulab.explorer.picture import INKS, PALETTE, Picture, colour, hues, ink_on
 
 # What readers without the receptors for red, green and blue see: Machado, Oliveira and Fernandes, "A physiologically-
 # based model for simulation of color vision deficiency", IEEE TVCG 15 (2009), for a full deficiency.
@@ -68,11 +68,26 @@ def test_a_pixel_has_the_colour_of_the_cluster_with_most_rows_and_the_first_line
     counts[5, 2, 1] = 1  # among equals the first
     image = INKS[colour(counts)]
     assert image.shape == (3, 2, 4)
-    assert tuple(image[2, 0, :3]) == tuple(bytes.fromhex(colour_of(13)[1:]))
-    assert colour_of(13) == PALETTE[1]
+    assert tuple(image[2, 0, :3]) == tuple(bytes.fromhex(PALETTE[hues(counts)[13]][1:]))
     assert tuple(image[0, 1, :3]) == tuple(bytes.fromhex(PALETTE[2][1:]))
     assert (image[..., 3] > 0).sum() == 2
     assert image[2, 0, 3] > image[0, 1, 3] >= 100  # denser where more rows are, and seen where one is
+
+
+def test_more_clusters_than_colours_differ_from_their_neighbours() -> None:
+    """Twenty clusters in a row, in any order: no two beside each other, nor with one between them, share a colour."""
+    order = np.random.default_rng(0).permutation(20)
+    counts = np.zeros((20, 8, 200), int)
+    for place, j in enumerate(order):
+        counts[j, :, 10 * place : 10 * place + 10] = 3
+    found = hues(counts)
+    assert found[:12] == list(range(12))
+    along = [found[j] for j in order]
+    assert all(a not in after for a, *after in zip(along, along[1:], along[2:], strict=False))
+    picture = Picture(counts, ("a", "b"), (0.0, 0.0), (1.0, 1.0))
+    assert picture.colours == [PALETTE[hue] for hue in found]
+    middle = INKS[picture.pixels][4, 5::10, :3]
+    assert ["#" + bytes(pixel).hex() for pixel in middle] == [picture.colours[j] for j in order]
 
 
 def test_few_rows_are_drawn_larger_and_stay_inside() -> None:

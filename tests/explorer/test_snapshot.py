@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import io
 from typing import Any
 
 import matplotlib
 import numpy as np
+import PIL.Image
 import pytest
 from reports import EVIL, Document
 
@@ -56,8 +58,8 @@ def test_the_html_holds_the_image_the_centres_and_the_curves() -> None:
     labels = [each.get("aria-label") for each in document.attributes("svg") if each.get("role") == "img"]
     assert labels == [
         "k-means of 1,000 rows x 5, k=3, start 7: 2 iterations, inertia 33.3333. Across: width, up: height.",
-        "Inertia by iteration: from 100 at 0 to 33.3333 at 2",
-        "Inertia by number of clusters: from 50 at 1 to 10 at 5",
+        "Inertia by iteration: 0: 100, 1: 50, 2: 33.3",
+        "Inertia by number of clusters: 1: 50, 2: 25, 3: 16.7, 4: 12.5, 5: 10",
     ]
     for text in ("Centres", "rows in view", "width", "height"):
         assert text in document.text
@@ -70,7 +72,33 @@ def test_a_number_goes_with_each_colour() -> None:
         assert f">{j}</text>" in html
     keys = [each["style"] for each in document.attributes("i")]
     assert keys[:12] == [f"background:{colour}" for colour in PALETTE]
-    assert keys[12:] == keys[:2]
+    assert keys[12:] == [f"background:{colour}" for colour in snapshot(k=14).picture.colours[12:]]
+
+
+def test_without_styles_and_svg_there_is_a_picture() -> None:
+    """What JupyterLab leaves of an output that is not trusted: neither style nor SVG, but ``hidden`` and images."""
+    shown = snapshot(turns=4)
+    document = Document(shown._repr_html_())
+    (picture, *_) = [each for each in document.attributes("div") if "xpu-drawn" in str(each.get("class"))]
+    assert picture["hidden"] == "hidden"  # without a value it would be removed too
+    (image,) = document.attributes("img")
+    png = base64.b64decode(str(image["src"]).removeprefix("data:image/png;base64,"))
+    assert png == shown.image()
+    assert image["alt"] == f"{shown.line()}. Across: width, up: height."
+    pixels = np.asarray(PIL.Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
+    assert pixels.shape == (10 + 30 + 40, 60 + 40 + 12, 3)
+    # The last centre, (2, 0.5), is in the middle of the picture, in its colour; the rows of the first are lower left.
+    colour = [int(PALETTE[2][i : i + 2], 16) for i in (1, 3, 5)]
+    assert np.abs(pixels[10 + 15 - 7, 60 + 20] - colour).max() < 24
+    assert "inertia by number of clusters: 1: 50, 2: 25" in document.text
+
+
+def test_the_axis_of_the_elbow_has_numbers() -> None:
+    assert all(f'text-anchor="middle">{k}</text>' in snapshot(elbows=12)._repr_html_() for k in range(1, 13))
+    many = snapshot(turns=40, elbows=0)._repr_html_()
+    assert [each for each in range(41) if f'y="146" text-anchor="middle">{each}</text>' in many] == list(
+        range(0, 41, 4)
+    )
 
 
 def test_a_start_has_neither_trails_nor_a_curve() -> None:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["INKS", "MOST_CELLS", "PALETTE", "Picture", "colour", "colour_of", "encode", "ink_on"]
+__all__ = ["INKS", "MOST_CELLS", "PALETTE", "Picture", "colour", "encode", "hues", "ink_on"]
 
-#: One colour a cluster, and then again from the first; the number at each centre tells those apart. Found by a search
-#: for twelve that stay far apart for readers who do not see red, green or blue, the first ones the farthest, and that
-#: are seen on white and on black.
+#: Colours of clusters; more clusters share them, as `hues` says. Found by a search for twelve that stay far apart for
+#: readers who do not see red, green or blue, the first ones the farthest, and that are seen on white and on black.
 PALETTE = (
     "#3cb4ff", "#3c5a2d", "#960096", "#2d3cff", "#e196a5", "#96b41e",
     "#5a960f", "#e10fb4", "#786969", "#1e87ff", "#c37878", "#2d7800",
@@ -28,9 +27,31 @@ _FEW = 0.02  # of all pixels: when fewer have rows, each is drawn larger, and op
 _DISC = [(y, x) for y in range(-2, 3) for x in range(-2, 3) if x * x + y * y <= 5]
 
 
-def colour_of(cluster: int) -> str:
-    """The colour of a cluster, as ``"#rrggbb"``."""
-    return PALETTE[cluster % len(PALETTE)]
+def hues(counts: np.ndarray) -> list[int]:
+    """The place of each cluster's colour in `PALETTE`.
+
+    The first twelve clusters have a colour each. Each further one gets the colour whose clusters are farthest from it,
+    so that neighbours differ.
+
+    Parameters
+    ----------
+    counts : numpy.ndarray of int of shape (n_clusters, lines, columns)
+    """
+    k, lines, columns = counts.shape
+    n = len(PALETTE)
+    found = list(range(min(k, n)))
+    if k <= n:
+        return found
+    sizes = np.maximum(1, counts.sum(axis=(1, 2)))[:, None]
+    middles = np.hstack(
+        [counts.sum(axis=2) @ np.arange(lines)[:, None], counts.sum(axis=1) @ np.arange(columns)[:, None]]
+    )
+    middles = middles / sizes
+    for j in range(n, k):
+        away = np.linalg.norm(middles[:j] - middles[j], axis=1)
+        order = [(j + step) % n for step in range(n)]  # of equals the next one in turn
+        found.append(max(order, key=lambda hue: away[np.array(found) == hue].min()))
+    return found
 
 
 def ink_on(colour: str) -> str:
@@ -55,8 +76,8 @@ def colour(counts: np.ndarray) -> np.ndarray:
         the colour of yet another.
     """
     cluster, most, total = np.zeros(counts.shape[1:], np.uint8), counts[0], counts[0].copy()
-    for j in range(1, len(counts)):
-        np.copyto(cluster, j % len(PALETTE), where=counts[j] > most)
+    for j, hue in list(enumerate(hues(counts)))[1:]:
+        np.copyto(cluster, hue, where=counts[j] > most)
         most = np.maximum(most, counts[j])
         total += counts[j]
     levels: Any = np.uint8(_LEVELS - 1)
@@ -135,7 +156,17 @@ class Picture:
     @functools.cached_property
     def png(self) -> bytes:
         """The image, transparent where there are no rows."""
-        return encode(colour(self.counts))
+        return encode(self.pixels)
+
+    @functools.cached_property
+    def pixels(self) -> np.ndarray:
+        """Places in `INKS`, see `colour`."""
+        return colour(self.counts)
+
+    @functools.cached_property
+    def colours(self) -> list[str]:
+        """The colour of each cluster, as ``"#rrggbb"``."""
+        return [PALETTE[hue] for hue in hues(self.counts)]
 
     def _repr_png_(self) -> bytes:
         return self.png

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import base64
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xpulab.explorer.picture import INKS, Picture, colour, colour_of, ink_on
+from xpulab.explorer.picture import INKS, Picture, ink_on
 from xpulab.rendering import (
     Displayed,
     Html,
     block,
     counted,
+    drawn,
     escape,
     format_number,
     plain,
@@ -32,6 +35,7 @@ __all__ = ["Snapshot"]
 
 # Margins of the plot, in its own coordinates: one unit is one pixel of the picture.
 _LEFT, _TOP, _RIGHT, _BOTTOM = 60, 10, 12, 40
+_INK, _GRID, _WHITE = "#333333", "#dddddd", "#ffffff"  # of the image, whose ground is white in every theme
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +74,10 @@ class Snapshot(Displayed):
         """The rows alone, as an image."""
         return self.picture.png
 
+    def image(self) -> bytes:
+        """The plot as a PNG on white: rows, axes, trails and centres."""
+        return _painted(self)
+
     def line(self) -> str:
         """A summary on one line."""
         rows = f"{self.points:,}" + (f" of {self.n_samples:,}" if self.points < self.n_samples else "")
@@ -82,39 +90,32 @@ class Snapshot(Displayed):
 
     def __str__(self) -> str:
         lines = [self.line(), table_text(self._header(), self._rows(), "rrrr")]
-        if self.elbows:
-            found = ", ".join(f"{k}: {format_number(inertia, 4)}" for k, inertia in self.elbows.items())
-            lines.append(f"  inertia by number of clusters: {found}")
-        return "\n".join(lines)
+        return "\n".join(lines + ([f"  {self._found()}"] if self.elbows else []))
 
     def _repr_html_(self) -> str:
         return self.html()
 
     def html(self, extra: str = "") -> Html:
         """The HTML, followed by `extra`, which is not escaped."""
-        return block(f"k-means explorer: {self.line()}", [self.body(), extra], style("explorer"))
+        parts = [drawn(self.body(_address(self.png)), self._words()), f"<div>{escape(self.line())}</div>"]
+        return block(f"k-means explorer: {self.line()}", [*parts, self.table(), extra], style("explorer"))
 
-    def body(self, image: str | None = None) -> Html:
-        """The HTML without its style.
-
-        Parameters
-        ----------
-        image : str, optional
-            Address of the image; by default the HTML contains it as base64.
-        """
-        if image is None:
-            image = f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
-        rows = [
-            (Html(f'<i class="xpu-key" style="background:{colour_of(j)}"></i>{j}'), *cells)
-            for j, (_, *cells) in enumerate(self._rows())
-        ]
+    def body(self, image: str) -> Html:
+        """The plot and the curves, without their style; `image` is the address of the rows' image."""
         return Html(
             f'<div class="xpu-explore">{_plot(self, image)}<div>'
             f"{small_curve('Inertia by iteration', list(enumerate(self.inertias)))}"
             f"{small_curve('Inertia by number of clusters', list(self.elbows.items()), self.k)}"
-            f"</div></div><div>{escape(self.line())}</div>"
-            f"<details><summary>Centres</summary>{table_html(self._header(), rows, 'lrrr')}</details>"
+            "</div></div>"
         )
+
+    def table(self) -> Html:
+        """The centres as a folded table."""
+        rows = [
+            (Html(f'<i class="xpu-key" style="background:{self.picture.colours[j]}"></i>{j}'), *cells)
+            for j, (_, *cells) in enumerate(self._rows())
+        ]
+        return Html(f"<details><summary>Centres</summary>{table_html(self._header(), rows, 'lrrr')}</details>")
 
     def plot(self, axes: Sequence[Axes] | None = None) -> Figure:
         """The snapshot as a matplotlib figure, on three axes if they are given."""
@@ -122,6 +123,15 @@ class Snapshot(Displayed):
 
     def _header(self) -> tuple[str, ...]:
         return ("cluster", *self.picture.names, "rows in view")
+
+    def _found(self) -> str:
+        found = ", ".join(f"{k}: {format_number(inertia, 4)}" for k, inertia in self.elbows.items())
+        return f"inertia by number of clusters: {found}"
+
+    def _words(self) -> str:
+        """What stands for the plot and the curves where SVG is removed."""
+        image = f'<img alt="{_label(self)}" src="{_address(self.image())}">'
+        return image + (f"<div>{self._found()}</div>" if self.elbows else "")
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
@@ -138,41 +148,101 @@ def _ticks(low: float, high: float) -> list[tuple[float, str]]:
     return [(float(v), f"{v:.8g}") for v in values if low <= v <= high]
 
 
+def _address(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def _label(snapshot: Snapshot) -> Html:
+    across, up = snapshot.picture.names
+    return escape(f"{snapshot.line()}. Across: {across}, up: {up}.")
+
+
+def _places(snapshot: Snapshot) -> np.ndarray:
+    """The trails in pixels from the upper left of the picture; what is beyond stands at its edge."""
+    picture = snapshot.picture
+    lines, columns = picture.counts.shape[1:]
+    low, high = np.array(picture.low), np.array(picture.high)
+    places = np.clip((snapshot.trails - low) / (high - low), 0, 1)
+    places[..., 1] = 1 - places[..., 1]
+    return places * (columns, lines)
+
+
 def _plot(snapshot: Snapshot, image: str) -> str:
     """The rows as an image; axes, trails and centres as shapes, which stay sharp."""
     picture = snapshot.picture
     lines, columns = picture.counts.shape[1:]
-    low, high = np.array(picture.low), np.array(picture.high)
-    size = np.array([columns, lines])
-    place = np.clip((snapshot.trails - low) / (high - low), 0, 1)
-    place[..., 1] = 1 - place[..., 1]
-    place *= size
+    place = _places(snapshot)
     names = [escape(plain(name)) for name in picture.names]
-    view = " ".join(f"{number:.9g}" for number in (_LEFT, _TOP, columns, lines, *low, *high))
-    label = escape(f"{snapshot.line()}. Across: {picture.names[0]}, up: {picture.names[1]}.")
+    view = " ".join(f"{number:.9g}" for number in (_LEFT, _TOP, columns, lines, *picture.low, *picture.high))
     return (
-        f'<svg class="xpu-plot" role="img" aria-label="{label}" data-view="{view}" '
+        f'<svg class="xpu-plot" role="img" aria-label="{_label(snapshot)}" data-view="{view}" '
         f'viewBox="0 0 {_LEFT + columns + _RIGHT} {_TOP + lines + _BOTTOM}">'
         f"{_grid(picture, columns, lines)}"
         f'<svg x="{_LEFT}" y="{_TOP}" width="{columns}" height="{lines}">'
         f'<image width="{columns}" height="{lines}" href="{image}"/>'
         f"{''.join(_trail(place[:, j]) for j in range(snapshot.k))}</svg>"
-        f"{''.join(_center(j, *(place[-1, j] + (_LEFT, _TOP))) for j in range(snapshot.k))}"
+        f"{''.join(_center(j, picture.colours[j], *(place[-1, j] + (_LEFT, _TOP))) for j in range(snapshot.k))}"
         f'<text x="{_LEFT + columns / 2}" y="{_TOP + lines + 34}" text-anchor="middle">{names[0]}</text>'
         f'<text transform="translate(12,{_TOP + lines / 2}) rotate(-90)" text-anchor="middle">{names[1]}</text></svg>'
     )
 
 
+def _marks(picture: Picture) -> tuple[list[tuple[float, str]], list[tuple[float, str]]]:
+    """Ticks across and up, each with its pixel from the upper left of the picture."""
+    lines, columns = picture.counts.shape[1:]
+    (left, bottom), (right, top) = picture.low, picture.high
+    across = [(columns * (value - left) / (right - left), text) for value, text in _ticks(left, right)]
+    up = [(lines * (1 - (value - bottom) / (top - bottom)), text) for value, text in _ticks(bottom, top)]
+    return across, up
+
+
+def _painted(snapshot: Snapshot) -> bytes:
+    """The plot as PNG, for where there is no SVG; matplotlib would take thirty times as long."""
+    import matplotlib
+    from PIL import Image, ImageDraw, ImageFont
+
+    picture = snapshot.picture
+    lines, columns = picture.counts.shape[1:]
+    image = Image.new("RGB", (_LEFT + columns + _RIGHT, _TOP + lines + _BOTTOM), _WHITE)
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), 11)
+    across, up = _marks(picture)
+    for x, text in across:
+        draw.line([(_LEFT + x, _TOP), (_LEFT + x, _TOP + lines)], _GRID)
+        draw.text((_LEFT + x, _TOP + lines + 5), text, _INK, font, anchor="mt")
+    for y, text in up:
+        draw.line([(_LEFT, _TOP + y), (_LEFT + columns, _TOP + y)], _GRID)
+        draw.text((_LEFT - 6, _TOP + y), text, _INK, font, anchor="rm")
+    draw.rectangle([_LEFT, _TOP, _LEFT + columns, _TOP + lines], outline=_INK)
+    rows = Image.fromarray(INKS[picture.pixels], "RGBA")
+    image.paste(rows, (_LEFT, _TOP), rows)
+    places = _places(snapshot) + np.array([_LEFT, _TOP])
+    for ink, width in ((_WHITE, 5), (_INK, 2)):
+        for j in range(snapshot.k if len(places) > 1 else 0):
+            draw.line([(float(x), float(y)) for x, y in places[:, j]], ink, width)
+    for j, (x, y) in enumerate(places[-1]):
+        hue = picture.colours[j]
+        draw.ellipse([x - 12, y - 12, x + 12, y + 12], _INK)
+        draw.ellipse([x - 11, y - 11, x + 11, y + 11], hue, _WHITE, 2)
+        draw.text((x, y), str(j), ink_on(hue), font, anchor="mm")
+    draw.text((_LEFT + columns / 2, _TOP + lines + 24), plain(picture.names[0]), _INK, font, anchor="mt")
+    name = Image.new("RGB", (lines, 14), _WHITE)
+    ImageDraw.Draw(name).text((lines / 2, 7), plain(picture.names[1]), _INK, font, anchor="mm")
+    image.paste(name.rotate(90, expand=True), (2, _TOP))
+    file = io.BytesIO()
+    image.quantize(128, method=Image.Quantize.FASTOCTREE).save(file, "PNG", compress_level=6)
+    return file.getvalue()
+
+
 def _grid(picture: Picture, columns: int, lines: int) -> str:
     pieces = [f'<rect class="xpu-axis" x="{_LEFT}" y="{_TOP}" width="{columns}" height="{lines}"/>']
-    for value, text in _ticks(picture.low[0], picture.high[0]):
-        x = _LEFT + columns * (value - picture.low[0]) / (picture.high[0] - picture.low[0])
-        pieces.append(f'<path class="xpu-faint" d="M{x:.1f} {_TOP}v{lines}"/>')
-        pieces.append(f'<text x="{x:.1f}" y="{_TOP + lines + 16}" text-anchor="middle">{text}</text>')
-    for value, text in _ticks(picture.low[1], picture.high[1]):
-        y = _TOP + lines * (1 - (value - picture.low[1]) / (picture.high[1] - picture.low[1]))
-        pieces.append(f'<path class="xpu-faint" d="M{_LEFT} {y:.1f}h{columns}"/>')
-        pieces.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
+    across, up = _marks(picture)
+    for x, text in across:
+        pieces.append(f'<path class="xpu-faint" d="M{_LEFT + x:.1f} {_TOP}v{lines}"/>')
+        pieces.append(f'<text x="{_LEFT + x:.1f}" y="{_TOP + lines + 16}" text-anchor="middle">{text}</text>')
+    for y, text in up:
+        pieces.append(f'<path class="xpu-faint" d="M{_LEFT} {_TOP + y:.1f}h{columns}"/>')
+        pieces.append(f'<text x="{_LEFT - 6}" y="{_TOP + y + 4:.1f}" text-anchor="end">{text}</text>')
     return "".join(pieces)
 
 
@@ -182,11 +252,12 @@ def _trail(places: np.ndarray) -> str:
     return polyline("xpu-halo", places) + polyline("xpu-trail", places)
 
 
-def _center(j: int, x: float, y: float) -> str:
-    colour = colour_of(j)
+def _center(j: int, colour: str, x: float, y: float) -> str:
+    """A disc in two rings, dark and light: one of them stands out from any ground."""
     return (
         f'<g class="xpu-center" data-center="{j}" transform="translate({x:.1f},{y:.1f})">'
-        f'<circle r="10" fill="{colour}"/><text y="4" style="fill:{ink_on(colour)}">{j}</text></g>'
+        f'<circle class="xpu-ring" r="12"/><circle r="10" fill="{colour}"/>'
+        f'<text y="4" style="fill:{ink_on(colour)}">{j}</text></g>'
     )
 
 
@@ -222,14 +293,14 @@ def _draw_rows(snapshot: Snapshot, axes: Axes) -> None:
 
     picture = snapshot.picture
     extent = (picture.low[0], picture.high[0], picture.low[1], picture.high[1])
-    axes.imshow(INKS[colour(picture.counts)], extent=extent, aspect="auto", interpolation="nearest")
+    axes.imshow(INKS[picture.pixels], extent=extent, aspect="auto", interpolation="nearest")
     for j, (x, y) in enumerate(snapshot.trails[-1]):
         axes.plot(
             *snapshot.trails[:, j].T, color="black", lw=1.2, path_effects=[withStroke(linewidth=3, foreground="w")]
         )
         axes.text(
-            x, y, str(j), color=ink_on(colour_of(j)), ha="center", va="center", weight="bold", size=8,
-            bbox={"boxstyle": "circle", "facecolor": colour_of(j), "edgecolor": "w"},
+            x, y, str(j), color=ink_on(picture.colours[j]), ha="center", va="center", weight="bold", size=8,
+            bbox={"boxstyle": "circle", "facecolor": picture.colours[j], "edgecolor": "w"},
         )  # fmt: skip
     axes.set(xlabel=plain(picture.names[0]), ylabel=plain(picture.names[1]), title=plain(snapshot.line()))
     axes.title.set_fontsize(9)

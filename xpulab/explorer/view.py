@@ -11,7 +11,7 @@ from typing import Any
 
 from xpulab.explorer.session import ELBOW, Explorer
 from xpulab.explorer.snapshot import Snapshot
-from xpulab.rendering import Html, Text, format_seconds, in_notebook, style
+from xpulab.rendering import Html, Text, escape, format_seconds, in_notebook, style, widget_view
 
 __all__ = ["ExploreView", "Latest", "explore"]
 
@@ -157,7 +157,9 @@ class ExploreView:
         if in_notebook(get_ipython()):
             self.widget = self.widget or self._make_widget()
             if self.widget is not None:
-                display(self.widget)
+                # Without HTML of its own, a front end that shows no widget would show the widget's repr.
+                nothing = {"text/html": '<div hidden="hidden"></div>', "text/plain": "k-means explorer"}
+                display({**widget_view(self.widget), **nothing}, raw=True)
             self._standing = display(_Standing(self), display_id=True)
         else:
             display(Text(self.snapshot()))
@@ -204,7 +206,7 @@ class ExploreView:
     def _state(self, snapshot: Snapshot) -> dict[str, Any]:
         x, y = self.explorer.features
         return {
-            "html": snapshot.body(image=""),
+            "html": snapshot.body(image="") + f"<div>{escape(snapshot.line())}</div>" + snapshot.table(),
             "centers": snapshot.trails[-1].tolist(),
             "k": snapshot.k,
             "points": snapshot.points,
@@ -228,7 +230,7 @@ class ExploreView:
         }
         widget = ExploreWidget(
             name=self.name,
-            css=style("explorer") + style("controls"),
+            css=style("base") + style("explorer") + style("controls"),
             choices=choices,
             png=snapshot.png,
             state=self._state(snapshot),

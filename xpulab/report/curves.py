@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from xpulab.rendering import escape, format_number
+from xpulab.rendering import drawn, escape, format_number
 
 __all__ = ["curve_of_runs", "polyline", "small_curve"]
 
@@ -14,6 +14,7 @@ _POINTS = 200
 # Of a small curve: its size, and the margins around its axes.
 _WIDTH, _HEIGHT = 300, 150
 _LEFT, _TOP, _RIGHT, _BOTTOM = 62, 22, 10, 20
+_TICKS = 12  # at most, besides the first
 
 
 def polyline(kind: str, places: Iterable[Sequence[float]], digits: int = 1) -> str:
@@ -61,11 +62,12 @@ def curve_of_runs(
     name += ", the best run in bold" if len(runs) > 1 else ""
     first, final = (show(runs[best][end][1], 6) for end in (0, -1))
     label = f"{name}: from {first} to {final} in {runs[best][-1][0]} iterations"
-    return (
+    return drawn(
         f'<div class="xpu-curve"><div class="xpu-name xpu-dim">{name}</div>'
         f'<div class="xpu-y" aria-hidden="true"><span>{show(high, 4)}</span> <span>{show(low, 4)}</span></div>'
         f'<svg role="img" aria-label="{label}" viewBox="0 0 100 100" preserveAspectRatio="none">{lines}</svg>'
-        f'<div class="xpu-x" aria-hidden="true"><span>1</span> <span>iteration</span> <span>{last}</span></div></div>'
+        f'<div class="xpu-x" aria-hidden="true"><span>1</span> <span>iteration</span> <span>{last}</span></div></div>',
+        label,
     )
 
 
@@ -104,12 +106,18 @@ def small_curve(title: str, points: Sequence[tuple[int, float]], mark: int | Non
         for (x, y), number in zip(places, numbers, strict=True)
         if number == mark
     )
-    label = f"{title}: from {format_number(values[0])} at {numbers[0]} to {format_number(values[-1])} at {numbers[-1]}"
+    if len(points) <= _TICKS + 1:
+        label = f"{title}: " + ", ".join(f"{number}: {format_number(value, digits)}" for number, value in points)
+    else:
+        label = f"{title}: from {format_number(values[0])} at {numbers[0]} to {format_number(values[-1])} at {last}"
+    apart = max(1, -(-(last - first) // _TICKS))
     texts = [
         (_LEFT - 6, _TOP + 4, "end", format_number(high, digits)),
         (_LEFT - 6, bottom + 4, "end", format_number(low, digits)),
-        (_LEFT, _HEIGHT - 4, "middle", str(numbers[0])),
-        (right, _HEIGHT - 4, "middle", str(numbers[-1])),
+        *(
+            (round(_LEFT + _part(right - _LEFT, number - first, last - first), 1), _HEIGHT - 4, "middle", str(number))
+            for number in range(first, last + 1, apart)
+        ),
         (0, 11, "start", title),
     ]
     written = "".join(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in texts)

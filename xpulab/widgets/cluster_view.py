@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from xpulab.rendering import Html, block, counted, escape, style
+from xpulab.rendering import Html, block, counted, escape, style, widget_view
 from xpulab.report.progress import SHARE
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ __all__ = ["ClusterView"]
 _INTERVAL = 0.5  # seconds between two looks at the board
 _STANDING = 2.0  # least seconds between two updates of the standing form, each of which changes the notebook
 _BEAT = 0.5  # seconds; ages of heartbeats are rounded up to it, or the table would change at every look
-
-_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class ClusterView:
@@ -183,8 +181,7 @@ class _Widget:
         """For a cell's output; its text stands where no widget lives, above the table."""
         words = "buttons to stop and restart: %xpu_cluster stop, %xpu_cluster restart"
         html = block("Buttons of the cluster", [f'<span class="xpu-dim">{escape(words)}</span>'])
-        view = {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}
-        return {_WIDGET_VIEW: view, "text/html": html, "text/plain": words}
+        return {**widget_view(self._box), "text/html": html, "text/plain": words}
 
     def _offer(self, running: bool) -> None:
         """The buttons that make sense now."""
