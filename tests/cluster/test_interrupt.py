@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,15 @@ NOISE = np.random.RandomState(0).normal(size=(200_000, 14))
 
 
 @contextmanager
-def interrupted_after(seconds: float) -> Iterator[Any]:
-    """Press Ctrl-C in `seconds`; the block must raise KeyboardInterrupt soon after."""
+def interrupted_after(seconds: float, iterations: int = 0) -> Iterator[Any]:
+    """Press Ctrl-C in `seconds`, or after so many iterations; the block must raise KeyboardInterrupt soon after."""
     pressed: list[float] = []
+    cluster = xpulab.deploy.cluster.current_cluster()
 
     def press() -> None:
+        until = time.monotonic() + 30
+        while cluster.status().engines[0].iteration < iterations and time.monotonic() < until:
+            time.sleep(0.01)
         pressed.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -56,7 +61,7 @@ def test_an_interrupted_fit_keeps_its_last_centres_and_the_next_is_right(current
     estimator.set_params(max_iter=3).fit(X)  # compiles
     descriptors = len(os.listdir("/proc/self/fd"))
     estimator.set_params(max_iter=1_000_000)
-    with interrupted_after(0.5):
+    with interrupted_after(0.2, iterations=2):
         estimator.fit(X)
         pytest.fail("converged before the interrupt")
     assert estimator.report_.status == "interrupted"
@@ -78,7 +83,7 @@ def test_an_interrupted_fit_goes_on_whatever_it_was_bound_to(current: xpulab.XPU
     current.interrupted = None
     with pytest.raises(NotFittedError, match="no fit that could go on was interrupted"):
         xpulab.interrupted()
-    with interrupted_after(0.3) as raised:
+    with interrupted_after(0.1, iterations=2) as raised:
         KMeans(**parameters).fit(NOISE)
         pytest.fail("ended before the interrupt")
     copy = pickle.loads(pickle.dumps(xpulab.interrupted()))
@@ -114,7 +119,7 @@ def test_shared_memory_is_gone_after_a_fit_however_it_ends(
     fitted = KMeans(8, init=X[:8], n_init=1, max_iter=5).fit(X, sample_weight=np.ones(len(X)))
     assert shared_blocks(current) == before + 1  # labels_, where they were received
     del fitted
-    with interrupted_after(0.4):
+    with interrupted_after(0.2, iterations=2):
         KMeans(100, init=X[:100], n_init=1, max_iter=1_000_000, tol=0).fit(X)
     with monkeypatch.context() as patch:
         send_rows = Outgoing.send_rows
@@ -155,3 +160,43 @@ def test_a_function_of_the_users_is_interrupted_too(current: xpulab.XPUCluster) 
     with interrupted_after(0.5):
         current.run(sleep)
     assert current.run(lambda task: task.comm.rank) == list(range(current.size))
+
+
+def test_centres_are_kept_where_the_interrupt_came_while_a_device_compiled(current: xpulab.XPUCluster) -> None:
+    start = NOISE[:100]
+    estimator = KMeans(100, init=start, n_init=1, max_iter=1_000_000, tol=0)
+    current.run(_leave_like_a_compilation)
+    try:
+        with interrupted_after(0.2, iterations=2) as raised:
+            estimator.fit(NOISE)
+    finally:
+        current.run(_leave_as_usual)
+    assert "resume" in str(raised.value)
+    assert not hasattr(estimator, "labels_")
+    n_iter = estimator.n_iter_
+    assert n_iter > 0
+    same = KMeans(100, init=start, n_init=1, max_iter=n_iter, tol=0).fit(NOISE)
+    np.testing.assert_allclose(estimator.cluster_centers_, same.cluster_centers_, rtol=1e-9)
+    estimator._stopped = (replace(estimator._stopped[0], max_iter=n_iter + 2), estimator._stopped[1])  # type: ignore[index]
+    assert estimator.resume().n_iter_ == n_iter + 2
+
+
+def _leave_like_a_compilation(task: Any) -> None:
+    from xpulab.engine.algorithms import kmeans
+
+    iterate = kmeans.iterate
+
+    def leaving(problem: Any, *arguments: Any) -> Any:
+        stop = problem.task.engine.board.cancelled(problem.task.number)
+        problem.task.cancelled = lambda: False  # the iteration itself does not see it: it came too late for that
+        if stop and problem.comm.rank == problem.comm.size - 1:
+            raise KeyboardInterrupt
+        return iterate(problem, *arguments)
+
+    vars(kmeans).update(usual=iterate, iterate=leaving)
+
+
+def _leave_as_usual(task: Any) -> None:
+    from xpulab.engine.algorithms import kmeans
+
+    vars(kmeans).update(iterate=vars(kmeans)["usual"])

@@ -205,6 +205,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         X = job.X
         call = Call(self, "fit", X, cluster, job.n_init, callbacks.reached, job.parameters)
         labels = np.empty(0, np.int32)  # until there is room for them: Ctrl-C may come before
+        kept: dict[str, Any] | None = None
         try:
             with (
                 call,
@@ -213,22 +214,25 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
             ):
                 target, labels = outgoing.receive((X.shape[0],), np.int32)
                 packing = Packing(self, outgoing, call, X, job.weights, rules=self._rules, held=self._held_as(X))
-                answer = call.send(
-                    "KMeans.fit",
-                    packing,
-                    checkpoint,
-                    target=target,
-                    resume=state,
-                    random=job.random.get_state(),
-                    init=job.init,
-                    n_clusters=job.n_clusters,
-                    n_init=job.n_init,
-                    max_iter=job.max_iter,
-                    tol=job.tol,
-                )
+                try:
+                    answer = call.send(
+                        "KMeans.fit",
+                        packing,
+                        checkpoint,
+                        target=target,
+                        resume=state,
+                        random=job.random.get_state(),
+                        init=job.init,
+                        n_clusters=job.n_clusters,
+                        n_init=job.n_init,
+                        max_iter=job.max_iter,
+                        tol=job.tol,
+                    )
+                finally:
+                    kept = checkpoint.read()
                 packing.done()
         except KeyboardInterrupt as interrupt:
-            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, labels)) from None
+            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, labels, kept)) from None
         result = answer.results[0]
         job.random.set_state(result["random"])
         self._keep(result, labels)
@@ -368,19 +372,37 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     def _centers(self, X: Any) -> np.ndarray:
         return np.ascontiguousarray(self.cluster_centers_, X.dtype)
 
-    def _keep_interrupted(self, interrupt: KeyboardInterrupt, call: Call, job: _Job, labels: np.ndarray) -> str:
-        """The centres of the last complete iteration, which all ranks share; what the user can do now."""
+    def _keep_interrupted(
+        self,
+        interrupt: KeyboardInterrupt,
+        call: Call,
+        job: _Job,
+        labels: np.ndarray,
+        kept: dict[str, Any] | None,
+    ) -> str:
+        """The centres of the last complete iteration, which all ranks share; what the user can do now.
+
+        Where a rank left while its device's compiler worked, the others left in another iteration: there are no labels
+        then, and the centres are those that were `kept` last.
+        """
         self.report_ = call.report
         result = _result_of(interrupt)
         if "distinct" in result:
             self._keep(result, labels)
             self._stopped = self._stopped_in = None
             return "the fit had ended when the interrupt came: all of it is there"
+        if not result and kept is not None:
+            if "labels_" in vars(self):
+                delattr(self, "labels_")
+            centers = kept["centers"] + kept["shift"]
+            result = {"state": kept, "centers": centers, "inertia": kept["inertia"], "n_iter": kept["iteration"]}
+        elif "centers" in result:
+            self.labels_ = labels
         if "state" in result:
             self._stopped, self._stopped_in = (job, result["state"]), int(result["state"]["iteration"])
             call.cluster.interrupted = self
         if "centers" in result:
-            self.cluster_centers_, self.labels_ = result["centers"], labels
+            self.cluster_centers_ = result["centers"]
             self._n_features_out = len(self.cluster_centers_)
             self.inertia_, self.n_iter_ = result["inertia"], result["n_iter"]
         if self._stopped is None:
@@ -414,8 +436,8 @@ def _words(result: dict[str, Any]) -> list[str]:
 
 
 def _room(n_clusters: int, X: Any) -> int:
-    """Bytes that are enough for a state of a fit of X: two sets of centres, a generator, and words."""
-    return 2 * n_clusters * X.shape[1] * X.dtype.itemsize + (16 << 10)
+    """Bytes that are enough for a state of a fit of X: two sets of centres, the shift, a generator, and words."""
+    return (2 * n_clusters + 1) * X.shape[1] * X.dtype.itemsize + (16 << 10)
 
 
 def _result_of(interrupt: KeyboardInterrupt) -> dict[str, Any]:

@@ -202,7 +202,8 @@ def fit(
         A state that `keep` got in a fit of the same rows with the same parameters: this one goes on from there.
     keep : callable, optional
         Called now and then with where the fit stands: ``run`` and ``iteration`` (how many have ended), the run's
-        ``centers``, the ``best`` run before it, and ``random``, the generator's state.
+        ``centers``, less the ``shift``, and ``inertia``, the ``best`` run before it, and ``random``, the generator's
+        state.
 
     Raises
     ------
@@ -290,7 +291,13 @@ def _lloyd(
         problem.computed(len(centers), time.perf_counter() - began)
         problem.note(state["run"] + 1, iteration + 1, turn.inertia, turn.center_shift)
         centers, emptied = turn.centers, turn.emptied
-        now = {**state, "iteration": iteration + 1, "centers": centers}
+        now = {
+            **state,
+            "iteration": iteration + 1,
+            "centers": centers,
+            "inertia": turn.inertia,
+            "shift": problem.shift,
+        }
         if turn.cancelled:
             found = {"centers": centers + problem.shift, "inertia": turn.inertia, "n_iter": iteration + 1}
             raise _Stopped({**found, "state": now}, centers, labels, turn.emptied)
@@ -535,6 +542,7 @@ def _kmeans_fit(
             best = fit(problem, random=generator, keep=keep, **parameters)
         except Interrupted as interrupted:
             if isinstance(interrupted, _Stopped):
+                task.device.while_compiling = lambda: None  # the labels may need a kernel that no iteration needed
                 _assign_last(problem, interrupted.centers, interrupted.labels, interrupted.emptied)
                 write_block(task, target, bounds, _parts(rows, interrupted.labels))
             interrupted.result["history"] = problem.history
