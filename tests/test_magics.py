@@ -180,6 +180,19 @@ def test_defaults_are_configurable(shell: Any) -> None:
     assert len(magic(shell, "plan -n 1").ranks) == 1
 
 
+def test_stop_says_which_cluster_it_was_and_which_is_active_now(
+    shell: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = xpulab.XPUCluster(name="lab"), xpulab.XPUCluster(name="other")
+    monkeypatch.setattr(registry, "_clusters", [first, second])
+    assert magic(shell, "stop").state == "stopped"
+    assert capsys.readouterr().out == (
+        "the cluster other (0 engines) was stopped; the active cluster is now lab (0 engines)\n"
+    )
+    magic(shell, "stop")
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.cluster
 def test_the_story_of_a_cluster(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     shell.run_cell("c = %xpu_cluster start -n 2").raise_error()

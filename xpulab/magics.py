@@ -248,7 +248,10 @@ def _detach(arguments: Any) -> None:
 
 def _stop(arguments: Any) -> ClusterStatus:
     cluster = current_cluster()
+    label = cluster.label
     cluster.stop()
+    if other := find_current():
+        print(f"the cluster {label} was stopped; the active cluster is now {other.label}")
     return cluster.status()
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from leftovers import processes_marked, processes_of
 
 import xpulab
 from xpulab.deploy.cluster import find_current
+from xpulab.deploy.probe import core_ranges
 from xpulab.exceptions import (
     ClusterStartError,
     DeviceNotFoundError,
@@ -31,6 +33,7 @@ from xpulab.exceptions import (
     OversubscribedWarning,
     PlanError,
 )
+from xpulab.report import progress
 
 pytestmark = pytest.mark.cluster
 
@@ -112,6 +115,21 @@ def test_descriptors_do_not_grow_with_starts() -> None:
     assert opened(first) <= first
 
 
+@contextlib.contextmanager
+def followed(said: list[str]) -> Iterator[None]:
+    """Collect what a start has to say when it has ended."""
+
+    class View:
+        def update(self, report: Any) -> None: ...
+
+        def close(self, report: Any) -> None:
+            said.extend(report.message.splitlines())
+
+    unsubscribe = progress.subscribe(lambda report: View())
+    yield
+    unsubscribe()
+
+
 def test_start_twice_is_harmless(pair: xpulab.XPUCluster) -> None:
     pids = pids_of(pair)
     assert pair.start() is pair
@@ -119,7 +137,14 @@ def test_start_twice_is_harmless(pair: xpulab.XPUCluster) -> None:
 
 
 def test_one_of_several_clusters_is_active(pair: xpulab.XPUCluster) -> None:
-    with xpulab.XPUCluster(1, timeout=60) as other:
+    said: list[str] = []
+    with followed(said), xpulab.XPUCluster(1, timeout=60) as other:
+        shared = core_ranges(sorted({core for fact in other.facts for core in fact["cores"]}))
+        assert (
+            f"the cluster {pair.label} of this process is still running and uses the same cores {shared}: together "
+            "they are slower; if you do not need it, call its stop()"
+        ) in said
+        assert pair.label.endswith(" (2 engines)")
         assert find_current() is other
         assert pair.activate() is find_current() is pair
         other.activate()

@@ -178,10 +178,18 @@ def test_a_report_that_has_only_begun_has_every_form() -> None:
     assert repr(begun).startswith("<FitReport KMeans.fit: running for")
 
 
+def _early() -> FitReport:
+    """A report of which the last iteration is the tenth of 300, so that the time left is known."""
+    running = report(iterations=0, status="running")
+    running.iterations = [Iteration(i, {"inertia": 999.0, "center_shift": 0.125}, 0.1) for i in range(1, 11)]
+    return running
+
+
 def test_the_line_of_a_running_call_says_where_it_stands() -> None:
     line = report(runs=2, status="running").line()
     assert "KMeans.fit" in line
-    assert "run 2/2  iteration 3/300  inertia 331.333  about 0 ms left  center shift 0.125" in line
+    assert "run 2/2  iteration 3/300  inertia 331.333  center shift 0.125" in line
+    assert "inertia 999  at most 29 s left  center" in _early().line()
     assert "\n" not in report(status="running", message="a\nb").line()
 
 

@@ -13,7 +13,7 @@ import xpulab
 from xpulab.advice import to_start
 from xpulab.deploy.conversation import not_running
 from xpulab.deploy.plan import Plan, plan
-from xpulab.deploy.probe import DeviceInfo, Probe, probe
+from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
 from xpulab.deploy.processes import Launched, Processes
 from xpulab.deploy.record import choose
 from xpulab.deploy.rows import RowsOnEngines
@@ -186,9 +186,27 @@ class XPUCluster(RowsOnEngines, Displayed):
                 self.stop()
                 raise
             handle.report.done = n
+            handle.report.finish("finished", self._about_others())
         self.attached = False
         self._watch_handles()
         return self.activate()
+
+    @property
+    def label(self) -> str:
+        """Name and size, ``"lab (2 engines)"``, which tell running clusters apart."""
+        name = self.name if self._processes is None else self._processes.record.name
+        return f"{name or 'not running'} ({counted(self.size, 'engine')})"
+
+    def _about_others(self) -> str:
+        """What is to be said of other clusters of this process that use the same cores or devices."""
+        mine = _places(self.facts)
+        others = [other for other in _clusters if other is not self and other.running]
+        return "\n".join(
+            f"the cluster {other.label} of this process is still running and uses the same {_named(shared)}: together "
+            "they are slower; if you do not need it, call its stop()"
+            for other in others
+            if (shared := mine & _places(other.facts))
+        )
 
     def _publish(self, processes: Launched) -> None:
         """Let other processes of this user find the cluster."""
@@ -375,6 +393,22 @@ class XPUCluster(RowsOnEngines, Displayed):
 
     def _make_plan(self, found: Probe) -> Plan:
         return plan(found, n=self.n, devices=self.device_filter, strict=self.strict)
+
+
+def _places(facts: list[dict[str, Any]]) -> set[tuple[str, int | str]]:
+    """What engines occupy on their hosts: the cores on which a CPU computes, and other devices by their selector."""
+    return {
+        (fact["host"], place)
+        for fact in facts
+        for place in (fact["cores"] if fact["device"]["device_type"] == "cpu" else [fact["selector"]])
+    }
+
+
+def _named(places: set[tuple[str, int | str]]) -> str:
+    """The cores and devices, for people."""
+    cores = sorted({place for _, place in places if isinstance(place, int)})
+    devices = sorted({place for _, place in places if isinstance(place, str)})
+    return " and ".join([f"cores {core_ranges(cores)}"] * bool(cores) + devices)
 
 
 def _teller(handle: progress.ProgressHandle[progress.TaskReport]) -> Callable[[str], None]:

@@ -200,7 +200,7 @@ class TaskReport(TaskRecord, Displayed):
     def __str__(self) -> str:
         if self.status == "running":
             return self.line()
-        return "\n  ".join([self.summary, *map(plain, self.message.splitlines())])
+        return "\n  ".join([self.headline, *map(plain, self.message.splitlines())])
 
     def _repr_html_(self) -> str:
         return task_html(self)

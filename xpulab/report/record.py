@@ -326,7 +326,7 @@ class FitRecord(Timed):
         length = max(ended, default=most)
         left = max(0, length - last.number) + length * (self.runs - last.init)
         said = "about" if ended else "at most"
-        return f"{said} {format_seconds(math.ceil(left * statistics.median(paces)))}"
+        return f"{said} {format_seconds(math.ceil(left * statistics.median(paces)))}" if left else ""
 
     @property
     def headline(self) -> str:
@@ -392,10 +392,15 @@ class TaskRecord(Timed):
     lasting = False
 
     @property
-    def summary(self) -> str:
-        """How it ended, on one line."""
+    def headline(self) -> str:
+        """How it ended, and when."""
         joint = "in" if self.status == "finished" else "after"
         return f"{plain(self.title)}: {self.status} {joint} {format_seconds(self.seconds)}"
+
+    @property
+    def summary(self) -> str:
+        """How it ended, on one line."""
+        return "; ".join([self.headline, *map(plain, self.message.splitlines()[:1])])
 
     def line(self) -> str:
         """Where it stands, on one line."""
