@@ -106,6 +106,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from xpulab.deploy import cluster as registry
 
     monkeypatch.setattr(registry, "_clusters", [])
+    monkeypatch.setattr(registry, "_latest", [])
     config = Config()
     config.HistoryManager.enabled = False
     shell: Any = InteractiveShell(config=config)

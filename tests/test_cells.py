@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import xpulab
 from xpulab.cells import CellInterrupted, CellOutput, run_cell
 from xpulab.deploy import cluster as registry
 from xpulab.engine.advice import EXAMPLE
-from xpulab.exceptions import EngineError, EngineStuckError, NoClusterError, UsageError
+from xpulab.exceptions import EngineError, NoClusterError, UsageError
 
 WITH_NUMBA_DPEX = sys.version_info < (3, 12)  # and with dpctl.tensor, which dpnp has from then on
 
@@ -198,8 +197,9 @@ class TestOnEngines:
 
     def test_who_goes_on_after_another_raised_is_said(self) -> None:
         with pytest.raises(EngineError):
-            run_cell(self.pair, "import time\n1 / 0 if rank else time.sleep(9)")
-        assert "rank 1 raised an exception, and rank 0 is still running" in self.capsys.readouterr().err
+            run_cell(self.pair, "import time\n1 / 0 if rank else time.sleep(4)")
+        said = self.capsys.readouterr().err
+        assert said.count("rank 1 raised an exception (ZeroDivisionError: division by zero), and rank 0 is still") == 1
 
 
 @pytest.mark.cluster
@@ -212,21 +212,11 @@ def test_engines_import_no_library_of_arrays_until_a_cell_does() -> None:
 
 
 @pytest.mark.cluster
-def test_a_call_that_cannot_be_left_costs_a_restart_and_says_so() -> None:
-    with xpulab.XPUCluster(1, timeout=60) as cluster:
-        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(EngineStuckError, match=r"rank 0 did not end .* The cluster was restarted"):
-            run_cell(cluster, "from mpi4py import MPI\nMPI.COMM_SELF.Dup().recv()")
-        timer.join()
-        assert run_cell(cluster, "mine = comm.allreduce(1)", out="mine").values == [1]
-
-
-@pytest.mark.cluster
 def test_the_magic(
     pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(registry, "_clusters", [])
+    monkeypatch.setattr(registry, "_latest", [])
     config = Config()
     config.HistoryManager.enabled = False
     shell: Any = InteractiveShell(config=config)
@@ -253,19 +243,3 @@ def test_the_magic(
     registry._clusters.clear()
     shell.extension_manager.unload_extension("xpulab")
     assert "xpu" not in shell.magics_manager.magics["cell"]
-
-
-def test_the_clock_of_patience(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from xpulab.cells import _Watch
-
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    records = np.zeros(2, [("task", "u8"), ("failed", "u8"), ("name", "S32")])
-    records["name"], records["task"] = b"%%xpu", [7, 0]
-    watch = _Watch()
-    watch(records, 7)  # nobody has raised
-    records["failed"][1] = 7
-    for moment in (100.0, 102.0, 104.0, 106.0):
-        now[0] = moment
-        watch(records, 7)
-    assert capsys.readouterr().err.count("rank 1 raised an exception, and rank 0 is still running") == 1

@@ -17,7 +17,7 @@ from traitlets import Bool, Enum, Float, Int, Unicode
 from xpulab import widgets
 from xpulab.cells import run_cell
 from xpulab.commands import Help, Parser, add_placement, count, identifier, numbers
-from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current
+from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster
 from xpulab.deploy.status import ClusterStatus
 from xpulab.estimator.call import last_report
 from xpulab.estimator.interrupted import interrupted
@@ -156,8 +156,8 @@ class XPUMagics(Magics):
         parser.command(
             commands,
             "restart",
-            lambda _: current_cluster().restart(),
-            "stop the cluster, and start it again with the same settings",
+            lambda _: latest_cluster().restart(),
+            "stop the cluster, if it is running, and start it again with the same settings",
         )
         parser.command(commands, "status", lambda _: _status(), "show engines, devices, memory and health")
         parser.command(
@@ -267,7 +267,7 @@ def _devices() -> Any:
 
 
 def _logs(arguments: Any) -> Text:
-    return Text(current_cluster().logs(arguments.lines))
+    return Text(latest_cluster().logs(arguments.lines))
 
 
 def _cell_parser() -> Parser:

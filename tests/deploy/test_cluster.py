@@ -282,7 +282,7 @@ def test_restart_gives_new_engines_and_forgets_the_rows() -> None:
 
 
 def test_a_killed_engine_is_an_error_within_seconds() -> None:
-    cluster = xpulab.XPUCluster(2).start()
+    cluster = xpulab.XPUCluster(2, recover=False).start()
     pids = pids_of(cluster)
     os.kill(cluster.facts[1]["pid"], signal.SIGKILL)
     started = time.monotonic()
@@ -295,7 +295,7 @@ def test_a_killed_engine_is_an_error_within_seconds() -> None:
 
 
 def test_a_killed_engine_ends_a_task_that_runs() -> None:
-    cluster = xpulab.XPUCluster(2).start()
+    cluster = xpulab.XPUCluster(2, recover=False).start()
     pid = cluster.facts[0]["pid"]
     killer = subprocess.Popen(["sh", "-c", f"sleep 1; kill -9 {pid}"])
     started = time.monotonic()
@@ -334,7 +334,7 @@ def test_everything_ends_when_the_notebook_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("which", [0, 1], ids=["itself", "its heart monitor"])
 def test_everything_ends_when_the_controller_is_killed(which: int) -> None:
-    cluster = xpulab.XPUCluster(1).start()
+    cluster = xpulab.XPUCluster(1, recover=False).start()
     pids = pids_of(cluster)
     os.kill(cluster._processes._pids_of("controller")[which], signal.SIGKILL)  # type: ignore[union-attr]
     started = time.monotonic()

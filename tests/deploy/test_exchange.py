@@ -70,3 +70,23 @@ def test_a_callback_that_fails_does_not_wait_for_ever(sent: Exchange) -> None:
 def test_an_interrupt_does_not_wait_for_ever(sent: Exchange) -> None:
     with pytest.raises(EngineStuckError, match="within 0 s of the interrupt"):
         sent.wait(lambda: None, lambda *_: None, [1])
+
+
+def test_a_users_code_is_given_up_by_the_second_interrupt_only(
+    sent: Exchange, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exchange, "_USERS_GRACE", 0.1)
+    monkeypatch.setattr(sent, "_signal_running", lambda: None)
+    sent.name = "run"
+    pressed, waited_for = [1], 0.0
+
+    def look(*_: Any) -> None:
+        nonlocal waited_for
+        waited_for = waited_for or time.monotonic() * bool(capsys.readouterr().err)
+        if waited_for and time.monotonic() - waited_for > 0.5:
+            pressed.append(1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(EngineStuckError, match=r"rank 0, 1 was in a call .* at your second interrupt"):
+        sent.wait(lambda: None, look, pressed)
+    assert time.monotonic() - waited_for > 0.5

@@ -25,10 +25,10 @@ def test_a_reduction_gives_every_rank_the_same_bits(
 
         return (10 * np.random.RandomState(rank).normal(size=size)).astype(dtype)
 
-    def reduce(task: Any) -> bytes:
+    def reduce(here: Any) -> bytes:
         import numpy as np
 
-        return task.comm.allreduce(values(task.comm.rank), getattr(np, name)).tobytes()
+        return here.task.comm.allreduce(values(here.task.comm.rank), getattr(np, name)).tobytes()
 
     results = cluster.run(reduce)
     expected = getattr(np, name).reduce([values(rank) for rank in range(cluster.size)], axis=0)
@@ -38,7 +38,7 @@ def test_a_reduction_gives_every_rank_the_same_bits(
 
 
 def test_a_request_to_stop_that_256_ranks_have_seen(pair: xpulab.XPUCluster) -> None:
-    def check(task: Any) -> str:
+    def check(here: Any) -> str:
         import numpy as np
 
         from xpulab.engine.engine import Interrupted
@@ -49,30 +49,30 @@ def test_a_request_to_stop_that_256_ranks_have_seen(pair: xpulab.XPUCluster) -> 
             def allreduce(self, values: Any, op: Any = np.add) -> Any:
                 return op.reduce([values] * 256, axis=0, dtype=values.dtype)
 
-        task.comm, comm, cancelled = Many(), task.comm, task.cancelled
-        task.cancelled = lambda: True
+        here.task.comm, comm, cancelled = Many(), here.task.comm, here.task.cancelled
+        here.task.cancelled = lambda: True
         try:
-            task.check()
+            here.task.check()
         except Interrupted:
             return "interrupted"
         finally:
-            task.comm, task.cancelled = comm, cancelled
+            here.task.comm, here.task.cancelled = comm, cancelled
         return "went on"
 
     assert pair.run(check) == ["interrupted"] * 2
 
 
 def test_sums_before_each_rank(cluster: xpulab.XPUCluster) -> None:
-    results = cluster.run(lambda task: task.comm.exclusive_sums(float(task.comm.rank + 1)).tolist())
+    results = cluster.run(lambda here: here.task.comm.exclusive_sums(float(here.task.comm.rank + 1)).tolist())
     expected = np.concatenate([[0.0], np.cumsum(np.arange(1.0, cluster.size + 1))]).tolist()
     assert results == [expected] * cluster.size
 
 
 def test_blocks_of_any_length_are_joined_in_order(cluster: xpulab.XPUCluster) -> None:
-    def gather(task: Any) -> Any:
+    def gather(here: Any) -> Any:
         import numpy as np
 
-        joined = task.comm.gather_blocks(np.full(task.comm.rank, task.comm.rank, np.float32))
+        joined = here.task.comm.gather_blocks(np.full(here.task.comm.rank, here.task.comm.rank, np.float32))
         return None if joined is None else joined.tolist()
 
     first, *others = cluster.run(gather)
@@ -81,26 +81,26 @@ def test_blocks_of_any_length_are_joined_in_order(cluster: xpulab.XPUCluster) ->
 
 
 def test_arrays_of_all_ranks(cluster: xpulab.XPUCluster) -> None:
-    def every(task: Any) -> Any:
+    def every(here: Any) -> Any:
         import numpy as np
 
-        return task.comm.allgather_arrays(np.array([task.comm.rank, 10.0])).tolist()
+        return here.task.comm.allgather_arrays(np.array([here.task.comm.rank, 10.0])).tolist()
 
     assert cluster.run(every) == [[[float(rank), 10.0] for rank in range(cluster.size)]] * cluster.size
 
 
 @pytest.mark.parametrize("size", [1, 100_000])
 def test_waiting_for_a_slow_rank_is_counted_as_wait(size: int, pair: xpulab.XPUCluster) -> None:
-    def late(task: Any) -> tuple[float, float]:
+    def late(here: Any) -> tuple[float, float]:
         import time
 
         import numpy as np
 
         values = np.zeros(size)
-        if task.comm.rank == 1:
+        if here.task.comm.rank == 1:
             time.sleep(0.3)
-        task.comm.allreduce(values)
-        return task.comm.wait, task.comm.communicate
+        here.task.comm.allreduce(values)
+        return here.task.comm.wait, here.task.comm.communicate
 
     (waited, communicated), (waited_late, _) = pair.run(late)
     assert 0.25 < waited < 5
@@ -110,16 +110,19 @@ def test_waiting_for_a_slow_rank_is_counted_as_wait(size: int, pair: xpulab.XPUC
 
 @pytest.mark.parametrize("size", [1, 100_000])
 def test_a_rank_that_raises_frees_those_in_a_collective(size: int, cluster: xpulab.XPUCluster) -> None:
-    def fail(task: Any) -> Any:
+    def fail(here: Any) -> Any:
         import numpy as np
 
-        if task.comm.rank == task.comm.size - 1:
+        if here.task.comm.rank == here.task.comm.size - 1:
             raise RuntimeError("the last rank")
-        return task.comm.allreduce(np.zeros(size))
+        return here.task.comm.allreduce(np.zeros(size))
 
     with pytest.raises(xpulab.exceptions.EngineError, match=f"1 of {cluster.size} engines raised RuntimeError"):
         cluster.run(fail)
-    assert cluster.run(lambda task: task.comm.allgather(task.comm.rank)) == [list(range(cluster.size))] * cluster.size
+    assert (
+        cluster.run(lambda here: here.task.comm.allgather(here.task.comm.rank))
+        == [list(range(cluster.size))] * cluster.size
+    )
 
 
 def test_a_float32_fit_uses_no_float64_on_the_device(pair: xpulab.XPUCluster) -> None:
@@ -128,10 +131,10 @@ def test_a_float32_fit_uses_no_float64_on_the_device(pair: xpulab.XPUCluster) ->
     pair.activate()
     X = np.random.RandomState(0).normal(size=(3000, 7)).astype(np.float32)
 
-    def programs(task: Any) -> list[tuple[str, bytes]]:
+    def programs(here: Any) -> list[tuple[str, bytes]]:
         from xpulab.kernels.catalogue import find
 
-        return [(kernel.name, find(kernel).spirv) for kernel in task.device.programs]
+        return [(kernel.name, find(kernel).spirv) for kernel in here.task.device.programs]
 
     pair.restart()
     fitted = KMeans(11, random_state=0, n_init=2).fit(X, sample_weight=np.linspace(0, 1, 3000))

@@ -88,3 +88,54 @@ def test_communicators_made_from_it_can_be_left_too(pair: xpulab.XPUCluster) -> 
 def test_a_scatter_of_too_few_is_an_error(pair: xpulab.XPUCluster) -> None:
     with pytest.raises(xpulab.exceptions.EngineError, match="received 1 objects, expected 2, one for each rank"):
         run_cell(pair, "comm.scatter([1] if rank == 0 else None)")
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        "MPI.COMM_WORLD.Barrier()",
+        "MPI.COMM_WORLD.allreduce(1)",
+        "MPI.COMM_SELF.recv()",
+        "MPI.Request.Waitall([comm.irecv(source=1)])",
+        "MPI.Request.waitall([comm.irecv(source=1)])",
+        "MPI.Request.Waitany([comm.Irecv(np.empty(1), 1)])",
+        "MPI.Request.waitsome([comm.irecv(source=1)])",
+        "request = comm.Recv_init(np.empty(1), 1); request.Start(); request.Wait()",
+        "comm.Create_cart([size])",
+        "ring.Neighbor_allgather(np.ones(1), np.empty(2))",
+        "ring.Sub([True]).Dup().bcast(1, 1)",
+        "comm.Split(0).Split(0).recv(source=1)",
+    ],
+)
+def test_standard_idioms_can_be_left(pair: xpulab.XPUCluster, waiting: str) -> None:
+    setup = "from mpi4py import MPI\nimport numpy as np\nring = comm.Create_cart([size], periods=True)\n"
+    late = "ring.Sub([True]).Dup()" if "Sub" in waiting else "comm.Split(0).Split(0)" if "Split" in waiting else "0"
+    with pytest.raises(xpulab.exceptions.EngineError, match="1 of 2 engines raised ZeroDivisionError"):
+        run_cell(pair, f"{setup}if rank:\n    {late}\n    1 / 0\n{waiting}")
+
+
+def test_requests_and_grids_answer_as_mpi4pys(pair: xpulab.XPUCluster) -> None:
+    source = """
+from mpi4py import MPI
+import numpy as np
+other = 1 - rank
+grid = comm.Create_cart([size], periods=[True])
+around = np.zeros(2)
+grid.Neighbor_allgather(np.array([10.0 + rank]), around)
+got = np.zeros(1)
+requests = [comm.Isend(np.array([rank + 1.0]), other), comm.Irecv(got, other)]
+MPI.Request.Waitall(requests)
+sent = comm.isend({rank}, other, 5)
+received = MPI.Request.waitall([comm.irecv(source=other, tag=5), sent])
+index, thing = MPI.Request.waitany([comm.irecv(source=MPI.PROC_NULL)])
+stored = comm.Recv_init(got, other, 6)
+MPI.Prequest.Startall([stored])
+comm.Send(np.array([7.0]), other, 6)
+MPI.Request.Waitall([stored])
+nobody = comm.Split(MPI.UNDEFINED) == MPI.COMM_NULL
+kinds = isinstance(grid, MPI.Cartcomm), isinstance(requests[0], MPI.Request), MPI.COMM_WORLD is comm
+found = around.tolist(), received[0], index, thing, got.tolist(), nobody, kinds, grid.Get_coords(rank)
+"""
+    for rank, found in enumerate(run_cell(pair, source, out="found").values or []):
+        other = 1 - rank
+        assert found == ([10.0 + other] * 2, {other}, 0, None, [7.0], True, (True, True, True), [rank])

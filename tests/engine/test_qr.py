@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 
 
 def _found(
-    task: Any,
+    here: Any,
     X: np.ndarray,
     y: np.ndarray | None,
     weights: np.ndarray | None,
@@ -25,12 +25,12 @@ def _found(
     from xpulab.engine.algorithms.qr import centred_triangle, triangular
     from xpulab.kernels.rows import Rows
 
-    mine = slice(*bounds[task.comm.rank : task.comm.rank + 2])
-    rows = Rows.upload(task.device, X[mine], None if weights is None else weights[mine])
-    targets = None if y is None else Rows.upload(task.device, y[mine])
+    mine = slice(*bounds[here.task.comm.rank : here.task.comm.rank + 2])
+    rows = Rows.upload(here.device, X[mine], None if weights is None else weights[mine])
+    targets = None if y is None else Rows.upload(here.device, y[mine])
     if centre:
-        return vars(centred_triangle(task, rows, targets))
-    return triangular(task, rows, targets=targets)
+        return vars(centred_triangle(here.task, rows, targets))
+    return triangular(here.task, rows, targets=targets)
 
 
 def _ask(cluster: XPUCluster, X: np.ndarray, y: Any, weights: Any, counts: Any, centre: bool) -> Any:

@@ -26,9 +26,10 @@ from xpulab.report import progress
 from xpulab.report.record import Display
 from xpulab.sharing.board import Board
 
-__all__ = ["XPUCluster", "current_cluster", "find_current"]
+__all__ = ["XPUCluster", "current_cluster", "find_current", "latest_cluster"]
 
 _clusters: list[XPUCluster] = []  # the running ones; the last one is active
+_latest: list[XPUCluster] = []  # at most one: the cluster that was active last, which may have ended
 
 
 def find_current() -> XPUCluster | None:
@@ -54,6 +55,18 @@ def current_cluster() -> XPUCluster:
     if cluster is None:
         raise NoClusterError(f"no cluster is running; type: {to_start()}")
     return cluster
+
+
+def latest_cluster() -> XPUCluster:
+    """The active cluster, or the one that was active last and has ended.
+
+    Raises
+    ------
+    NoClusterError
+        If this process has had no cluster.
+    """
+    mine = [cluster for cluster in _latest if cluster._owner == os.getpid()]
+    return find_current() or (mine[0] if mine else current_cluster())
 
 
 class XPUCluster(RowsOnEngines, Displayed):
@@ -161,6 +174,7 @@ class XPUCluster(RowsOnEngines, Displayed):
         if self.running:
             return self
         self._require_settings()
+        self._words_before = ""
         begun = time.monotonic()
         report = progress.TaskReport("xpulab: start the cluster")
         report.display = self.display
@@ -236,6 +250,7 @@ class XPUCluster(RowsOnEngines, Displayed):
         """
         if not self.running:
             raise not_running()
+        _latest[:] = [self]
         _clusters.append(self)
         if _clusters.count(self) > 1:  # removed afterwards, so that other threads always find an active cluster
             _clusters.remove(self)
@@ -366,8 +381,14 @@ class XPUCluster(RowsOnEngines, Displayed):
         return "detached" if self.detached else f"ends with process {self._processes.record.owner[0]}" * self.attached
 
     def logs(self, lines: int = 40) -> str:
-        """Last log lines of the controller and the engines; after `stop`, those of the last run."""
-        return self._processes.logs(lines) if self._processes else self._last_words
+        """Last log lines of the controller and the engines, and what the ranks printed in the last cell.
+
+        After `stop`, those of the last run. After engines were lost, also those of the engines before.
+        """
+        words = self._processes.logs(lines) if self._processes else self._last_words
+        if self._words_before:
+            words += f"\n=== before new engines were started\n{self._words_before}"
+        return words
 
     def __repr__(self) -> str:
         return str(self.status())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from xpulab.deploy.answers import Answer, raise_errors
@@ -13,8 +14,9 @@ from xpulab.deploy.pickling import packed
 from xpulab.deploy.processes import Processes
 from xpulab.deploy.signals import postponed
 from xpulab.deploy.silence import SILENT, Signs, Silence, most_silence
+from xpulab.deploy.users_code import GONE, Following, raise_for_users
 from xpulab.deploy.waiting import told_of_waiting
-from xpulab.exceptions import EngineLostError, NoClusterError, UsageError
+from xpulab.exceptions import EngineLostError, EngineStuckError, NoClusterError, UsageError
 from xpulab.report.record import DISPLAYS, Display
 from xpulab.sharing.board import Board
 
@@ -45,10 +47,16 @@ class Conversation:
         self.unheard: dict[int, float] = {}
         self._processes: Processes | None = None
         self._board: Board | None = None
+        self._stuck = False
+        self._words_before = ""  # of the engines that these ones replaced
         self._sending = threading.RLock()
 
     def start(self) -> Any:
         """Start the engines, if they are not running."""
+        raise NotImplementedError
+
+    def logs(self, lines: int = 40) -> str:
+        """Last log lines of the controller and the engines."""
         raise NotImplementedError
 
     def _close(self, on_purpose: bool) -> None:
@@ -84,11 +92,13 @@ class Conversation:
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Call ``function(task, *args, **kwargs)`` on every engine.
 
+        What the ranks print is printed here, each line with its ranks. Stop works as in a ``%%xpu`` cell.
+
         Parameters
         ----------
         function : callable
-            Called with a task as its first argument, which has ``comm`` (rank, size, collectives) and ``device`` (with
-            ``queue`` and name).
+            Called with an object as its first argument that has what a ``%%xpu`` cell finds: ``comm`` (mpi4py's
+            communicator), ``rank``, ``size``, ``queue`` (dpctl's); and ``device`` (with ``queue`` and ``name``).
 
         Returns
         -------
@@ -101,13 +111,63 @@ class Conversation:
             If `function` is not callable, or if it or its arguments cannot be sent to the engines.
         EngineError
             If `function` raised on a rank, or its value cannot be sent back; the message has the tracebacks.
+        KeyboardInterrupt
+            If it was interrupted; the message says where each rank was.
+        EngineStuckError
+            If ranks did not end after an interrupt, and the user interrupted again; new engines were started.
+        EngineLostError
+            If an engine ended or stood still; new engines were started, unless the cluster has ``recover=False``.
         """
         if not callable(function):
             raise TypeError(
                 f"run: {function!r} was given; expected a function of the task, run(lambda task: task.comm.rank)"
             )
-        payload = {"call": packed(function, args, kwargs)}
-        return [pickle.loads(result["value"]) for result in self.call("run", payload).results]
+        call = packed(function, args, kwargs)
+        with self.following() as following:
+            replies = self.replies("run", {"call": call, "transcripts": following.paths}, following)
+        results = [reply["result"] or {"outcome": reply["status"]} for reply in replies]
+        raise_for_users(replies, results)
+        return [pickle.loads(result["value"]) for result in results]
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[Following]:
+        """Follow a user's code on the engines. New engines are started in the place of lost ones."""
+        following: Following | None = None
+        try:
+            processes = self._require_running()._processes
+            if processes is None:
+                raise not_running()
+            following = Following(self, processes.folder / "log")
+            yield following
+        except (EngineLostError, EngineStuckError) as error:
+            raised = self._finished(following)
+            if error.__cause__ is not None or (isinstance(error, EngineLostError) and not self.recovers):
+                error.args = (f"{error}\n{raised}".rstrip(),)
+                raise
+            self.start_again()
+            reason = error.reason if isinstance(error, EngineLostError) else str(error)
+            error.args = (f"{reason}.\n{raised}{GONE}",)
+            raise
+        finally:
+            self._finished(following)
+
+    @staticmethod
+    def _finished(following: Following | None) -> str:
+        if following is None:
+            return ""
+        following.finish()
+        return following.raised()
+
+    def start_again(self) -> None:
+        """Start new engines in the place of engines that were lost, or that do not end their task."""
+        with self._sending:  # if several threads lost the engines, the first starts new ones
+            if self.running and not self._stuck:
+                return
+            self._close(on_purpose=True)
+            self._words_before = ""
+            words = self.logs()
+            self.start()
+            self._words_before, self._stuck = words, False
 
     def call(
         self,
@@ -145,10 +205,9 @@ class Conversation:
             except EngineLostError as lost:
                 if again is None or not self.recovers or attempt == _RECOVERIES:
                     raise
-                with self._sending:  # if several threads lost the engines, the first starts new ones
-                    self.start()
+                self.start_again()
                 payload = again(lost)
-        raise_errors(replies, users=name == "run")
+        raise_errors(replies, users=False)
         answer = Answer(replies)
         if answer.interrupted:
             raise KeyboardInterrupt(answer)
@@ -178,7 +237,11 @@ class Conversation:
             self._require_alive(processes)
             self._require_heard(processes, signs, silence, name in USERS)
 
-        return exchange.wait(require_well, watch, pressed)
+        try:
+            return exchange.wait(require_well, watch, pressed)
+        except EngineStuckError:
+            self._stuck = self._processes is processes
+            raise
 
     def _require_running(self) -> Conversation:
         processes = self._processes
@@ -213,7 +276,7 @@ class Conversation:
         """Give up engines that give no sign of life: they are stopped, or stand still in a driver."""
         ranks = self._board.ranks if self._board is not None else None
         stuck = silence.stuck(signs(ranks["heartbeat"])) if ranks is not None else []
-        self.unheard = silence.unheard(SILENT)
+        self.unheard = silence.unheard(min(SILENT, self.silence))
         if stuck:
             where = ", ".join(_who(self.facts[rank]) for rank in stuck)
             limit = most_silence(self.silence, len(stuck), self.size, users)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,18 +13,22 @@ from typing import Any
 import ipyparallel as ipp
 
 from xpulab.exceptions import EngineStuckError
-from xpulab.sharing.board import Board, awaited, new_task_number
+from xpulab.sharing.board import Board, awaited, new_task_number, running
 
 __all__ = ["USERS", "Exchange"]
 
 _POLL = 0.05  # seconds between two looks at the board while a task runs
 _INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
-USERS = {"run": 10.0, "%%xpu": 2.0}  # tasks that run a user's code -> seconds to end after SIGINT
+USERS = ("run", "%%xpu")  # tasks that run a user's code
+_USERS_GRACE = 2.0  # seconds that a user's code has to end after SIGINT
 _SIGNAL_AGAIN = 0.5  # seconds until SIGINT is repeated: an engine that is about to begin the task misses it
 
 
 class _Ending:
     """Decides how long to wait for a task that was asked to end, and when to signal the engines.
+
+    A user's code may be in a long call that cannot be interrupted. Its variables are lost with the engines, so that
+    only the user may end it: by another interrupt, after having been told.
 
     Parameters
     ----------
@@ -36,11 +41,15 @@ class _Ending:
         Seconds that the task may take to end after it was asked to.
     failure : Exception or None
         The error of the caller's `watch`, if that is why the task is to end.
+    told : bool
+        Whether the user was told that a user's code does not end.
     """
 
     def __init__(self, task: str) -> None:
-        self.grace = USERS.get(task, _INTERRUPT_GRACE)
+        self.grace = _USERS_GRACE if task in USERS else _INTERRUPT_GRACE
         self.failure: Exception | None = None
+        self.told = False
+        self._decided = False
         self._signals = task in USERS
         self._deadline = self._next_signal = float("inf")
 
@@ -52,8 +61,14 @@ class _Ending:
     def begin(self) -> None:
         """The task was asked to end; asking again signals at once, and gives no more time."""
         self._deadline = min(self._deadline, time.monotonic() + self.grace)
+        self._decided = self.told
         if self._signals:
             self._next_signal = 0.0
+
+    @property
+    def asks(self) -> bool:
+        """Whether the user has to decide that the task is given up."""
+        return self._signals and self.failure is None and not self._decided
 
     def overdue(self) -> bool:
         """Whether the task has had its time."""
@@ -159,12 +174,29 @@ class Exchange:
     def _hurry(self, ending: _Ending) -> None:
         """Send SIGINT again if it is time; raise if the ranks have had all the time they get to end the task."""
         if ending.overdue():
-            raise EngineStuckError(
-                f"{self._busy()} did not end the task {self.name!r} within {ending.grace:.0f} s of "
-                f"{'the interrupt' if ending.failure is None else 'a failed callback'}; type: %xpu_cluster restart"
-            ) from ending.failure
+            if not ending.asks:
+                raise self._stuck(ending) from ending.failure
+            if not ending.told and self._busy():
+                ending.told = True
+                print(
+                    f"{self._busy()} is still in a call that cannot be interrupted; the code ends when this call "
+                    "returns. Interrupt once more to end the engines now: the variables of %%xpu cells and the rows on "
+                    "the engines are then lost",
+                    file=sys.stderr,
+                )
         if ending.signals_now():
             self._signal_running()
+
+    def _stuck(self, ending: _Ending) -> EngineStuckError:
+        if ending.told:
+            return EngineStuckError(
+                f"{self._busy()} was in a call that cannot be interrupted, and all engines were ended at your second "
+                "interrupt"
+            )
+        return EngineStuckError(
+            f"{self._busy()} did not end the task {self.name!r} within {ending.grace:.0f} s of "
+            f"{'the interrupt' if ending.failure is None else 'a failed callback'}; type: %xpu_cluster restart"
+        )
 
     def _collected(self, ending: _Ending) -> list[dict[str, Any]]:
         """The replies of all ranks, once they have ended; raises the error of `watch`."""
@@ -197,7 +229,8 @@ class Exchange:
 
     def _busy(self) -> str:
         """``"rank 1, 3"``: the ranks that are still running the task."""
-        return "rank " + ", ".join(str(r) for r, record in enumerate(self._ranks) if record["task"] == self.number)
+        busy = running(self._ranks, self.number)
+        return f"rank {', '.join(map(str, busy))}" if busy else ""
 
     def _forget(self, pending: Any) -> None:
         """Drop the data that ipyparallel keeps about every task, so that memory does not grow in a long session."""

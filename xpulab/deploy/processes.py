@@ -32,6 +32,7 @@ from xpulab.deploy.plan import Plan
 from xpulab.deploy.record import Record, identity, runs
 from xpulab.exceptions import ClusterError, ClusterStartError
 from xpulab.sharing.owner import RECORD
+from xpulab.sharing.transcript import RAISED
 
 __all__ = ["Launched", "Processes", "controller_settings", "engine_settings"]
 
@@ -136,6 +137,13 @@ class _Engines(_KeepsLog, MPIEngineSetLauncher):
     pass
 
 
+class _Client(ipp.Client):
+    """A client that adds no magics: ipyparallel's ``%px`` would run code in other variables than ``%%xpu``."""
+
+    def activate(self, *_: Any, **__: Any) -> None:
+        pass
+
+
 class Processes:
     """The processes of one cluster, whichever process started them.
 
@@ -203,7 +211,7 @@ class Processes:
             time.sleep(0.02)
         while self.client is None:
             try:
-                self.client = ipp.Client(str(connection), timeout=_KNOCK)
+                self.client = _Client(str(connection), timeout=_KNOCK)
             except (
                 TimeoutError
             ):  # a busy controller answers the next time; one that has ended raises in _still_starting
@@ -272,11 +280,11 @@ class Processes:
             return []
 
     def logs(self, lines: int = 40) -> str:
-        """Last log lines of the controller, mpiexec and the engines."""
+        """Last log lines of the controller, mpiexec and the engines, and what the ranks printed in the last cell."""
         parts = []
         for path in sorted((self.folder / "log").glob("*.log")):
-            last = path.read_text(errors="replace").splitlines()[-lines:]
-            parts.append(f"--- {path.stem}\n" + "\n".join(last))
+            last = path.read_text(errors="replace").replace(RAISED, "\n").splitlines()[-lines:]
+            parts.append(f"--- {path.name.partition('.')[0]}\n" + "\n".join(last))
         return "\n".join(parts)
 
     def leave(self) -> None:

@@ -11,14 +11,14 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from xpulab.engine.comm import Communicator, PeerFailed
-from xpulab.engine.interruptible import Intracomm
+from xpulab.engine.interruptible import WORLD, Intracomm
 from xpulab.kernels.device import Device
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.tune import MODE, Tuner
@@ -109,8 +109,8 @@ class Engine:
         The latest call of an estimator that has ended: what the notebook said of it, and this rank's answer.
     namespace : dict
         Variables of the cells that ran here.
-    cell_comms : dict of tuple of int to Intracomm
-        Communicators of the ranks that run a cell.
+    transcript : str
+        File with what the last code of a user printed here.
     board : Board
         Shared with the other ranks of this host and with the notebook.
     record : numpy.void
@@ -118,7 +118,7 @@ class Engine:
     """
 
     def __init__(self, placement: dict[str, Any]) -> None:
-        world = MPI.COMM_WORLD
+        world = WORLD
         self.rank: int = world.rank
         self.size: int = world.size
         self.placement = placement
@@ -129,12 +129,14 @@ class Engine:
         self.abouts: dict[str, dict[str, Any]] = {}
         self.last: dict[str, Any] | None = None
         self.namespace: dict[str, Any] = {}
-        self.cell_comms: dict[tuple[int, ...], Intracomm] = {}
+        self.transcript = ""
+        self._communicators: dict[tuple[int, ...], Intracomm] = {}
         board = Board.create(self.size) if self.rank == 0 else None
         path = world.bcast(board.path if board else None)
         self.board = board or Board.open(path)
         self.record = self.board.ranks[self.rank]
         self._comm = world.Dup()
+        self._users_world()
         self._generation = 0
         self._abandoned: list[MPI.Intracomm] = []
         self._stale = False
@@ -204,6 +206,7 @@ class Engine:
             current.raised()
             answer.update(status="error", error=_error_fields(error))
         current.close()
+        ignore_interrupts()
         if "history" in answer["result"]:
             answer["result"]["metrics"] = METRIC_NAMES[name]
         self._stale = self.board.failed(number)
@@ -228,10 +231,22 @@ class Engine:
     def _fresh_communicator(self) -> None:
         """A new communicator after a failure: on the old one, ranks left a barrier that others never entered."""
         self._generation += 1
-        self._abandoned += [self._comm, *self.cell_comms.values()]  # what is pending there must not be freed
-        self.cell_comms.clear()
-        self._comm = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group, self._generation)
+        self._abandoned += [self._comm, *self._communicators.values()]  # what is pending there must not be freed
+        self._communicators.clear()
+        self._comm = WORLD.Create_group(WORLD.group, self._generation)
+        self._users_world()
         self._stale = False
+
+    def communicator(self, ranks: Sequence[int]) -> Intracomm:
+        """The communicator of these ranks for a user's code; nobody else takes part in making it."""
+        ranks = tuple(ranks)
+        if ranks not in self._communicators:
+            self._communicators[ranks] = Intracomm(WORLD.Create_group(WORLD.group.Incl(ranks)))
+        return self._communicators[ranks]
+
+    def _users_world(self) -> None:
+        """Give `MPI.COMM_WORLD` a meaning that a user's code can leave; all ranks call this together."""
+        setattr(MPI, "COMM_WORLD", self.communicator(range(self.size)))  # noqa: B010 -- mpi4py declares it final
 
     def _beat(self) -> None:
         while True:
@@ -357,7 +372,12 @@ def _error_fields(error: BaseException) -> dict[str, str]:
 
 def ignore_interrupts() -> None:
     """SIGINT is the notebook's affair: it asks through the board, and every rank stops at the same point."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            return
+        except KeyboardInterrupt:  # a signal that came just before, for a code that has ended
+            pass
 
 
 @contextlib.contextmanager

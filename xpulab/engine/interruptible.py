@@ -1,8 +1,9 @@
-"""mpi4py's communicator for a user's cell, in which no call is for ever.
+"""mpi4py's communicators and requests for a user's code, in which no call is for ever.
 
 A blocking MPI call waits inside the library, where neither Ctrl-C nor another rank's exception reaches it. Here each
 one starts its nonblocking form and polls it from Python: the rank leaves when it is interrupted, and when another rank
-has raised. Everything else is mpi4py's: the class is an `MPI.Intracomm`, and so are those that it makes (`Split`).
+has raised. Everything else is mpi4py's: the classes are subclasses of mpi4py's, and so are those of the communicators
+that they make (`Split`, `Create_cart`). On an engine `MPI.COMM_WORLD`, `MPI.COMM_SELF` and `MPI.Request` are these.
 """
 
 from __future__ import annotations
@@ -11,17 +12,23 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from mpi4py import MPI
+from mpi4py.MPI import Request as _Request
 
-__all__ = ["Intracomm", "Request", "watched_by"]
+__all__ = ["WORLD", "Intracomm", "Request", "watched_by"]
+
+#: mpi4py's own communicator of all ranks.
+WORLD = MPI.COMM_WORLD
 
 _SPIN = 50e-6  # seconds of polling at full speed: as long as a message between ranks that are there takes
 _YIELD = 50e-3  # then others may have the core between two polls, but a long message goes on moving
 _NAP = 50e-6  # then the core sleeps: the other rank is computing
+
+_LAST = 20e-3  # seconds until a rank leaves because another has raised: what that one had sent before may be on its way
 
 #: Calls that were left. Their buffers must live: the library may write to them as long as the process runs.
 _abandoned: list[Any] = []
@@ -42,11 +49,17 @@ def watched_by(check: Callable[[], None]) -> Iterator[None]:
 def _poll(ready: Callable[[], Any], pending: Any = None) -> Any:
     """The first answer of `ready` that is true, asked again and again."""
     started = time.perf_counter()
+    leaving = float("inf")
     try:
         while not (answer := ready()):
             waited = time.perf_counter() - started
             if waited > _SPIN:
-                _check()
+                try:
+                    _check()
+                except Exception:
+                    leaving = min(leaving, waited + _LAST)
+                    if waited > leaving:
+                        raise
                 time.sleep(_NAP) if waited > _YIELD else os.sched_yield()
         return answer
     except BaseException:
@@ -54,11 +67,11 @@ def _poll(ready: Callable[[], Any], pending: Any = None) -> Any:
         raise
 
 
-def _finish(request: MPI.Request, status: MPI.Status | None = None) -> None:
+def _finish(request: _Request, status: MPI.Status | None = None) -> None:
     _poll(lambda: request.Test(status), request)
 
 
-class Request(MPI.Request):
+class Request(_Request):
     """A request whose wait can be left."""
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
@@ -69,6 +82,46 @@ class Request(MPI.Request):
     def wait(self, status: MPI.Status | None = None) -> Any:
         """As mpi4py's: the object received, or None."""
         return _poll(lambda: (found := self.test(status))[0] and found, self)[1]
+
+    @classmethod
+    def Waitall(cls, requests: Sequence[_Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
+        """As mpi4py's."""
+        _poll(lambda: _Request.Testall(requests, statuses), requests)
+        return True
+
+    @classmethod
+    def Waitany(cls, requests: Sequence[_Request], status: MPI.Status | None = None) -> int:
+        """As mpi4py's."""
+        return int(_poll(lambda: (found := _Request.Testany(requests, status))[1] and found, requests)[0])
+
+    @classmethod
+    def Waitsome(cls, requests: Sequence[_Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
+        """As mpi4py's."""
+        found = _poll(lambda: (some := _Request.Testsome(requests, statuses)) != [] and (some,), requests)
+        return found[0]
+
+    @classmethod
+    def waitall(cls, requests: Sequence[_Request], statuses: list[MPI.Status] | None = None) -> list[Any]:
+        """As mpi4py's."""
+        return _poll(lambda: (found := _Request.testall(requests, statuses))[0] and found, requests)[1]
+
+    @classmethod
+    def waitany(cls, requests: Sequence[_Request], status: MPI.Status | None = None) -> tuple[int, Any]:
+        """As mpi4py's."""
+        index, _, received = _poll(lambda: (found := _Request.testany(requests, status))[1] and found, requests)
+        return index, received
+
+    @classmethod
+    def waitsome(
+        cls, requests: Sequence[_Request], statuses: list[MPI.Status] | None = None
+    ) -> tuple[list[int] | None, list[Any] | None]:
+        """As mpi4py's."""
+        found = _poll(lambda: (some := _Request.testsome(requests, statuses))[0] != [] and (some,), requests)
+        return found[0]
+
+
+class Prequest(Request, MPI.Prequest):
+    """A persistent request whose wait can be left."""
 
 
 class Intracomm(MPI.Intracomm):
@@ -221,36 +274,44 @@ def _loads_each(joined: Any, sizes: np.ndarray) -> list[Any]:
 
 def _blocking(name: str) -> Callable[..., None]:
     """The method `name`, by way of the one that does not block."""
-    start = getattr(MPI.Intracomm, f"I{name.lower()}")
+    start = getattr(_owner(name), f"I{name.lower()}")
 
-    @functools.wraps(getattr(MPI.Intracomm, name))
-    def call(self: Intracomm, *args: Any, **kwargs: Any) -> None:
+    @functools.wraps(getattr(_owner(name), name))
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
         _finish(start(self, *args, **kwargs))
 
     return call
 
 
-def _returning(name: str) -> Callable[..., Request]:
+def _returning(name: str, kind: type = Request) -> Callable[..., Any]:
     """The method `name`, with a request whose wait can be left."""
-    start = getattr(MPI.Intracomm, name)
+    start = getattr(_owner(name), name)
 
     @functools.wraps(start)
-    def call(self: Intracomm, *args: Any, **kwargs: Any) -> Request:
-        return Request(start(self, *args, **kwargs))
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return kind(start(self, *args, **kwargs))
 
     return call
 
 
-def _making(name: str) -> Callable[..., Intracomm]:
+def _making(name: str, collective: bool = True) -> Callable[..., Any]:
     """The method `name`, which makes a communicator, once all ranks are there."""
-    make = getattr(MPI.Intracomm, name)
+    make = getattr(_owner(name), name)
 
     @functools.wraps(make)
-    def call(self: Intracomm, *args: Any, **kwargs: Any) -> Intracomm:
-        self.Barrier()
-        return type(self)(make(self, *args, **kwargs))
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if collective:
+            self.Barrier()
+        made = make(self, *args, **kwargs)
+        return _KINDS[type(made)](made)
 
     return call
+
+
+def _owner(name: str) -> Any:
+    """The class of mpi4py that has the method `name`."""
+    owners = (MPI.Intracomm, MPI.Topocomm, MPI.Cartcomm)
+    return next(owner for owner in owners if hasattr(owner, name))
 
 
 _COLLECTIVES = (
@@ -259,9 +320,56 @@ _COLLECTIVES = (
 )  # fmt: skip
 _MESSAGES = ("Isend", "Issend", "Irsend", "Ibsend", "Irecv", "isend", "issend", "ibsend", "irecv")
 
+_NEIGHBOURS = (
+    "Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw",
+)  # fmt: skip
+_PERSISTENT = ("Send_init", "Ssend_init", "Rsend_init", "Bsend_init", "Recv_init")
+_MAKERS = (
+    "Clone", "Create", "Dup", "Split", "Split_type", "Create_cart", "Create_graph", "Create_dist_graph",
+    "Create_dist_graph_adjacent",
+)  # fmt: skip
+
 for _name in (*_COLLECTIVES, "Send", "Ssend", "Rsend"):
     setattr(Intracomm, _name, _blocking(_name))
 for _name in (*(f"I{name.lower()}" for name in _COLLECTIVES), *_MESSAGES):
     setattr(Intracomm, _name, _returning(_name))
-for _name in ("Clone", "Create", "Dup", "Split", "Split_type"):
+for _name in _PERSISTENT:
+    setattr(Intracomm, _name, _returning(_name, Prequest))
+for _name in _MAKERS:
     setattr(Intracomm, _name, _making(_name))
+setattr(Intracomm, "Create_group", _making("Create_group", collective=False))  # noqa: B010
+
+
+class _Topology(Intracomm, MPI.Topocomm):
+    """mpi4py's communicator with neighbours."""
+
+
+for _name in _NEIGHBOURS:
+    setattr(_Topology, _name, _blocking(_name))
+    setattr(_Topology, f"I{_name.lower()}", _returning(f"I{_name.lower()}"))
+
+
+class Cartcomm(_Topology, MPI.Cartcomm):
+    """mpi4py's communicator of a grid."""
+
+    Sub = _making("Sub")
+
+
+class Graphcomm(_Topology, MPI.Graphcomm):
+    """mpi4py's communicator of a graph."""
+
+
+class Distgraphcomm(_Topology, MPI.Distgraphcomm):
+    """mpi4py's communicator of a graph of which each rank knows its part."""
+
+
+_KINDS: dict[type, type] = {
+    MPI.Intracomm: Intracomm,
+    MPI.Cartcomm: Cartcomm,
+    MPI.Graphcomm: Graphcomm,
+    MPI.Distgraphcomm: Distgraphcomm,
+    **{kind: kind for kind in (Intracomm, Cartcomm, Graphcomm, Distgraphcomm)},
+}
+
+setattr(MPI, "COMM_SELF", Intracomm(MPI.COMM_SELF))  # noqa: B010 -- mpi4py declares it final
+setattr(MPI, "Request", Request)  # noqa: B010

@@ -24,7 +24,8 @@ from xpulab.engine.algorithms import (
     statistics,
 )
 from xpulab.engine.dataset import keep_rows, pieces, rows_of, write_block
-from xpulab.engine.engine import Task, task, users_code, warm_up
+from xpulab.engine.engine import Task, task, warm_up
+from xpulab.engine.users_code import Here, answer_of
 from xpulab.kernels.choice import kernels_for
 from xpulab.kernels.rows import Rows
 
@@ -99,12 +100,15 @@ def _gather(task: Task, handle: dict[str, Any], target: dict[str, Any]) -> dict[
 
 
 @task("run")
-def _run(task: Task, call: bytes) -> dict[str, Any]:
+def _run(task: Task, call: bytes, transcripts: list[str]) -> dict[str, Any]:
     """Call a function of the user."""
-    with users_code():
+
+    def code() -> dict[str, Any]:
         function, arguments, keywords = cloudpickle.loads(call)
-        value = function(task, *arguments, **keywords)
+        value = function(Here(task), *arguments, **keywords)
         try:
             return {"value": cloudpickle.dumps(value)}
         except Exception as error:
             raise TypeError(f"what the function returned cannot be brought back: {error}") from error
+
+    return answer_of(task, transcripts[task.comm.rank], code)

@@ -16,7 +16,7 @@ import numpy as np
 
 from xpulab.sharing.memory import SharedBlock
 
-__all__ = ["METRICS", "PHASES", "RUNS", "Board", "awaited", "metrics_of", "new_task_number"]
+__all__ = ["METRICS", "PHASES", "RUNS", "Board", "awaited", "metrics_of", "new_task_number", "running"]
 
 #: What the seconds of a task are split into; `wait` is for the other ranks, `communicate` what reductions then take.
 PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
@@ -36,6 +36,7 @@ _RANK = np.dtype(
         ("doing", "S64"),  # what it does now, for people; empty where the other fields say it
         ("client", "i8"),  # process that asked for it
         ("failed", "u8"),  # number of the last task that raised here
+        ("ended", "u8"),  # number of the last task whose user's code has ended here, while other ranks may go on
         ("rows", "i8"),
         ("device_bytes", "i8"),  # held for handles and fits
         ("run", "i8"),  # of n_init, from 1 on
@@ -61,6 +62,19 @@ def metrics_of(record: Any) -> dict[str, float]:
     """The metrics of a rank's iteration, by name."""
     names = [name for name in record["metric_names"].decode().split(",") if name]
     return dict(zip(names, map(float, record["metrics"]), strict=False))
+
+
+def running(ranks: Any, number: int) -> list[int]:
+    """Ranks that run a task, except those whose user's code has ended.
+
+    Parameters
+    ----------
+    ranks : numpy.ndarray
+        As `Board.ranks`.
+    number : int
+        The task's.
+    """
+    return [int(rank) for rank in np.flatnonzero((ranks["task"] == number) & (ranks["ended"] != number))]
 
 
 def awaited(ranks: Any, number: int) -> str:

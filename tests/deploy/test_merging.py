@@ -1,0 +1,78 @@
+"""How the lines of several ranks become one output, while they are printed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from xpulab.deploy.merging import Merging, merged
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    return clock
+
+
+def test_a_line_waits_a_moment_for_other_ranks_and_then_stands_alone(clock: Clock) -> None:
+    lines: list[str] = []
+    merging = Merging(lines.append)
+    merging.add(0, "epoch 1\nepo")
+    merging.show([0, 1])
+    assert lines == []
+    merging.add(1, "epoch 1\n")
+    merging.show([0, 1])
+    assert lines == ["[0-1] epoch 1"]
+    merging.add(0, "ch 2\n")
+    merging.show([0, 1])
+    clock.now += 0.6
+    merging.show([0, 1])
+    assert lines[1:] == ["[0] epoch 2"]
+    merging.add(1, "epoch 2\nthe end")
+    merging.show([1])
+    assert lines[2:] == ["[1] epoch 2"]
+    merging.show(last=True)
+    assert lines[3:] == ["[1] the end"]
+
+
+def test_what_one_rank_says_at_once_stays_together() -> None:
+    assert merged({0: "a\nb\nc\n", 1: "a\nb\nd\n", 2: "e\n"}) == ["[0-1] a", "[0-1] b", "[0] c", "[1] d", "[2] e"]
+
+
+def test_a_progress_bar_is_one_line(clock: Clock) -> None:
+    lines: list[str] = []
+    merging = Merging(lines.append)
+    for percent in range(0, 101, 20):
+        for rank in (0, 1):
+            merging.add(rank, f"\r{percent}%")
+        merging.show([0, 1])
+        assert merging.unfinished() == f"[0-1] {percent}%"
+    merging.add(0, "\n")
+    merging.add(1, "\r\n")
+    merging.show([0, 1])
+    assert (lines, merging.unfinished()) == (["[0-1] 100%"], "")
+
+
+def test_a_flood_is_cut_and_slow_lines_are_not(clock: Clock) -> None:
+    lines: list[str] = []
+    merging = Merging(lines.append, most=3)
+    merging.add(0, "".join(f"{i}\n" for i in range(1003)))
+    merging.show([0])
+    assert lines == ["[0] 0", "[0] 1", "[0] 2"]
+    clock.now += 1.0
+    merging.add(0, "later\n")
+    merging.show([0])
+    merging.add(0, "x\n" * 20)
+    merging.show(last=True)
+    assert lines[3:5] == ["[0] … 1,000 more lines; to see them, type: %xpu_cluster last --output", "[0] later"]
+    assert lines[-1] == "[0] … 11 more lines; to see them, type: %xpu_cluster last --output"
+    assert len(lines) == 3 + 1 + 10 + 1

@@ -1,0 +1,173 @@
+"""Run a user's code on the engines: show what the ranks print while they run, and say what became of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from xpulab.deploy.answers import raise_errors
+from xpulab.deploy.merging import Merging
+from xpulab.deploy.probe import core_ranges
+from xpulab.rendering import in_notebook
+from xpulab.sharing.board import awaited, running
+from xpulab.sharing.transcript import Transcripts
+
+__all__ = ["GONE", "LINES", "CellInterrupted", "Following", "raise_for_users"]
+
+LINES = 40  # lines that are shown at once for each group of ranks with the same output
+_PATIENCE = 3.0  # seconds after a rank raised until the notebook says which ranks are still running
+_FIRST = 1.0  # seconds that the code waits for another client before the notebook says so
+
+#: What a user loses with the engines, and how to get it back.
+GONE = (
+    "New engines were started; the variables of %%xpu cells and the rows that were only on the engines are gone: run "
+    "those cells and scatter these rows again. For the last words of the engines before, type: %xpu_cluster logs"
+)
+
+
+class Engines(Protocol):
+    """The cluster whose engines run the code."""
+
+    silence: float
+    unheard: dict[int, float]
+
+    @property
+    def size(self) -> int:
+        """Number of engines."""
+        ...
+
+
+class CellInterrupted(KeyboardInterrupt):
+    """Ctrl-C ended code on the engines. The message, which is all that IPython shows, says where each rank was."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"KeyboardInterrupt: {self}"]
+
+
+class Following:
+    """Follows a user's code on the engines; a `watch` for `Conversation.replies`.
+
+    Prints what the ranks print, which client the code waits for, which ranks still run some seconds after a rank has
+    raised, and which ranks stand still.
+
+    Parameters
+    ----------
+    engines : Engines
+    folder : pathlib.Path
+        Folder of the cluster's logs.
+    """
+
+    def __init__(self, engines: Engines, folder: Path) -> None:
+        self._engines = engines
+        self._transcripts = Transcripts(folder, engines.size)
+        self._size = engines.size
+        self._merging = Merging(self._say, LINES)
+        self._overwritten = ""  # the line that the next one overwrites
+        self._asked = time.monotonic()
+        self._since: float | None = None
+        self._told = self._told_waiting = False
+        self._told_still: set[int] = set()
+
+    @property
+    def paths(self) -> list[str]:
+        """File into which each rank writes."""
+        return self._transcripts.paths
+
+    def printed(self) -> dict[int, str]:
+        """Rank -> what it printed, for ranks that printed something."""
+        return {rank: text for rank in range(self._size) if (text := self._transcripts.printed(rank))}
+
+    def finish(self) -> None:
+        """Print what is left; nothing runs any more. May be called twice."""
+        self._read()
+        self._merging.show(last=True)
+        self._overwrite("")
+        self._transcripts.close()
+
+    def __call__(self, records: Any, number: int) -> None:
+        now = time.monotonic()
+        busy = running(records, number)
+        raised = [rank for rank, record in enumerate(records) if record["failed"] == number]
+        self._read()
+        self._merging.show(busy)
+        self._overwrite(self._merging.unfinished())
+        other = awaited(records, number)
+        if other and not self._told_waiting and now - self._asked > _FIRST:
+            self._told_waiting = True
+            self._note(f"the code is waiting for {other}")
+        self._ask_about(busy)
+        if busy and raised and not self._told:
+            self._since = self._since or now
+            if now - self._since > _PATIENCE:
+                self._told = True
+                self._note(
+                    f"rank {core_ranges(raised)} raised an exception{self._last_line(raised[0])}, and rank "
+                    f"{core_ranges(busy)} is still running; interrupt the kernel to end the code on all ranks"
+                )
+
+    def _ask_about(self, busy: list[int]) -> None:
+        """Say which ranks stand still; the user may know why."""
+        limit = self._engines.silence
+        unheard = self._engines.unheard
+        still = {rank for rank, seconds in unheard.items() if seconds > limit} & set(busy) - self._told_still
+        if still:
+            self._told_still |= still
+            self._note(
+                f"rank {core_ranges(sorted(still))} has stood still for {limit:g} s: it gives no sign of life, and "
+                "uses no processor and no GPU. Interrupt the kernel to end the code; if it goes on like this, the "
+                f"engines are ended {limit * 9:g} s from now"
+            )
+
+    def _read(self) -> None:
+        for rank, text in enumerate(self._transcripts.read()):
+            self._merging.add(rank, text)
+
+    def raised(self) -> str:
+        """The tracebacks of ranks that had raised, for an error about something else."""
+        by_text: dict[str, list[int]] = {}
+        for rank in range(self._size):
+            if text := self._transcripts.raised(rank):
+                by_text.setdefault(text, []).append(rank)
+        return "".join(f"Before, rank {core_ranges(ranks)} raised:\n{text}\n" for text, ranks in by_text.items())
+
+    def _last_line(self, rank: int) -> str:
+        lines = self._transcripts.raised(rank).strip().splitlines()
+        return f" ({lines[-1]})" if lines else ""
+
+    def _say(self, line: str) -> None:
+        self._overwrite("")
+        print(line, flush=True)
+
+    def _note(self, text: str) -> None:
+        self._overwrite("")
+        print(text, file=sys.stderr)
+
+    def _overwrite(self, line: str) -> None:
+        """Show a line that the next output overwrites, where output can be overwritten."""
+        if line != self._overwritten and _overwrites():
+            width = len(self._overwritten)
+            print(f"\r{line.ljust(width)}", end="" if line else "\r", flush=True)
+        self._overwritten = line
+
+
+def _overwrites() -> bool:
+    """Whether a carriage return begins a line anew where this process prints."""
+    shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
+    return in_notebook(shell) or sys.stdout.isatty()
+
+
+def raise_for_users(replies: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
+    """One error for all ranks on which a user's code did not end well, if there is one."""
+    raise_errors(
+        [
+            {**reply, "status": result["outcome"], "error": result.get("error") or reply["error"]}
+            for reply, result in zip(replies, results, strict=True)
+        ],
+        users=True,
+    )
+    interrupted = [rank for rank, result in enumerate(results) if result["outcome"] == "interrupted"]
+    if interrupted:
+        places = {rank: (results[rank].get("error") or {}).get("at") for rank in interrupted}
+        raise CellInterrupted("; ".join(f"rank {rank} was in {at}" for rank, at in places.items() if at))

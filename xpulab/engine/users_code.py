@@ -1,0 +1,147 @@
+"""Run a user's code on a rank: what it finds, where its output goes, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import dpctl
+
+from xpulab.engine.advice import advice
+from xpulab.engine.comm import PeerFailed
+from xpulab.engine.engine import Task, users_code
+from xpulab.engine.interruptible import Intracomm, watched_by
+from xpulab.sharing.transcript import Writer
+
+__all__ = ["Here", "answer_of"]
+
+_OURS = str(Path(__file__).parent)
+_libc = ctypes.CDLL(None)
+
+
+class Here:
+    """What a user's function finds on a rank; what is not listed here is the task's.
+
+    Attributes
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        The communicator of all ranks, the same as in a cell.
+    rank, size : int
+    queue : dpctl.SyclQueue
+        The queue that dpnp's arrays use by themselves.
+    task : Task
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.comm: Intracomm = task.engine.communicator(range(task.comm.size))
+        self.rank, self.size = task.comm.rank, task.comm.size
+        self.queue = dpctl.get_device_cached_queue(task.device.queue.sycl_device)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)
+
+
+def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run a user's code.
+
+    Parameters
+    ----------
+    transcript : str
+        File for what it prints, and for its exception.
+    code : callable
+        Returns what is added to the answer.
+
+    Returns
+    -------
+    dict
+        ``outcome`` ("ok", "error", "interrupted" or "peer failed"); ``omitted``, characters printed and not kept;
+        ``error`` (type, message, traceback); and what `code` returned.
+    """
+    answer: dict[str, Any] = {"outcome": "ok", "error": None}
+    with _captured(task, transcript) as printed:
+        try:
+            with users_code(), watched_by(task.check_peers):
+                answer.update(code())
+        except PeerFailed:
+            answer["outcome"] = "peer failed"
+        except KeyboardInterrupt as interrupt:
+            task.raised()
+            answer.update(outcome="interrupted", error=_error_fields(interrupt))
+        except BaseException as error:
+            answer.update(outcome="error", error=_error_fields(error))
+            printed.raised(answer["error"]["traceback"])
+            task.raised()
+    task.engine.record["ended"] = task.number
+    return {**answer, "omitted": printed.omitted}
+
+
+class _NoKeyboard:
+    """Standard input: reading from it would wait for ever."""
+
+    encoding = "utf-8"
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise EOFError(
+            "an engine has no keyboard, so input() and breakpoint() cannot work here: ask in the notebook, and "
+            "send the answer to the engines"
+        )
+
+    read = readline = readlines = __iter__ = fileno = _refuse
+
+    def isatty(self) -> bool:
+        """False."""
+        return False
+
+
+@contextlib.contextmanager
+def _captured(task: Task, path: str) -> Iterator[Writer]:
+    """Have all that is printed written to a file: by Python, by libraries, by child processes, and by a crash."""
+    previous, task.engine.transcript = task.engine.transcript, path
+    if previous:
+        Path(previous).unlink(missing_ok=True)
+    printed, saved = Writer(path), (os.dup(1), os.dup(2))
+    for descriptor in (1, 2):
+        os.dup2(printed.fileno(), descriptor)
+    faulthandler.enable(2, all_threads=False)
+    keyboard, sys.stdin = sys.stdin, _NoKeyboard()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            yield printed
+    finally:
+        sys.stdin = keyboard
+        faulthandler.disable()
+        _libc.fflush(None)
+        for descriptor, usual in zip((1, 2), saved, strict=True):
+            os.dup2(usual, descriptor)
+            os.close(usual)
+        printed.close()
+
+
+def _error_fields(error: BaseException) -> dict[str, str]:
+    """The error, with its traceback from the user's code on, and what to type instead where that is known."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace, chain=True)
+    return {
+        "type": type(error).__name__,
+        "module": type(error).__module__,
+        "message": str(error),
+        "traceback": "".join(lines) + advice(error),
+        "at": _place(trace),
+    }
+
+
+def _place(trace: Any) -> str:
+    """``"line 3: comm.recv()"``: where in the user's cell or file an interrupt found it."""
+    frames = traceback.extract_tb(trace)
+    mine = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f"line {mine[-1].lineno}: {mine[-1].line}".removesuffix(": ") if mine else ""
