@@ -92,7 +92,7 @@ class Shown:
 
 @pytest.fixture
 def view(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExploreView]:
-    monkeypatch.setattr(explore_view, "PACE", 0.01)
+    monkeypatch.setattr(explore_view, "PACE", 100.0)
     view = ExploreView(Slow())
     yield view
     view.explorer.free.set()  # type: ignore[attr-defined]
@@ -170,8 +170,8 @@ def test_play_goes_on_until_it_has_converged(view: ExploreView) -> None:
     assert not view.playing
 
 
-def test_pause_ends_it_and_other_controls_work_meanwhile(view: ExploreView, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explore_view, "PACE", 30.0)
+def test_pause_ends_it_and_other_controls_work_meanwhile(view: ExploreView) -> None:
+    view.ask("pace", 1 / 30)
     view.ask("play", True)
     view.ask("k", 4)
     time.sleep(0.05)
@@ -193,6 +193,59 @@ def test_the_elbow_comes_one_by_one_and_others_get_their_turn(view: ExploreView)
     assert order.index(("step",)) <= 1
 
 
+def test_stop_ends_play_and_elbow(view: ExploreView) -> None:
+    explorer: Any = view.explorer
+    explorer.free.clear()
+    view.ask("elbow")
+    view.ask("play", True)
+    time.sleep(0.05)
+    view.ask("stop")
+    explorer.free.set()
+    order = done(view)
+    assert len(order) <= 1
+    assert not view.playing
+
+
+def test_play_has_a_speed(view: ExploreView) -> None:
+    view.ask("pace", 5)
+    started = time.monotonic()
+    view.ask("play", True)
+    assert done(view) == [("step",)] * 4
+    assert time.monotonic() - started > 0.5  # four times a fifth of a second, less the first
+    assert view._state(view.snapshot())["pace"] == 5
+
+
+def test_what_python_changes_is_shown(view: ExploreView) -> None:
+    explorer: Any = view.explorer
+    explorer.changed()  # not shown yet: there is nothing to redraw
+    assert not [thread for thread in threading.enumerate() if thread.name == "xpulab-explore"]
+    view._standing = shown = Shown()
+    explorer.k = 7
+    explorer.changed()
+    assert view.wait(30)
+    assert "k=7" in shown.updates[-1]["text/plain"]
+    view.close()
+    explorer.k, seen = 8, len(shown.updates)
+    explorer.changed()
+    assert view.wait(30)
+    assert len(shown.updates) == seen
+
+
+def test_a_stopped_cluster_is_said_and_can_be_started(view: ExploreView, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> None:
+        raise xpulab.exceptions.NoClusterError("the cluster was stopped; type: %xpu_cluster start")
+
+    monkeypatch.setattr(view.explorer, "step", gone)
+    monkeypatch.setattr(view.explorer, "start", lambda: view.explorer.done.append("start"))  # type: ignore[attr-defined]
+    view.ask("step")
+    assert view.wait(30)
+    state = view._state(view.snapshot())
+    assert (state["message"], state["stopped"]) == ("the cluster was stopped; type: %xpu_cluster start", True)
+    view.ask("start")
+    assert done(view) == ["start"]
+    assert not view._state(view.snapshot())["stopped"]
+
+
 def test_an_error_is_shown_and_stops_playing(view: ExploreView, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone() -> None:
         raise xpulab.exceptions.EngineLostError("the engines have ended; type: %xpu_cluster start")
@@ -212,6 +265,7 @@ def test_the_widget_has_what_the_browser_shows(view: ExploreView) -> None:
         "names": ["a", "b", "c"],
         "points": [100, 200, 500, 1000, 2000, 5000],
         "clusters": list(range(1, 21)),
+        "paces": [0.5, 1, 2, 4, 8, 16, 100],
     }
     json.dumps(view.widget.state)
     before = view.widget.png
@@ -221,6 +275,7 @@ def test_the_widget_has_what_the_browser_shows(view: ExploreView) -> None:
     assert (state["k"], state["points"], state["x"], state["y"], state["playing"]) == (6, 5000, 0, 1, False)
     assert state["centers"] == [[0.5, 0.5]] * 6
     assert "to the answer of the engines" in state["message"]
+    assert "k=6, start 0: 0 iterations, inertia 4" in state["line"]
     assert view.widget.png == view.snapshot().png != before
     document = Document(f"<div>{state['html']}</div>")
     assert [each["href"] for each in document.attributes("image")] == [""]
@@ -302,7 +357,10 @@ def test_on_engines(pair: xpulab.XPUCluster) -> None:
 
 @pytest.mark.cluster
 def test_a_notebook_without_a_kernel_shows_the_last_picture(tmp_path: Path) -> None:
-    """In a real kernel: pictures are drawn in a thread, and the output must be the cell's."""
+    """In a real kernel: pictures are drawn in a thread, and the output must be the cell's.
+
+    The explorer follows Python, and goes on when the cluster, or another one, has started again.
+    """
     import nbformat
     from nbclient import NotebookClient
 
@@ -310,8 +368,13 @@ def test_a_notebook_without_a_kernel_shows_the_last_picture(tmp_path: Path) -> N
         "import numpy as np, xpulab, warnings\nwarnings.simplefilter('ignore')\n"
         "cluster = xpulab.XPUCluster(1, timeout=60).start()\n"
         "view = xpulab.explore(np.random.default_rng(0).normal(size=(1000, 2)), k=3)\nview",
-        "view.ask('k', 4); view.wait()",
-        "cluster.stop()",
+        "view.explorer.k = 4\nview.wait()",
+        "cluster.stop()\nview.ask('play', True); view.wait(); print(view.message, view.stopped, view.playing)",
+        "view.ask('start'); view.wait(); print(cluster.running, view.stopped)\n"
+        "view.explorer.step(); print(view.snapshot().line()[:49]); cluster.stop()",
+        "with xpulab.XPUCluster(1, timeout=60): view.explorer.step(); print(view.snapshot().line()[:50])\n",
+        "rows = cluster.start().scatter(np.eye(9)); other = xpulab.explore(rows, k=2); cluster.restart()\n"
+        "other.ask('step'); other.wait(); print(other.message); cluster.stop()",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
@@ -319,3 +382,12 @@ def test_a_notebook_without_a_kernel_shows_the_last_picture(tmp_path: Path) -> N
     assert "application/vnd.jupyter.widget-view+json" in bundles[0]
     assert "k=4" in bundles[1]["text/plain"]
     assert "data:image/png;base64," in bundles[1]["text/html"]
+    assert "ExploreWidget" not in str(bundles)
+    said = ["".join(each.text for each in cell.outputs if each.output_type == "stream") for cell in notebook.cells]
+    assert said[2] == "the cluster was stopped; type: %xpu_cluster start True False\n"
+    assert said[3] == "True False\nk-means of 1,000 rows x 2, k=4, start 0: 1 iterat\n"
+    assert said[4] == "k-means of 1,000 rows x 2, k=4, start 0: 2 iterati\n"
+    assert said[5] == (
+        "HandleError: the rows of this explorer were on engines that were stopped; scatter them again, and type: "
+        "xpulab.explore(rows)\n"
+    )

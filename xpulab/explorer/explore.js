@@ -105,13 +105,14 @@ const render = ({ model, el }) => {
     waiting.set(name, value);
   };
 
-  const { names, points, clusters } = model.get("choices");
+  const { names, points, clusters, paces } = model.get("choices");
   const features = names.map((name, number) => [number, name]);
   const sliders = {
     k: slider("k", "Clusters", clusters.map((k) => [k, String(k)]), ask),
     points: slider("points", "Points", points.map((n) => [n, n.toLocaleString("en-US")]), ask),
     x: slider("x", "Across", features, ask),
     y: slider("y", "Up", features, ask),
+    pace: slider("pace", "Speed", paces.map((pace) => [pace, `${pace} a second`]), ask),
   };
   const play = button("play", "Play", () => ask("play", play.getAttribute("aria-pressed") !== "true"));
   const buttons = [
@@ -121,6 +122,10 @@ const render = ({ model, el }) => {
     button("reset", "Reset", ask),
     button("elbow", "Elbow", ask),
   ];
+  const stop = button("stop", "Stop", ask);
+  const start = button("start", "Start", ask);
+  start.hidden = true;
+  // A screen reader says it: what there is, and what went wrong.
   const status = element("div", { role: "status", class: "xpu-status" });
   const stage = element("div", { class: "xpu-stage" });
   const root = element(
@@ -128,16 +133,17 @@ const render = ({ model, el }) => {
     { class: "xpu", role: "group", "aria-label": "k-means explorer" },
     element("style", {}, model.get("css")),
     element("div", { class: "xpu-sliders" }, ...Object.values(sliders).map(({ root }) => root)),
-    element("div", { class: "xpu-buttons", role: "toolbar", "aria-label": "Iterations" }, ...buttons),
+    element("div", { class: "xpu-buttons", role: "toolbar", "aria-label": "Iterations" }, ...buttons, stop),
     stage,
     status,
+    start,
   );
   movable(stage, ask);
-  // Keys that mean something here are shortcuts of the notebook too, which looks at this attribute of the element that
-  // has the focus, and does so before the event gets there. All other shortcuts stay.
+  // Letters are shortcuts of the notebook (two d delete the cell). It looks at this attribute of the element that has
+  // the focus, before the event gets there. Shortcuts with Ctrl, Alt or the command key stay.
   const guard = (event) => {
     if (!root.contains(event.target)) return;
-    const ours = /^(Arrow.*|Home|End|Page.*|Enter| )$/.test(event.key) && !event.ctrlKey && !event.metaKey;
+    const ours = !event.ctrlKey && !event.metaKey && !event.altKey;
     event.target.toggleAttribute("data-lm-suppress-shortcuts", ours);
   };
   window.addEventListener("keydown", guard, true);
@@ -163,6 +169,8 @@ const render = ({ model, el }) => {
     const open = stage.querySelector("details")?.open;
     stage.innerHTML = state.html;
     stage.querySelector("image").setAttribute("href", url);
+    // An image's parts are not read out; these can be moved.
+    stage.querySelector("svg.xpu-plot").setAttribute("role", "group");
     if (shown) URL.revokeObjectURL(shown);
     shown = url;
     stage.querySelectorAll("[data-center]").forEach((center, j) => label(center, ...state.centers[j]));
@@ -176,7 +184,11 @@ const render = ({ model, el }) => {
     }
     play.setAttribute("aria-pressed", String(state.playing));
     play.textContent = state.playing ? "Pause" : "Play";
-    status.textContent = state.message;
+    stop.disabled = !state.busy;
+    start.hidden = !state.stopped;
+    // While it plays, each iteration would be read out.
+    status.setAttribute("aria-live", state.busy ? "off" : "polite");
+    status.textContent = `${state.line}\n${state.message}`;
   };
   model.on("change:state", show);
   show();

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.answers import Answer
-from xpulab.deploy.cluster import current_cluster
+from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current
+from xpulab.exceptions import HandleError, NoClusterError
 from xpulab.explorer.picture import MOST_CELLS, Picture
 from xpulab.explorer.snapshot import Snapshot
 
@@ -73,6 +75,8 @@ class Explorer:
         How often `restart` was called.
     seconds : dict of str to float
         What the last change took: ``total``, and of it on the slowest engine ``kernel``, ``communicate`` and ``wait``.
+    changed : callable
+        Is called after each change, without arguments; does nothing by default.
 
     Raises
     ------
@@ -97,8 +101,10 @@ class Explorer:
                 f"Expected 2D array, got 1D array instead: X has the shape {np.shape(X)}; expected (n_samples, "
                 "n_features)"
             )
+        self._array = None if isinstance(X, ShardedArray) else X  # to be sent again if the engines are stopped
         self.rows = X if isinstance(X, ShardedArray) else current_cluster().scatter(X)
-        self._cluster = self.rows.cluster
+        self._cluster: Any = self.rows.cluster
+        self.changed: Callable[[], None] = lambda: None
         self._id = uuid.uuid4().hex
         self._lock = threading.RLock()  # a view changes this from a thread of its own
         n_samples, n_features = self.rows.shape
@@ -131,7 +137,7 @@ class Explorer:
 
     @k.setter
     def k(self, k: int) -> None:
-        with self._lock:
+        with self._changing():
             self._begin("k-means++", k=self._checked("k", k, self._points))
 
     @property
@@ -141,7 +147,7 @@ class Explorer:
 
     @features.setter
     def features(self, features: Sequence[int | str]) -> None:
-        with self._lock:
+        with self._changing():
             self._update(features=self._checked_features(features))
 
     @property
@@ -151,7 +157,7 @@ class Explorer:
 
     @points.setter
     def points(self, points: int) -> None:
-        with self._lock:
+        with self._changing():
             points = self._checked("points", points, self.rows.shape[0])
             if self.k > points:
                 self._begin("k-means++", k=points, points=points)
@@ -161,18 +167,18 @@ class Explorer:
 
     def restart(self) -> None:
         """Begin at another start."""
-        with self._lock:
+        with self._changing():
             self.restarts += 1
             self._begin("k-means++")
 
     def reset(self) -> None:
         """Back to where the trails begin."""
-        with self._lock:
+        with self._changing():
             self._begin(self.trails[0])
 
     def step(self) -> None:
         """One iteration, as ``KMeans(k, init=centers, max_iter=1)`` does it."""
-        with self._lock:
+        with self._changing():
             result = self._update(tol=_TOL)
             self.converged = result["converged"]
             self.trails = [*self.trails, result["centers"]]
@@ -188,7 +194,7 @@ class Explorer:
         x, y : float
             In the units of the features shown.
         """
-        with self._lock:
+        with self._changing():
             j = self._checked("j", j, self.k - 1, 0)
             if not (isinstance(x, Real) and isinstance(y, Real) and math.isfinite(x) and math.isfinite(y)):
                 raise ValueError(f"x={x!r}, y={y!r} was given; expected two finite numbers")
@@ -208,7 +214,7 @@ class Explorer:
 
     def extend_elbow(self, k: int) -> None:
         """One more number of clusters in `elbows`."""
-        with self._lock:
+        with self._changing():
             parameters = {"n_clusters": self._checked("k", k, self._points), "max_iter": 300, "tol": _TOL}
             answer = self._call(
                 "explore.fit", self._points, parameters={**parameters, "random_state": self.random_state}
@@ -250,6 +256,40 @@ class Explorer:
                 elbows=dict(self.elbows),
                 converged=self.converged,
             )
+
+    # -- engines that come and go -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the cluster again if it was stopped, and send the rows again."""
+        with self._lock:
+            if find_current() is None:
+                self._cluster.start()
+            self._require_rows()
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._lock:
+            self._require_rows()
+            yield
+        self.changed()
+
+    def _require_rows(self) -> None:
+        """Send the rows again where the engines that had them were stopped, and others run now."""
+        with contextlib.suppress(HandleError):
+            if self._cluster.running:
+                self.rows.source(self._cluster)
+                return
+        cluster: XPUCluster | None = self._cluster if self._cluster.running else find_current()
+        if cluster is None:
+            raise NoClusterError("the cluster was stopped; type: %xpu_cluster start")
+        if self._array is None:
+            raise HandleError(
+                "the rows of this explorer were on engines that were stopped; scatter them again, and type: "
+                "xpulab.explore(rows)"
+            )
+        self.rows = cluster.scatter(self._array)
+        self._cluster, self._labelled = cluster, False
+        cluster.release_with(self, self._id)
 
     # -- how it is done -----------------------------------------------------------------------------------------------
 

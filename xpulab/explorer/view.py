@@ -6,18 +6,21 @@ import contextvars
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+from xpulab.exceptions import NoClusterError
 from xpulab.explorer.session import ELBOW, Explorer
 from xpulab.explorer.snapshot import Snapshot
-from xpulab.rendering import Html, Text, escape, format_seconds, in_notebook, style, widget_view
+from xpulab.rendering import Html, Text, format_seconds, in_notebook, style, widget_view
 
 __all__ = ["ExploreView", "Latest", "explore"]
 
 MOST_CLUSTERS = 20
-#: Seconds from one iteration to the next while it plays: slow enough for the eye.
-PACE = 0.25
+#: Iterations a second while it plays, to choose from, and at first: slow enough for the eye.
+PACES = (0.5, 1, 2, 4, 8, 16)
+PACE = 4.0
 #: Seconds between two updates of the standing picture while something goes on.
 STANDING = 2.0
 #: Jupyter's server drops output beyond a megabyte a second.
@@ -79,6 +82,11 @@ class Latest:
                 self._thread.start()
             self._changed.notify_all()
 
+    @property
+    def working(self) -> bool:
+        """Whether the caller is what this does."""
+        return threading.current_thread() is self._thread
+
     def wait(self, timeout: float = 60.0) -> bool:
         """Until nothing is left to do; False if that takes longer than `timeout` seconds."""
         with self._changed:
@@ -107,7 +115,9 @@ class ExploreView:
     Attributes
     ----------
     explorer : Explorer
-        The state; it can be changed from Python too, and `refresh` then shows it.
+        The state; what changes it from Python is shown too.
+    pace : float
+        Iterations a second while it plays.
     """
 
     def __init__(self, explorer: Explorer) -> None:
@@ -115,11 +125,15 @@ class ExploreView:
         self.name = uuid.uuid4().hex
         self.widget: Any = None
         self.playing = False
+        self.pace = PACE
         self.message = ""
+        self.stopped = False
         self._elbow: list[int] = []
         self._standing: Any = None
         self._stood = 0.0
         self._latest = Latest(self._work)
+        follow = weakref.WeakMethod(self._follow)
+        explorer.changed = lambda: (follow() or (lambda: None))()
 
     def snapshot(self) -> Snapshot:
         """What it shows now, as an object that stays as it is: text, HTML, `Snapshot.plot`. Needs no front end."""
@@ -127,7 +141,8 @@ class ExploreView:
 
     def ask(self, name: str, value: Any = None) -> None:
         """Do what a control would: ``"k"``, ``"points"``, ``"x"``, ``"y"`` (values), ``"move"`` (centre, x, y),
-        ``"restart"``, ``"step"``, ``"reset"``, ``"elbow"``, ``"play"`` (bool), ``"refresh"``. Returns at once.
+        ``"restart"``, ``"step"``, ``"reset"``, ``"elbow"``, ``"play"`` (bool), ``"pace"`` (iterations a second),
+        ``"stop"`` (ends play and elbow), ``"start"`` (the cluster), ``"refresh"``. Returns at once.
         """
         self._latest.ask(name, value)
 
@@ -141,7 +156,8 @@ class ExploreView:
 
     def close(self) -> None:
         """Stop playing, and leave the standing picture."""
-        self.ask("play", False)
+        self.explorer.changed = lambda: None
+        self.ask("stop")
         self.wait()
         if self.widget is not None:
             self.widget.close()
@@ -164,6 +180,11 @@ class ExploreView:
         else:
             display(Text(self.snapshot()))
 
+    def _follow(self) -> None:
+        """Show what Python changed."""
+        if self._standing is not None and not self._latest.working:
+            self.refresh()
+
     # -- what was asked for, in the thread of `Latest` ----------------------------------------------------------------
 
     def _work(self, asked: dict[str, Any]) -> float | None:
@@ -174,15 +195,16 @@ class ExploreView:
                 _CONTROLS[name](self, value)
             if not asked:
                 self._turn()
-            self.message = _message(self.explorer, time.perf_counter() - started)
+            self.message, self.stopped = _message(self.explorer, time.perf_counter() - started), False
         except Exception as error:  # shown where the user looks: this thread has nowhere to raise it to
-            self.playing, self._elbow = False, []
-            self.message = f"{type(error).__name__}: {error}"
+            self._stop()
+            self.stopped = isinstance(error, NoClusterError)
+            self.message = str(error) if self.stopped else f"{type(error).__name__}: {error}"
         going_on = self.playing or bool(self._elbow)
         self._show(final=not going_on)
         if not going_on:
             return None
-        return max(0.0, started + PACE - time.perf_counter()) if self.playing else 0.0
+        return max(0.0, started + 1 / self.pace - time.perf_counter()) if self.playing else 0.0
 
     def _turn(self) -> None:
         """What happens by itself: the next number of clusters of the elbow, else the next iteration."""
@@ -206,13 +228,17 @@ class ExploreView:
     def _state(self, snapshot: Snapshot) -> dict[str, Any]:
         x, y = self.explorer.features
         return {
-            "html": snapshot.body(image="") + f"<div>{escape(snapshot.line())}</div>" + snapshot.table(),
+            "html": snapshot.body(image="") + snapshot.table(),
+            "line": snapshot.line(),
             "centers": snapshot.trails[-1].tolist(),
             "k": snapshot.k,
             "points": snapshot.points,
             "x": x,
             "y": y,
+            "pace": self.pace,
             "playing": self.playing,
+            "busy": self.playing or bool(self._elbow),
+            "stopped": self.stopped,
             "message": self.message,
         }
 
@@ -226,6 +252,7 @@ class ExploreView:
         choices = {
             "names": self.explorer.names,
             "points": _round_numbers(self.explorer.rows.shape[0], self.explorer.points),
+            "paces": sorted({*PACES, self.pace}),
             "clusters": list(range(1, min(max(MOST_CLUSTERS, snapshot.k), snapshot.n_samples) + 1)),
         }
         widget = ExploreWidget(
@@ -257,6 +284,12 @@ class ExploreView:
     def _play(self, play: bool) -> None:
         self.playing = play
 
+    def _set_pace(self, pace: float) -> None:
+        self.pace = pace
+
+    def _stop(self) -> None:
+        self.playing, self._elbow = False, []
+
     def _find_elbow(self) -> None:
         self._elbow = [k for k in ELBOW if k not in self.explorer.elbows and k <= self.explorer.points]
 
@@ -271,6 +304,9 @@ _CONTROLS: dict[str, Callable[[ExploreView, Any], None]] = {
     "step": lambda view, _: view.explorer.step(),
     "reset": lambda view, _: view.explorer.reset(),
     "play": ExploreView._play,
+    "pace": ExploreView._set_pace,
+    "stop": lambda view, _: view._stop(),
+    "start": lambda view, _: view.explorer.start(),
     "elbow": lambda view, _: view._find_elbow(),
     "refresh": lambda view, _: None,
 }

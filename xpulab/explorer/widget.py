@@ -25,11 +25,12 @@ class ExploreWidget(anywidget.AnyWidget):
         Of the explorer; the standing picture of the same name is hidden.
     css : str
     choices : dict
-        ``names`` of the features, numbers of ``points`` and of ``clusters`` to choose from.
+        ``names`` of the features; ``points``, ``clusters`` and ``paces`` (iterations a second) to choose from.
     png : bytes
         The rows. Set it before `state`.
     state : dict
-        ``html`` with an empty image, ``centers`` (k, 2), ``k``, ``points``, ``x``, ``y``, ``playing``, ``message``.
+        ``html`` with an empty image, ``centers`` (k, 2), ``k``, ``points``, ``x``, ``y``, ``pace``, ``playing``,
+        ``busy`` (plays or looks for the elbow), ``stopped`` (the cluster), ``line`` (a summary), ``message``.
     """
 
     _esm = Path(__file__).with_name("explore.js")
