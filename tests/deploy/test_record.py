@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -9,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from xpulab.deploy import record
-from xpulab.deploy.record import Record, choose, find, identity
+from xpulab.deploy.devices import Devices
+from xpulab.deploy.plan import Plan, plan
+from xpulab.deploy.probe import Probe
+from xpulab.deploy.record import Record, choose, find, identity, in_use
+from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import ClusterError, NoClusterError
 
 
@@ -140,3 +146,51 @@ def test_a_file_that_makes_no_sense_is_passed_over(content: str) -> None:
     one, other = started(), started()
     Path(one.folder, "cluster.json").write_text(content, encoding="latin-1")
     assert find() == [other]
+
+
+def planned(machine: str, n: int | None = None, devices: str | None = None) -> Plan:
+    return plan(found_on(machine), n, devices)
+
+
+def found_on(machine: str) -> Probe:
+    return Probe.from_dict(json.loads((Path(__file__).parent / "probes" / f"{machine}.json").read_text()))
+
+
+def test_what_another_notebook_uses_is_in_every_view() -> None:
+    chosen = planned("cpu_only", 2)
+    lab = started("lab").write(plan=chosen.to_dict(), owner=(1, 0.0))
+    one = planned("cpu_only", 4).ranks[0]
+    (said,) = in_use(chosen)
+    cores = record.core_ranges(core for rank in chosen.ranks for core in rank.cores)
+    assert said == (
+        f"in use: the cores {cores}, by the cluster lab (2 engines, of another notebook, process 1); calls take longer "
+        "while it computes; to end it, type: %xpu_cluster attach lab, and then %xpu_cluster stop"
+    )
+    assert f"the cores {record.core_ranges(one.cores)}, by" in in_use(dataclasses.replace(chosen, ranks=(one,)))[0]
+    shown = dataclasses.replace(chosen, others=in_use(chosen))
+    for view in (shown, Devices(found_on("cpu_only"), shown, False), ClusterStatus("running", 2, others=(said,))):
+        assert said in str(view)
+        assert "by the cluster lab" in view._repr_html_()
+    assert Plan.from_dict(shown.to_dict()) == shown
+    # Not of a cluster on itself, nor of one whose plan is not known yet.
+    assert in_use(chosen, own=lab.folder) == ()
+    started("starting")
+    assert len(in_use(chosen)) == 1
+
+
+def test_whose_the_other_cluster_is() -> None:
+    chosen = planned("cpu_only", 1)
+    started("mine").write(plan=chosen.to_dict())
+    assert "by the cluster mine (1 engine, of this process);" in in_use(chosen)[0]
+    started("kept").write(plan=chosen.to_dict(), detached=True)
+    assert [" detached);" in said for said in in_use(chosen)] == [True, False]
+
+
+def test_a_gpu_in_use_is_named_and_the_cores_of_engines_on_gpus_are_free() -> None:
+    every = planned("four_equal_gpus")
+    first, second = (dataclasses.replace(every, ranks=every.ranks[i : i + 1]) for i in (0, 1))
+    same_cores = dataclasses.replace(second.ranks[0], cores=first.ranks[0].cores)
+    started("gpu").write(plan=first.to_dict())
+    assert in_use(dataclasses.replace(second, ranks=(same_cores,))) == ()
+    (said,) = in_use(every)
+    assert f"in use: {first.ranks[0].selector} ({first.ranks[0].device.name}), by the cluster gpu" in said

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import xpulab
@@ -15,7 +16,7 @@ from xpulab.deploy.conversation import not_running
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
 from xpulab.deploy.processes import Launched, Processes
-from xpulab.deploy.record import choose
+from xpulab.deploy.record import choose, in_use
 from xpulab.deploy.rows import RowsOnEngines
 from xpulab.deploy.signals import uninterrupted
 from xpulab.deploy.silence import SILENT
@@ -152,8 +153,12 @@ class XPUCluster(RowsOnEngines, Displayed):
         self._owner = os.getpid()
 
     def plan(self) -> Plan:
-        """Which engine would go on which device; starts nothing."""
-        return self._plan if self._plan and self.running else self._make_plan(probe())
+        """Which engine would go on which device, and what other clusters use of it; starts nothing."""
+        chosen = self._plan if self._plan and self.running else self._make_plan(probe())
+        return replace(chosen, others=self._others(chosen))
+
+    def _others(self, chosen: Plan) -> tuple[str, ...]:
+        return in_use(chosen, self._processes.record.folder if self._processes else "")
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices of this host that the oneAPI runtime offers."""
@@ -374,6 +379,7 @@ class XPUCluster(RowsOnEngines, Displayed):
             files,
             id=self.name or "",
             lives=self._lives(),
+            others=self._others(self._plan),
         )
 
     def _lives(self) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from xpulab.deploy import probe as probes
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import ALIGN, HEADER, DeviceInfo, Probe, core_ranges, row_of
+from xpulab.deploy.record import in_use
 from xpulab.exceptions import PlanError
 from xpulab.rendering import Displayed, Html, block, escape, plain, table_html, table_text
 
@@ -65,16 +66,20 @@ class Devices(Displayed):
     def __str__(self) -> str:
         table = table_text(_HEADER, self._rows(), _ALIGN)
         return "\n".join(
-            [plain(self.probe.title), f"  {self._whose}", table, *(f"  {plain(e)}" for e in self.probe.errors)]
+            [plain(self.probe.title), f"  {self._whose}", table, *(f"  {plain(note)}" for note in self._notes)]
         )
 
     def _repr_html_(self) -> Html:
         table = table_html(_HEADER, self._rows(), _ALIGN, caption=self.probe.title)
-        notes = [f'<div class="xpu-note">{escape(text)}</div>' for text in (self._whose, *self.probe.errors)]
+        notes = [f'<div class="xpu-note">{escape(text)}</div>' for text in (self._whose, *self._notes)]
         return block("devices", [table, *notes])
 
     def _rows(self) -> list[tuple[object, ...]]:
         return [(*row_of(device), self.used_by(device)) for device in self.probe.devices]
+
+    @property
+    def _notes(self) -> tuple[str, ...]:
+        return (*(self.plan.others if self.plan else ()), *self.probe.errors)
 
     @property
     def _whose(self) -> str:
@@ -102,6 +107,7 @@ def devices(cluster: XPUCluster | None = None) -> Devices:
     if cluster is not None and cluster.running:
         return Devices(found, cluster.plan(), True)
     try:
-        return Devices(found, plan(found), False)
+        chosen = plan(found)
+        return Devices(found, replace(chosen, others=in_use(chosen)), False)
     except PlanError:
         return Devices(found, None, False)

@@ -69,11 +69,14 @@ class Plan(Displayed):
     warnings : tuple of str
         One text for each group of engines that shares cores or a GPU.
     idle : tuple of Idle
+    others : tuple of str
+        What other clusters of this user have of these cores and GPUs.
     """
 
     ranks: tuple[Placement, ...]
     warnings: tuple[str, ...]
     idle: tuple[Idle, ...]
+    others: tuple[str, ...] = ()
 
     def environment(self, rank: int) -> dict[str, str]:
         """Environment variables that the rank's process needs before it loads its runtimes."""
@@ -94,6 +97,7 @@ class Plan(Displayed):
             tuple(Placement(**{**on_device(rank), "cores": tuple(rank["cores"])}) for rank in content["ranks"]),
             tuple(content["warnings"]),
             tuple(Idle(**on_device(idle)) for idle in content["idle"]),
+            tuple(content.get("others", ())),
         )
 
     def __str__(self) -> str:
@@ -111,6 +115,7 @@ class Plan(Displayed):
     def _notes(self) -> Iterator[str]:
         for warning in self.warnings:
             yield f"warning: {warning}"
+        yield from self.others
         groups: dict[tuple[str, str], list[str]] = {}
         for idle in self.idle:
             selector = _Slot(idle.device, idle.tile).selector

@@ -14,11 +14,13 @@ from typing import Any
 
 import psutil
 
+from xpulab.deploy.plan import Plan
+from xpulab.deploy.probe import core_ranges
 from xpulab.exceptions import ClusterError, NoClusterError
 from xpulab.rendering import counted
 from xpulab.sharing.owner import RECORD
 
-__all__ = ["Record", "choose", "find", "identity", "runs"]
+__all__ = ["Record", "choose", "find", "identity", "in_use", "runs"]
 
 _PREFIX = "xpulab-"
 _CLOCK = 2.0  # seconds of tolerance for the start time of a process, which moves if the host's clock is set
@@ -138,6 +140,36 @@ def _sorted() -> tuple[list[Record], list[Record]]:
         elif record.processes and record.namespace == os.readlink("/proc/self/ns/pid"):
             found.append(record)
     return sorted(found, key=lambda record: record.name), gone
+
+
+def in_use(plan: Plan, own: str = "") -> tuple[str, ...]:
+    """What other running clusters of this user have of a plan's cores and GPUs, a sentence for each cluster.
+
+    Parameters
+    ----------
+    plan : Plan
+    own : str
+        Folder of the cluster that runs this plan, if it runs.
+    """
+    return tuple(said for record in find() if record.folder != own and record.plan and (said := _shared(plan, record)))
+
+
+def _shared(plan: Plan, record: Record) -> str:
+    mine, theirs = plan.ranks, Plan.from_dict(record.plan).ranks
+    on_cpu = any(rank.device.kind == "cpu" for rank in (*mine, *theirs))  # engines on GPUs leave their cores to others
+    cores = {core for rank in mine for core in rank.cores} & {core for rank in theirs for core in rank.cores}
+    gpus = {rank.selector for rank in theirs if rank.device.kind != "cpu"} & {rank.selector for rank in mine}
+    parts = [f"the {'core' if len(cores) == 1 else 'cores'} {core_ranges(cores)}"] if cores and on_cpu else []
+    parts += [f"{gpu} ({next(r.device.name for r in mine if r.selector == gpu)})" for gpu in sorted(gpus)]
+    if not parts:
+        return ""
+    owner = "of this process" if record.owner[0] == os.getpid() else f"of another notebook, process {record.owner[0]}"
+    whose = "detached" if record.detached else owner
+    return (
+        f"in use: {' and '.join(parts)}, by the cluster {record.name} ({counted(len(theirs), 'engine')}, {whose}); "
+        f"calls take longer while it computes; to end it, type: %xpu_cluster attach {record.name}, and then "
+        "%xpu_cluster stop"
+    )
 
 
 def choose(name: str | None, command: str = "%xpu_cluster attach") -> Record:

@@ -144,6 +144,8 @@ class ClusterStatus(Displayed):
         The cluster's name.
     lives : str
         ``"detached"``; or ``"ends with process 123"`` if another process started the cluster; otherwise "".
+    others : tuple of str
+        What other clusters of this user have of these cores and GPUs.
     cluster : Controlled or None
         Cluster that a live view follows; None for a static view.
     """
@@ -156,6 +158,7 @@ class ClusterStatus(Displayed):
     tile_files: tuple[str, ...] = field(default=())
     id: str = ""
     lives: str = ""
+    others: tuple[str, ...] = ()
     cluster: Controlled | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:

@@ -18,11 +18,11 @@ def status_html(status: Mapping[str, Any]) -> Html:
     Parameters
     ----------
     status : mapping
-        ``state``, ``n``, ``id``, ``lives`` (how long), ``seconds_to_start``, ``warnings`` (texts) and ``engines``, a
-        list of mappings with ``rank, host, pid, device, selector, cores`` (numbers), ``memory_used, memory_free``
-        (bytes, of the host), ``device_bytes, device_free`` (bytes, of the device), ``state, run, iteration,
-        metrics, heartbeat_age_s`` (seconds) and ``tile`` (text); and ``tile_files``, paths. A value that is missing or
-        None is shown as a dash; a column that no engine has is left out.
+        ``state``, ``n``, ``id``, ``lives`` (how long), ``seconds_to_start``, ``warnings`` and ``others`` (texts), and
+        ``engines``, a list of mappings with ``rank, host, pid, device, selector, cores`` (numbers), ``memory_used,
+        memory_free`` (bytes, of the host), ``device_bytes, device_free`` (bytes, of the device), ``state, run,
+        iteration, metrics, heartbeat_age_s`` (seconds) and ``tile`` (text); and ``tile_files``, paths. A value that is
+        missing or None is shown as a dash; a column that no engine has is left out.
     """
     header, rows, align = _engines_table(status.get("engines") or ())
     parts = [Html(f"<div><strong>{escape(_name(status))}</strong>: {escape(_summary(status))}</div>")]
@@ -33,7 +33,8 @@ def status_html(status: Mapping[str, Any]) -> Html:
         Html(f'<div class="xpu-note">{escape(_TILES)}{escape(_homely(path))}</div>')
         for path in status.get("tile_files") or ()
     ]
-    parts += [Html(f'<div class="xpu-note">⚠ {escape(text)}</div>') for text in status.get("warnings") or ()]
+    notes = [*(status.get("warnings") or ()), *(status.get("others") or ())]
+    parts += [Html(f'<div class="xpu-note">⚠ {escape(text)}</div>') for text in notes]
     return block("Status of the cluster", parts, ".xpu .xpu-word{white-space:nowrap}")
 
 
@@ -54,6 +55,7 @@ def status_text(status: Mapping[str, Any]) -> str:
     lines += [table_text(header, rows, align)] if rows else []
     lines += [f"  {_TILES}{plain(_homely(path))}" for path in status.get("tile_files") or ()]
     lines += [f"  warning: {plain(text)}" for text in status.get("warnings") or ()]
+    lines += [f"  {plain(text)}" for text in status.get("others") or ()]
     return "\n".join(lines)
 
 

@@ -113,7 +113,7 @@ class ClusterView:
 
 def _gist(status: ClusterStatus) -> Any:
     """What makes the standing form worth a change of the notebook: not the latest byte of memory."""
-    return status.state, status.warnings, [(e.pid, e.state, e.device_bytes) for e in status.engines]
+    return status.state, status.warnings, status.others, [(e.pid, e.state, e.device_bytes) for e in status.engines]
 
 
 def _with_steady_age(engine: EngineStatus) -> EngineStatus:
