@@ -176,7 +176,7 @@ def test_the_slider_of_the_explorer_changes_its_picture(lab: NotebookPage) -> No
     slider = output.get_by_role("slider", name="Clusters")
     slider.focus()
     lab.page.keyboard.press("ArrowRight")
-    stage = output.locator(".xpu-stage + .xpu-status")
+    stage = output.locator(".xpu-stage + .xpu-said")
     stage.get_by_text("k=5, start 0: 0 iterations").wait_for()
     five = plot(output, before)
     assert_a_picture_of_points(five)

@@ -126,7 +126,7 @@ const render = ({ model, el }) => {
   const start = button("start", "Start", ask);
   start.hidden = true;
   // A screen reader says it: what there is, and what went wrong.
-  const status = element("div", { role: "status", class: "xpu-status" });
+  const status = element("div", { role: "status", class: "xpu-said" });
   const stage = element("div", { class: "xpu-stage" });
   const root = element(
     "div",

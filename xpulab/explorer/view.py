@@ -195,7 +195,9 @@ class ExploreView:
                 _CONTROLS[name](self, value)
             if not asked:
                 self._turn()
-            self.message, self.stopped = _message(self.explorer, time.perf_counter() - started), False
+            self.stopped = False
+            if not asked or not _QUIET.issuperset(asked):
+                self.message = _message(self.explorer, time.perf_counter() - started)
         except Exception as error:  # shown where the user looks: this thread has nowhere to raise it to
             self._stop()
             self.stopped = isinstance(error, NoClusterError)
@@ -310,6 +312,10 @@ _CONTROLS: dict[str, Callable[[ExploreView, Any], None]] = {
     "elbow": lambda view, _: view._find_elbow(),
     "refresh": lambda view, _: None,
 }
+
+
+#: Controls that ask the engines nothing.
+_QUIET = {"play", "pace", "stop", "refresh"}
 
 
 class _Standing:
