@@ -113,6 +113,18 @@ def test_three_forms(view: ClusterView) -> None:
             assert word in text
 
 
+def test_the_standing_form_says_when_it_was_true(view: ClusterView, cluster: Any) -> None:
+    """Whoever opens the notebook without its kernel sees no running engine without a date."""
+    words = f"as of {time.strftime('%Y-%m-%d')}"
+    standing = view._repr_mimebundle_()
+    for text in (standing["text/plain"], Document(standing["text/html"]).text):
+        assert words in text
+        assert text.endswith("for the last report: %xpu_cluster last")
+    assert "as of" not in shown(view).text  # the live table is always true
+    cluster.running = False
+    assert "as of" not in view._repr_mimebundle_()["text/plain"]
+
+
 def test_it_follows_the_engines(view: ClusterView, cluster: Any, shell: Any) -> None:
     view.show()
     cluster.engine = dataclasses.replace(ENGINE, state="KMeans.fit", run=2, iteration=17)

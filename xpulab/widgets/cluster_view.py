@@ -107,8 +107,18 @@ class ClusterView:
 
     @staticmethod
     def _standing(status: ClusterStatus) -> dict[str, str]:
-        html = f'<div class="xpu-standing"><style>{style("standing")}</style>{status._repr_html_()}</div>'
-        return {"text/html": html, "text/plain": str(status)}
+        words = _as_of() if status.state == "running" else ""
+        below = f'<div class="xpu"><div class="xpu-dim">{escape(words)}</div></div>' if words else ""
+        html = f'<div class="xpu-standing"><style>{style("standing")}</style>{status._repr_html_()}{below}</div>'
+        return {"text/html": html, "text/plain": f"{status}\n  {words}" if words else str(status)}
+
+
+def _as_of() -> str:
+    """For who opens the notebook when its kernel or its cluster is gone."""
+    return (
+        f"as of {time.strftime('%Y-%m-%d %H:%M:%S')}; for now, type: %xpu_cluster status, and for the last report: "
+        "%xpu_cluster last"
+    )
 
 
 def _gist(status: ClusterStatus) -> Any:
