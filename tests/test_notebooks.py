@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 from packaging.requirements import Requirement
+from sklearn.cluster import KMeans
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -22,6 +24,55 @@ def cells(request: pytest.FixtureRequest) -> list[Any]:
     notebook = nbformat.read(request.param, as_version=4)
     nbformat.validate(notebook)
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.name)
+def notebook(request: pytest.FixtureRequest) -> Any:
+    return nbformat.read(request.param, as_version=4)
+
+
+def test_a_notebook_has_exercises_before_its_engines_stop(notebook: Any) -> None:
+    """Each with a prediction and a solution that is folded away; solutions are Python."""
+    (place,) = (i for i, cell in enumerate(notebook.cells) if cell.source.startswith("## Exercises"))
+    after = [cell.source for cell in notebook.cells[place:] if cell.cell_type == "code"]
+    assert after[-1] in ("%xpu_cluster stop", "%xpu_cluster status")  # what is solved after the end needs a cluster
+    text = notebook.cells[place].source
+    exercises = re.split(r"\n\*\*\d\.\*\* ", text)[1:]
+    assert len(exercises) >= 2
+    for exercise in exercises:
+        assert "redict" in exercise.partition("<details>")[0]
+        assert exercise.count("<details><summary>Solution</summary>\n\n") == exercise.count("</details>") == 1
+    solutions = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert solutions
+    for solution in solutions:
+        compile(solution.removeprefix("%%xpu\n"), "solution", "exec")
+
+
+def test_every_pattern_of_communication_has_a_diagram() -> None:
+    (path,) = (path for path in NOTEBOOKS if path.name.startswith("04"))
+    sources = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
+    patterns = ("Point to point", "Broadcast", "Scatter", "Gather", "Reduce", "Allreduce")
+    for pattern in patterns:
+        (source,) = (each for each in sources if each.startswith(f"## {pattern}"))
+        assert "►" in source
+    assert any("allgather  " in source and "alltoall" in source and "►" in source for source in sources)
+
+
+def test_the_islands_without_a_centre_are_those_that_the_eye_counts() -> None:
+    """Two centres on one island, one between two others: three islands, by scikit-learn's k-means."""
+    (path,) = (path for path in NOTEBOOKS if path.name.startswith("02"))
+    cells = nbformat.read(path, as_version=4).cells
+    code = next(cell.source for cell in cells if cell.source.startswith("import numpy as np"))
+    space: dict[str, Any] = {}
+    exec(code.replace("%config", "#"), space)
+    start = np.array([(-9 + 0.5 * j, -7) for j in range(6)], np.float32)
+    centers = KMeans(6, init=start, n_init=1).fit(space["X"]).cluster_centers_
+    away = np.linalg.norm(space["islands"][:, np.newaxis] - centers, axis=2)
+    assert (away.min(axis=1) > 0.2).sum() == 3
+    assert sorted((away < 1).sum(axis=1)) == [0, 0, 1, 1, 1, 2]
+    said = "".join(str(cell.get("outputs", "")) for cell in cells)
+    assert "islands without a centre in their middle: 3" in said
+    assert any("Three islands have no centre" in cell.source for cell in cells)
 
 
 def test_there_are_notebooks() -> None:
