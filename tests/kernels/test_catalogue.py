@@ -19,7 +19,7 @@ from xpulab.kernels import catalogue, host, language
 from xpulab.kernels.build import PYTHON, kernels_of
 from xpulab.kernels.catalogue import COMMAND, Compiled, find, pack, shelf_file, unpack
 from xpulab.kernels.host_functions import FUNCTIONS
-from xpulab.kernels.language import Kernel, kernel
+from xpulab.kernels.language import Kernel, device_function, kernel
 
 ROOT = Path(xpulab.__file__).parents[1]
 FOLDER = ROOT / "xpulab" / "kernels" / "catalogue"
@@ -157,6 +157,31 @@ def scaled(factor: float, extra: str = "") -> Kernel:
 
 def test_the_digest_is_of_the_code_and_not_of_comments() -> None:
     assert scaled(2).digest == scaled(2, "  # twice").digest != scaled(3).digest
+
+
+def stepped(step: int) -> Kernel:
+    """A kernel that closes over a function which closes over a number."""
+
+    @device_function
+    def moved(x):
+        return x + step
+
+    @kernel("f4[]")
+    def whole(item, x):
+        x[0] = moved(x[0])
+
+    return whole
+
+
+def test_what_a_part_of_a_kernel_closes_over_is_in_the_key_and_its_source_in_the_digest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert stepped(2).key == stepped(2).key != stepped(3).key
+    digest = stepped(2).digest
+    assert stepped(2).digest == digest != stepped(3).digest
+    sources = language._without_comments
+    monkeypatch.setattr(language, "_without_comments", lambda code: sources(code).replace("x + step", "x - step"))
+    assert stepped(2).digest != digest
 
 
 def test_the_digest_is_of_what_a_kernel_closes_over_and_of_the_functions_and_numbers_it_uses(

@@ -1,4 +1,10 @@
-"""The kernel of `find_nearest`: rows are compared with all centres, tile by tile."""
+"""The kernel of `find_nearest`: rows are compared with all centres, tile by tile.
+
+A work-group takes a span of rows, block after block. It lists the rows of a block whose label may change (`_lists`),
+copies them side by side (`_copies`), and compares as many at a time as a tile has room for: it loads them (`_loads`),
+computes the scores of one group of centres after the other and keeps the two least (`_scores`). From these follow the
+slacks (`_slacks`), and which rows move from the sum of one centre to that of another (`_queues`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel, prefetch
+from xpulab.kernels.language import (
+    DeviceFunction,
+    Kernel,
+    PrivateArray,
+    device_function,
+    fma,
+    group_barrier,
+    index,
+    kernel,
+    prefetch,
+)
 from xpulab.kernels.moves import BATCH, QUEUE, move
 from xpulab.kernels.rows import BLOCK
 from xpulab.kernels.tiles import ROOMS, Tile, space
@@ -19,7 +35,10 @@ from xpulab.kernels.tiles import ROOMS, Tile, space
 __all__ = ["RING", "chunk_of", "every_kernel", "nearest_kernel"]
 
 RING = 2 * BLOCK  # rows side by side: those of a block, and what the blocks before left over
+_BLOCK_MASK = np.int32(BLOCK - 1)
+_RING_MASK = RING - 1
 _BURST = 512  # numbers of wide rows that are asked for at a time, at least
+_ONE = np.int32(1)
 
 
 def chunk_of(room_for: int, tile: Tile) -> int:
@@ -27,30 +46,185 @@ def chunk_of(room_for: int, tile: Tile) -> int:
     return max(1, tile.local // (room_for * tile.centers)) if tile.local and room_for else 0
 
 
+@device_function
+def _lists(  # type: ignore[no-untyped-def]
+    block, n, labels, slack, shrunk, parameters, bits, listed, first_row, taken
+):
+    """List the rows of a block whose label may change after the `taken` ones before; returns how many there are now.
+
+    `shrunk` is where the parameters say, for each centre, by how much the slack of its rows has shrunk.
+    """
+    for row in range(block * BLOCK, min(block * BLOCK + BLOCK, n)):
+        old = labels[index(row)]
+        listed[index(first_row + taken)] = np.int32(row - first_row) | ((old + _ONE) << bits)
+        if slack[index(row)] <= parameters[index(shrunk + max(old, np.int32(0)))]:
+            taken += 1
+    return taken
+
+
+def _copies(narrow: bool, stride: int, mine: int) -> DeviceFunction:
+    """Copy the listed rows from `before` to `taken` to the ring of the group, side by side.
+
+    A row's numbers are far apart, and those of many features would push each other out of the cache: those of wide rows
+    are copied feature by feature.
+    """
+
+    @device_function
+    def copy(lane, data, block, d, parameters, listed, first_row, before, taken, stage, ring):  # type: ignore[no-untyped-def]
+        first = block * (d * BLOCK)
+        if narrow:
+            for i in range(before + lane * mine, taken, stride):
+                row = listed[index(first_row + i)] & _BLOCK_MASK
+                to = ring + (i & _RING_MASK)
+                for f in range(d):
+                    stage[index(to + f * RING)] = data[index(first + f * BLOCK + row)] - parameters[index(f)]
+        else:
+            for f in range(d):
+                for i in range(before + lane * mine, taken, stride):
+                    row = listed[index(first_row + i)] & _BLOCK_MASK
+                    to = ring + f * RING + (i & _RING_MASK)
+                    stage[index(to)] = data[index(first + f * BLOCK + row)] - parameters[index(f)]
+
+    return copy
+
+
+def _loads(n_rows: int, n_items: int) -> DeviceFunction:
+    """Load the rows of a work-item into `x` (d, n_rows): from the block itself if it is `whole`, else from the ring."""
+
+    @device_function
+    def load(x, whole, data, first, parameters, stage, ring, lane, d):  # type: ignore[no-untyped-def]
+        if whole:
+            for f in range(d):
+                for r in range(n_rows):
+                    x[f * n_rows + r] = data[index(first + f * BLOCK + r * n_items + lane)] - parameters[index(f)]
+        else:
+            for f in range(d):
+                for r in range(n_rows):
+                    x[f * n_rows + r] = stage[index(ring + f * RING + r * n_items + lane)]
+
+    return load
+
+
+def _scores(n_rows: int, n_centers: int, n_items: int, tiled: bool, bounded: bool, local: bool) -> DeviceFunction:
+    """Compute the scores of a group of centres, ``|y|^2 - 2 x.y``, and keep the least two of each row.
+
+    The centres are read at `centers` of the parameters, or of the local memory `shared`; the rows from `x`, or where
+    there is no room for them from the ring or the block itself, as `_loads` does.
+    """
+
+    @device_function
+    def score_group(  # type: ignore[no-untyped-def]
+        score, x, least, second, label, parameters, shared, norms, centers, first_center, data, first, stage, ring,
+        lane, d,
+    ):  # fmt: skip
+        for j in range(n_centers):
+            for r in range(n_rows):
+                score[j * n_rows + r] = parameters[index(norms + j)]
+        for f in range(d):
+            for j in range(n_centers):
+                if local:
+                    y = shared[index(centers + f * n_centers + j)]
+                else:
+                    y = parameters[index(centers + f * n_centers + j)]
+                for r in range(n_rows):
+                    if tiled:
+                        z = x[f * n_rows + r]
+                    elif bounded:
+                        z = stage[index(ring + f * RING + r * n_items + lane)]
+                    else:
+                        z = data[index(first + f * BLOCK + r * n_items + lane)] - parameters[index(f)]
+                    score[j * n_rows + r] = fma(z, y, score[j * n_rows + r])
+        for j in range(n_centers):
+            for r in range(n_rows):
+                s = score[j * n_rows + r]
+                t = least[r]
+                if s < t:
+                    second[r] = t
+                    least[r] = s
+                    label[r] = np.int32(first_center + j)
+                elif s < second[r]:
+                    second[r] = s
+
+    return score_group
+
+
+def _slacks(n_rows: int, n_items: int, tiled: bool, number: type[Any]) -> DeviceFunction:
+    """Write by how much the nearest centre of each row is nearer than the second, less all errors; -1 if it may not be.
+
+    `largest` is twice the largest of the centres' squared norms, `margin` by how much the slacks are rounded.
+    """
+    infinity, zero, none = number(np.inf), number(0), number(-1)
+    most = number(1 - 1e-4)
+
+    @device_function
+    def write_slacks(  # type: ignore[no-untyped-def]
+        x, least, second, stage, ring, slacks, lane, d, rounding, largest, margin
+    ):
+        for r in range(n_rows):
+            xx = zero
+            for f in range(d):
+                z = x[f * n_rows + r] if tiled else stage[index(ring + f * RING + r * n_items + lane)]
+                xx = fma(z, z, xx)
+            error = rounding * (xx + largest)
+            near = math.sqrt(max(least[r] + xx, zero) + error)
+            far = math.sqrt(max(second[r] + xx, zero) + error)
+            room = (second[r] - least[r] - error) / (near + far) * most - margin
+            room = infinity if second[r] == infinity else room  # there is no other centre
+            # Also where it is NaN, after an overflow.
+            stage[index(slacks + lane + r * n_items)] = room if room > zero else none
+
+    return write_slacks
+
+
+def _queues(bounded: bool) -> DeviceFunction:
+    """Queue the compared rows from `done` to `end` that move to another sum; returns how many wait, and are changed."""
+
+    @device_function
+    def enqueue(  # type: ignore[no-untyped-def]
+        done, end, first_row, span, bits, listed, labels, found, labelled, anew, d, queue, queued, waiting, changed
+    ):
+        for i in range(done, end):
+            if bounded:
+                entry = listed[index(first_row + i)]
+                row = first_row + (entry & np.int32(span - 1))
+                old = (entry >> bits) - _ONE
+            else:
+                row = first_row + i
+                old = labels[index(row)]
+            new = found[index(labelled + i - done)]
+            if new != old:
+                changed += 1
+            if new != old or anew:
+                queue[index(queued + waiting)] = row // BLOCK * d * BLOCK + row % BLOCK
+                queue[index(queued + QUEUE + waiting)] = new
+                queue[index(queued + 2 * QUEUE + waiting)] = -_ONE if anew else old
+                waiting += 1
+        return waiting, changed
+
+    return enqueue
+
+
 @cache
 def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bool, summing: bool) -> Kernel:
     """The kernel for at most `room_for` features, or for any number where that is 0; the tile's span is not used."""
     number = dtype.type
-    infinity, zero = number(np.inf), number(0)
-    most = number(1 - 1e-4)
-    none = number(-1)
-    one = np.int32(1)
-    block_mask = np.int32(BLOCK - 1)
-    ring_mask = RING - 1
+    infinity, zero, unit = number(np.inf), number(0), number(1)
     n_rows, n_centers, n_items = tile.rows, tile.centers, tile.items
     step = n_rows * n_items
     n_scores = n_rows * n_centers
     tiled = room_for > 0
     tile_size = max(1, room_for * n_rows)
     stride, mine = (n_items, 1) if tile.spread else (1, 0)
-    # A row's numbers are far apart, and those of many features would push each other out of the cache: they are copied
-    # feature by feature, and the next ones asked for little by little.
     narrow = 0 < room_for <= 16
     local = chunk_of(room_for, tile) > 0
     chunk = max(1, chunk_of(room_for, tile))
     copying = bounded and not tiled  # even whole blocks, because the distances read the copy
-    unit = number(1)
 
+    copy = _copies(narrow, stride, mine)
+    load = _loads(n_rows, n_items)
+    score_group = _scores(n_rows, n_centers, n_items, tiled, bounded, local)
+    write_slacks = _slacks(n_rows, n_items, tiled, number)
+    enqueue = _queues(bounded)
     shared_kind, queue_kind = "T@" if local else "T*", "i8*" if summing else "i4*"
 
     @kernel(
@@ -91,10 +265,10 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
         n_spans = item.get_group().get_group_range(0)
         lane = item.get_local_id(0)
         centers = d + n_groups * n_centers
-        moved = centers + n_groups * n_centers * d
-        largest = parameters[index(moved + k)]
-        margin = parameters[index(moved + k + 1)]
-        anew = parameters[index(moved + k + 2)] > zero
+        shrunk = centers + n_groups * n_centers * d
+        largest = parameters[index(shrunk + k)]
+        margin = parameters[index(shrunk + k + 1)]
+        anew = parameters[index(shrunk + k + 2)] > zero
         x = PrivateArray(tile_size, number)
         least = PrivateArray(n_rows, number)
         second = PrivateArray(n_rows, number)
@@ -122,51 +296,26 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
             data_of_block = block * (d * BLOCK)
             before = taken
             # The rows that come next are loaded while these are compared: the device would wait and compute in turns.
+            # Those of many features are asked for little by little.
             if narrow and lane == 0:
                 prefetch(data, index(data_of_block + d * BLOCK), index(d * BLOCK))
             if bounded:
-                for row in range(block * BLOCK, min(block * BLOCK + BLOCK, n)):
-                    old = labels[index(row)]
-                    listed[index(first_row + taken)] = np.int32(row - first_row) | ((old + one) << bits)
-                    if slack[index(row)] <= parameters[index(moved + max(old, np.int32(0)))]:
-                        taken += 1
+                taken = _lists(block, n, labels, slack, shrunk, parameters, bits, listed, first_row, taken)
             else:
                 taken += BLOCK
             whole = done == before and taken == before + BLOCK and not copying
             if bounded and not whole:
-                if narrow:
-                    for i in range(before + lane * mine, taken, stride):
-                        row_of_block = listed[index(first_row + i)] & block_mask
-                        to = ring + (i & ring_mask)
-                        for f in range(d):
-                            stage[index(to + f * RING)] = (
-                                data[index(data_of_block + f * BLOCK + row_of_block)] - parameters[index(f)]
-                            )
-                else:
-                    for f in range(d):
-                        for i in range(before + lane * mine, taken, stride):
-                            row_of_block = listed[index(first_row + i)] & block_mask
-                            stage[index(ring + f * RING + (i & ring_mask))] = (
-                                data[index(data_of_block + f * BLOCK + row_of_block)] - parameters[index(f)]
-                            )
+                copy(lane, data, block, d, parameters, listed, first_row, before, taken, stage, ring)
                 group_barrier(item.get_group())
             enough = step if (block + 1) * BLOCK < last_row else 1
             while taken - done >= enough:
-                place = done - before if whole else done & ring_mask
+                place = done - before if whole else done & _RING_MASK
                 for r in range(n_rows):
                     least[r] = infinity
                     second[r] = infinity
                     label[r] = 0
                 if tiled:
-                    if whole:
-                        for f in range(d):
-                            for r in range(n_rows):
-                                at = data_of_block + f * BLOCK + place + r * n_items + lane
-                                x[f * n_rows + r] = data[index(at)] - parameters[index(f)]
-                    else:
-                        for f in range(d):
-                            for r in range(n_rows):
-                                x[f * n_rows + r] = stage[index(ring + f * RING + place + r * n_items + lane)]
+                    load(x, whole, data, data_of_block + place, parameters, stage, ring + place, lane, d)
                 ahead = (block + 1) * (d * BLOCK)
                 end = ahead + (block - seen) * (d * BLOCK)
                 burst = max(_BURST, (end - ahead + n_groups - 1) // n_groups)
@@ -184,51 +333,13 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
                         if lane == 0:
                             prefetch(data, index(ahead), index(burst))
                         ahead += burst
-                    for j in range(n_centers):
-                        for r in range(n_rows):
-                            score[j * n_rows + r] = parameters[index(d + c * n_centers + j)]
-                    for f in range(d):
-                        for j in range(n_centers):
-                            if local:
-                                y = shared[index(((c - loaded * chunk) * d + f) * n_centers + j)]
-                            else:
-                                y = parameters[index(centers + (c * d + f) * n_centers + j)]
-                            for r in range(n_rows):
-                                if tiled:
-                                    z = x[f * n_rows + r]
-                                elif bounded:
-                                    z = stage[index(ring + f * RING + place + r * n_items + lane)]
-                                else:
-                                    at = data_of_block + f * BLOCK + place + r * n_items + lane
-                                    z = data[index(at)] - parameters[index(f)]
-                                score[j * n_rows + r] = fma(z, y, score[j * n_rows + r])
-                    for j in range(n_centers):
-                        for r in range(n_rows):
-                            s = score[j * n_rows + r]
-                            t = least[r]
-                            if s < t:
-                                second[r] = t
-                                least[r] = s
-                                label[r] = np.int32(c * n_centers + j)
-                            elif s < second[r]:
-                                second[r] = s
+                    here = (c - loaded * chunk) * d * n_centers if local else centers + c * d * n_centers
+                    score_group(
+                        score, x, least, second, label, parameters, shared, d + c * n_centers, here, c * n_centers,
+                        data, data_of_block + place, stage, ring + place, lane, d,
+                    )  # fmt: skip
                 if bounded:
-                    for r in range(n_rows):
-                        xx = zero
-                        for f in range(d):
-                            z = (
-                                x[f * n_rows + r]
-                                if tiled
-                                else stage[index(ring + f * RING + place + r * n_items + lane)]
-                            )
-                            xx = fma(z, z, xx)
-                        error = rounding * (xx + largest)
-                        near = math.sqrt(max(least[r] + xx, zero) + error)
-                        far = math.sqrt(max(second[r] + xx, zero) + error)
-                        room = (second[r] - least[r] - error) / (near + far) * most - margin
-                        room = infinity if second[r] == infinity else room  # there is no other centre
-                        # Also where it is NaN, after an overflow.
-                        stage[index(slacks + lane + r * n_items)] = room if room > zero else none
+                    write_slacks(x, least, second, stage, ring + place, slacks, lane, d, rounding, largest, margin)
                 if bounded or summing:
                     for r in range(n_rows):
                         found[index(labelled + lane + r * n_items)] = label[r]
@@ -237,29 +348,17 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
                 if summing:
                     if not bounded:
                         end_of_step = min(end_of_step, last_row - first_row)
-                    for i in range(done, end_of_step):
-                        if bounded:
-                            entry = listed[index(first_row + i)]
-                            row = first_row + (entry & np.int32(span - 1))
-                            old = (entry >> bits) - one
-                        else:
-                            row = first_row + i
-                            old = labels[index(row)]
-                        new = found[index(labelled + i - done)]
-                        if new != old:
-                            changed += 1
-                        if new != old or anew:
-                            queue[index(queued + waiting)] = row // BLOCK * d * BLOCK + row % BLOCK
-                            queue[index(queued + QUEUE + waiting)] = new
-                            queue[index(queued + 2 * QUEUE + waiting)] = -one if anew else old
-                            waiting += 1
+                    waiting, changed = enqueue(
+                        done, end_of_step, first_row, span, bits, listed, labels, found, labelled, anew, d, queue,
+                        queued, waiting, changed,
+                    )  # fmt: skip
                     group_barrier(item.get_group())
                 if bounded:
                     for i in range(done + lane * mine, end_of_step, stride):
                         row = first_row + (listed[index(first_row + i)] & np.int32(span - 1))
                         new = found[index(labelled + i - done)]
                         labels[index(row)] = new
-                        slack[index(row)] = stage[index(slacks + i - done)] + parameters[index(moved + new)]
+                        slack[index(row)] = stage[index(slacks + i - done)] + parameters[index(shrunk + new)]
                     group_barrier(item.get_group())
                 else:
                     for r in range(n_rows):

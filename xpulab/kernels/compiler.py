@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import dpctl
@@ -127,7 +127,8 @@ def _with_meanings(function: Callable[..., Any]) -> FunctionType:
     assert isinstance(function, FunctionType)
     code = function.__code__
     names = {name: _meaning(function.__globals__[name]) for name in code.co_names if name in function.__globals__}
-    return FunctionType(code, names, function.__name__, function.__defaults__, function.__closure__)
+    closure = tuple(CellType(_meaning(cell.cell_contents)) for cell in function.__closure__ or ())
+    return FunctionType(code, names, function.__name__, function.__defaults__, closure)
 
 
 def _meaning(value: Any) -> Any:

@@ -122,7 +122,8 @@ class Kernel:
     Attributes
     ----------
     function : callable
-        A plain function of ``(item, *arguments)``. Closures over numbers are folded.
+        A plain function of ``(item, *arguments)``. It may close over numbers, which are folded, and over functions
+        marked with `device_function`, which may do the same.
     signature : tuple of str
         One word for each argument: a dtype (``f4``, ``f8``, ``i4`` or ``i8``), and after it ``[]`` for an array of
         which the kernel knows the size, ``*`` for a pointer to an array's first element, ``@`` for memory that the
@@ -181,13 +182,20 @@ def kernel(signature: str, dtype: npt.DTypeLike = None, shelf: str = "") -> Call
     return make
 
 
-def _closure(function: Callable[..., Any]) -> str:
+def _enclosed(function: Callable[..., Any]) -> dict[str, Any]:
+    """What a function closes over, by name in order."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    return ", ".join(f"{name}={_number(cell.cell_contents)}" for name, cell in sorted(cells, key=lambda cell: cell[0]))
+    return {name: cell.cell_contents for name, cell in sorted(cells, key=lambda cell: cell[0])}
+
+
+def _closure(function: Callable[..., Any]) -> str:
+    return ", ".join(f"{name}={_number(value)}" for name, value in _enclosed(function).items())
 
 
 def _number(value: Any) -> str:
-    """A number or a type as text that is the same with every Python and NumPy."""
+    """A number, a type, or what a device function closes over, as text that is the same with every Python and NumPy."""
+    if isinstance(value, DeviceFunction):
+        return f"({_closure(value.function)})"
     return value.__name__ if isinstance(value, type) else str(value)
 
 
@@ -195,6 +203,9 @@ def _meaning(function: Callable[..., Any]) -> list[str]:
     """What a function's code says, and what the names in it stand for, as text that is the same with every Python."""
     assert isinstance(function, FunctionType)
     lines = [_without_comments(function.__code__)]
+    for name, value in _enclosed(function).items():
+        if isinstance(value, DeviceFunction):
+            lines += [name, *_meaning(value.function)]
     for name in sorted(set(function.__code__.co_names) & function.__globals__.keys()):
         value = function.__globals__[name]
         if isinstance(value, DeviceFunction):
