@@ -160,6 +160,28 @@ class TestOnEngines:
                 run_cell(self.pair, f"if rank == 1:\n    raise ValueError('no')\n{waiting}")
             assert self.said("comm.allreduce(rank)") == "[0-1] 1\n"
 
+    def test_errors_of_several_kinds_are_counted_by_kind(self) -> None:
+        with pytest.raises(EngineError, match=r"1 of 2 engines raised ZeroDivisionError, 1 raised KeyError\n"):
+            run_cell(self.pair, "{}['a'] if rank else 1 / 0")
+
+    def test_commands_of_ipython_are_named(self) -> None:
+        for source, words in [
+            ("x = 1\n%timeit x", r"line 2: %timeit x\nan engine runs plain Python .* type: timeit\.timeit"),
+            ("!ls", r"line 1: !ls\nan engine runs plain Python .* type: subprocess\.run\(\.\.\., shell=True\)"),
+        ]:
+            with pytest.raises(UsageError, match=words):
+                run_cell(self.pair, source)
+
+    def test_a_cell_that_reads_from_the_keyboard_is_told_that_there_is_none(self) -> None:
+        with pytest.raises(EngineError, match="EOFError: an engine has no keyboard, so input"):
+            run_cell(self.pair, "input('name? ')")
+
+    def test_arrays_on_the_device_and_functions_travel_between_ranks(self) -> None:
+        source = "import dpnp\na = comm.allreduce(dpnp.arange(2) + rank)\nb = comm.bcast(lambda: rank, 0)()"
+        assert self.said(f"{source}\ntype(a).__module__.startswith('dpnp'), dpnp.asnumpy(a).tolist(), b == 0") == (
+            "[0-1] (True, [1, 3], True)\n"
+        )
+
     def test_no_python_is_sent_nowhere(self) -> None:
         with pytest.raises(SyntaxError):
             run_cell(self.pair, "x = 1 +")
@@ -195,9 +217,10 @@ class TestOnEngines:
             timer.join()
             assert self.capsys.readouterr().out == "[0-1] so far\n"
 
-    def test_who_goes_on_after_another_raised_is_said(self) -> None:
+    def test_who_goes_on_after_another_raised_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("xpulab.deploy.users_code._PATIENCE", 0.3)
         with pytest.raises(EngineError):
-            run_cell(self.pair, "import time\n1 / 0 if rank else time.sleep(4)")
+            run_cell(self.pair, "import time\n1 / 0 if rank else time.sleep(3)")
         said = self.capsys.readouterr().err
         assert said.count("rank 1 raised an exception (ZeroDivisionError: division by zero), and rank 0 is still") == 1
 
@@ -233,6 +256,9 @@ def test_the_magic(
     shown = capsys.readouterr().out
     assert "usage: %%xpu [-h] [--ranks R,R] [--out NAME]" in shown
     assert "You can write kernels in OpenCL C" in " ".join(shown.split())
+    for name in ("xpu", "xpu_profile"):
+        shell.run_cell(f"%%{name} -h")
+        assert f"usage: %%{name} [-h]" in capsys.readouterr().out
     for line, words in [
         ("--ranks x", "received 'x', expected integers such as 0,2 or 0-3"),
         ("--out 1x", "received '1x', expected the name of a variable"),

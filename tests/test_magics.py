@@ -205,6 +205,8 @@ def test_the_story_of_a_cluster(shell: Any, capsys: pytest.CaptureFixture[str]) 
     assert magic(shell, "start") is cluster
     assert magic(shell, "start -n 2") is cluster
     assert "a cluster of 2 engines is already running; it was returned" in capsys.readouterr().out
+    with pytest.raises(ClusterError, match=r"with --silence 9\.0 --detach, type: .* start --silence 9\.0 --detach"):
+        shell.run_line_magic("xpu_cluster", "start --silence 9 --detach")
     with pytest.raises(ClusterError, match=r"2 engines is already running .* with -n 3, type: .* stop, .* start -n 3"):
         magic(shell, "start -n 3")
     assert magic(shell, "last") is None

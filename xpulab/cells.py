@@ -73,7 +73,7 @@ def run_cell(
     SyntaxError
         If the source is not valid Python; nothing was sent.
     UsageError
-        If a rank does not exist.
+        If a rank does not exist, or if the source has a command of IPython (``%timeit``, ``!ls``).
     EngineError
         If the cell raised an exception; the message has each distinct traceback with its ranks.
     CellInterrupted
@@ -85,7 +85,7 @@ def run_cell(
     """
     ranks = _checked(ranks, cluster.size)
     name = f"<%%xpu cell {next(_numbers)}>"
-    compile(source, name, "exec")
+    _require_python(source, name)
     payload = {"source": source, "name": name, "ranks": ranks, "out": out}
     with cluster.following() as following:
         try:
@@ -105,6 +105,20 @@ def run_cell(
     if out is not None:
         output.values = [pickle.loads(results[rank]["out"]) for rank in ranks]
     return output
+
+
+def _require_python(source: str, name: str) -> None:
+    try:
+        compile(source, name, "exec")
+    except SyntaxError as error:
+        line = (source.splitlines() or [""])[(error.lineno or 1) - 1].strip()
+        if not line.startswith(("%", "!")):
+            raise
+        instead = "subprocess.run(..., shell=True)" if line.startswith("!") else "timeit.timeit(...) or %%xpu_profile"
+        raise UsageError(
+            f"line {error.lineno}: {line}\nan engine runs plain Python and not IPython's commands; instead, type: "
+            f"{instead}"
+        ) from None
 
 
 def _checked(ranks: Sequence[int] | None, size: int) -> list[int]:

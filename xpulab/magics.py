@@ -30,6 +30,7 @@ __all__ = ["XPUMagics", "load", "unload"]
 
 _NAME = "xpu_cluster"
 _LINE = re.compile(rf"^(?:.*=\s*%|\s*%?){_NAME}\s+(.*)$")  # also as c = %xpu_cluster …
+_CELL_HELP = re.compile(r"^%%(xpu|xpu_profile)\s.*(-h|--help)\b")
 _QUESTION = re.compile(rf"^(\s*%?{_NAME}\b)(\s+\w+)?[^#]*\?\s*$")
 
 
@@ -204,11 +205,7 @@ class XPUMagics(Magics):
                 display=arguments.display,
             ).start()
         engines = counted(running.size, "engine")
-        if arguments.n not in (None, running.size) or arguments.devices not in (None, running.device_filter):
-            wanted = " ".join(
-                [f"-n {arguments.n}"] * (arguments.n is not None)
-                + [f"--devices {arguments.devices}"] * (arguments.devices is not None)
-            )
+        if wanted := _changes(arguments, running):
             raise ClusterError(
                 f"a cluster of {engines} is already running on {running.device_filter or 'all devices'}; to start one "
                 f"with {wanted}, type: %{_NAME} stop, and then %{_NAME} start {wanted}"
@@ -229,6 +226,24 @@ class XPUMagics(Magics):
         if cluster:
             cluster.display = arguments.how
         return None
+
+
+def _changes(arguments: Any, running: XPUCluster) -> str:
+    """Options of a start that a running cluster does not have, as they are typed; "" if it has all of them."""
+    asked = {
+        "-n": (arguments.n, None, running.size),
+        "--devices": (arguments.devices, None, running.device_filter),
+        "--strict": (arguments.strict, False, running.strict),
+        "--recover": (arguments.recover, True, running.recover),
+        "--silence": (arguments.silence, 30.0, running.silence),
+        "--detach": (arguments.detach, False, running.detached),
+        "--name": (arguments.name, None, running.name),
+    }
+    given = {option: values for option, values in asked.items() if values[0] != values[1]}
+    if all(value == now for value, _, now in given.values()):
+        return ""
+    flags = {"--recover": "--no-recover", "--strict": "--strict", "--detach": "--detach"}
+    return " ".join(flags.get(option) or f"{option} {value}" for option, (value, _, _) in given.items())
 
 
 def _words(line: str) -> list[str]:
@@ -337,6 +352,8 @@ def _doctor() -> Any:
 
 def _help_at_end(lines: list[str]) -> list[str]:
     """``%xpu_cluster start?`` means ``%xpu_cluster start -h``: IPython would look for an object called start."""
+    if len(lines) == 1 and _CELL_HELP.match(lines[0]):  # IPython refuses a cell magic without a body
+        return [*lines, "\n"]
     return [_QUESTION.sub(r"\1\2 -h\n", line) for line in lines]
 
 

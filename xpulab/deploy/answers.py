@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from xpulab import exceptions
@@ -56,7 +57,11 @@ def raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
         ranks = ", ".join(str(r["engine"]["rank"]) for r in replies_)
         where = replies_[0]["engine"]
         parts.append(f"rank {ranks} on {where['host']} ({where['device']}):\n{replies_[0]['error']['traceback']}")
-    every = EngineError(f"{len(failed)} of {len(replies)} engines raised {first['type']}\n" + "\n".join(parts))
+    kinds = Counter(reply["error"]["type"] for reply in failed)
+    others = "".join(f", {count} raised {kind}" for kind, count in list(kinds.items())[1:])
+    every = EngineError(
+        f"{kinds[first['type']]} of {len(replies)} engines raised {first['type']}{others}\n" + "\n".join(parts)
+    )
     known = None if users or len(by_text) > 1 else _same_error(first, failed, len(replies))
     if known is None:
         raise every

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import io
 import linecache
+import pickle
 import sys
 from typing import Any
 
 import cloudpickle
 import dpctl
 from IPython.lib.pretty import pretty
+from mpi4py import MPI
 
 from xpulab.engine.engine import Task, task
 from xpulab.engine.users_code import answer_of
@@ -111,6 +114,34 @@ class _Pickler(cloudpickle.Pickler):
             if module is not None and isinstance(thing, getattr(module, array)):
                 return module.asnumpy(thing).__reduce__()
         return super().reducer_override(thing)
+
+
+class _Traveller(cloudpickle.Pickler):
+    """Arrays on the device arrive on the device of another rank."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        for name, array in _DEVICE_ARRAYS.items():
+            module = sys.modules.get(name)
+            if module is not None and isinstance(thing, getattr(module, array)):
+                return _on_device, (name, module.asnumpy(thing))
+        return super().reducer_override(thing)
+
+
+def _on_device(module: str, array: Any) -> Any:
+    return importlib.import_module(module).asarray(array)
+
+
+def _message(thing: Any, protocol: int = 5) -> bytes:
+    """The bytes of an object that mpi4py sends."""
+    try:
+        return pickle.dumps(thing, protocol)
+    except Exception:  # functions of a cell, and arrays on the device
+        file = io.BytesIO()
+        _Traveller(file, protocol=protocol).dump(thing)
+        return file.getvalue()
+
+
+MPI.pickle.__init__(_message, pickle.loads)  # type: ignore[misc]
 
 
 def _dumps(namespace: dict[str, Any], name: str) -> bytes:
