@@ -44,6 +44,21 @@ def test_a_line_waits_a_moment_for_other_ranks_and_then_stands_alone(clock: Cloc
     assert lines[3:] == ["[1] the end"]
 
 
+@pytest.mark.parametrize(("later", "order"), [(0.3, ["[0] b", "[1] a"]), (0.7, ["[1] a", "[0] b"])])
+def test_lines_of_about_the_same_time_come_in_the_order_of_the_ranks(
+    clock: Clock, later: float, order: list[str]
+) -> None:
+    lines: list[str] = []
+    merging = Merging(lines.append)
+    merging.add(1, "a\n")
+    merging.show([0, 1])
+    clock.now += later
+    merging.add(0, "b\n")
+    merging.show([0, 1])
+    merging.show(last=True)
+    assert lines == order
+
+
 def test_what_one_rank_says_at_once_stays_together() -> None:
     assert merged({0: "a\nb\nc\n", 1: "a\nb\nd\n", 2: "e\n"}) == ["[0-1] a", "[0-1] b", "[0] c", "[1] d", "[2] e"]
 

@@ -68,11 +68,13 @@ class Merging:
                     self._lines.setdefault(rank, deque()).append((0.0, _visible(rest)))
             self._rest.clear()
         while waiting := {rank: lines for rank, lines in sorted(self._lines.items()) if lines}:
-            oldest = min(waiting, key=lambda rank: waiting[rank][0][0])
+            oldest = min(lines[0][0] for lines in waiting.values())
             before = time.monotonic() - _HOLD
-            if not last and waiting[oldest][0][0] > before and not set(running) <= set(waiting):
+            if not last and oldest > before and not set(running) <= set(waiting):
                 return
-            self._pass_on(waiting, oldest, None if last else before)
+            # What was printed at about the same time comes in the order of the ranks, so that it is the same each time.
+            first = next(rank for rank, lines in waiting.items() if lines[0][0] <= oldest + _HOLD)
+            self._pass_on(waiting, first, None if last else before)
         for ranks in list(self._omitted) if last else ():
             self._say_omitted(ranks)
 

@@ -21,6 +21,7 @@ from xpulab import oneapi
 from xpulab.sharing import owner
 
 _ANY = ("0.0.0.0", "::")
+_LONGEST_INIT = 600  # seconds that the ranks may take to find each other
 
 
 def main() -> None:
@@ -30,8 +31,12 @@ def main() -> None:
         if options["owner"]:
             owner.end_with(options["owner"], functools.partial(owner.successors, options["folder"]))
 
+        # MPI_Init waits for the other ranks, and holds Python's global interpreter lock: the thread that watches the
+        # notebook does not run meanwhile. If the notebook and another rank are killed now, the kernel's alarm ends us.
+        signal.alarm(_LONGEST_INIT)
         from mpi4py import MPI
 
+        signal.alarm(0)
         _serve(options, MPI.COMM_WORLD.rank)
     except BaseException:
         # A rank that only ended would leave the others waiting for it, and the notebook for them all: mpiexec ends

@@ -1,0 +1,29 @@
+"""A rank that waits for another one in MPI_Init."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+
+def test_a_rank_that_waits_for_ever_for_the_others_is_ended_without_pythons_lock(tmp_path: Path) -> None:
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("")
+    # PyDLL keeps the lock, as MPI_Init does; the alarm is brought forward.
+    (tmp_path / "mpi4py" / "MPI.py").write_text(
+        textwrap.dedent("""
+            import ctypes, signal
+            assert 60 < signal.getitimer(signal.ITIMER_REAL)[0] <= 600
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            ctypes.PyDLL(None).sleep(60)
+        """)
+    )
+    environment = {**os.environ, "XPULAB_ENGINE": json.dumps({"owner": 0})}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environment.get("PYTHONPATH", "")])
+    done = subprocess.run([sys.executable, "-m", "xpulab.engine"], env=environment, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGALRM, done.stderr
