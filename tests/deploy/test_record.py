@@ -90,13 +90,13 @@ def test_what_a_dead_one_left_is_removed(place: Path, began: bool) -> None:
 
 
 def test_of_a_dead_one_it_is_said_once_that_it_is_gone() -> None:
-    started("train").write(processes={"controller": (ended(), 0.0)})
+    started("train").write(processes={"controller": (ended(), 0.0)}, detached=True)
     started("other")
     with pytest.raises(
         NoClusterError, match=r"^no running cluster has the name 'best'; running clusters: other .*attach other$"
     ):
         choose("best")
-    started("train").write(processes={"controller": (ended(), 0.0)})
+    started("train").write(processes={"controller": (ended(), 0.0)}, detached=True)
     with pytest.raises(
         NoClusterError, match=r"^the cluster train is gone: its processes were killed, or .*; no running cluster"
     ):
@@ -109,7 +109,16 @@ def test_of_a_dead_one_it_is_said_once_that_it_is_gone() -> None:
 
 def test_a_number_that_is_used_again_is_another_process(place: Path) -> None:
     gone = started()
-    gone.write(processes={"controller": (os.getpid(), gone.owner[1] - 60)})
+    gone.write(processes={"controller": (os.getpid(), gone.owner[1] - 60)}, detached=True)
+    assert find() == []
+    assert list(place.iterdir()) == []
+
+
+def test_one_that_was_lost_stays_for_the_notebook_that_starts_new_engines(place: Path) -> None:
+    lost = started().write(processes={"controller": (ended(), 0.0)})
+    assert find() == []
+    assert not lost.stopped
+    lost.write(owner=(ended(), 0.0))
     assert find() == []
     assert list(place.iterdir()) == []
 

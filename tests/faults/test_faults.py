@@ -155,14 +155,15 @@ def test_an_engine_that_holds_pythons_lock_is_alive_while_it_computes() -> None:
 
 def _compile_for_seconds(task: Any) -> None:
     """On an engine: before the next kernel that the driver finishes, compute in one call that keeps Python's lock."""
-    check = type(task).leave_if_cancelled
+    tasks = type(task.task)
+    check = tasks.leave_if_cancelled
 
     def build(task: Any) -> None:
         check(task)
-        type(task).leave_if_cancelled = check
+        tasks.leave_if_cancelled = check
         sum(range(2 * 10**7))
 
-    type(task).leave_if_cancelled = build
+    tasks.leave_if_cancelled = build
 
 
 def test_time_that_this_process_slept_does_not_count() -> None:

@@ -133,6 +133,7 @@ class Conversation:
     def following(self) -> Iterator[Following]:
         """Follow a user's code on the engines. New engines are started in the place of lost ones."""
         following: Following | None = None
+        recovers = self.recovers  # asked now: after a loss this object does not know any more who started the engines
         try:
             processes = self._require_running()._processes
             if processes is None:
@@ -141,7 +142,7 @@ class Conversation:
             yield following
         except (EngineLostError, EngineStuckError) as error:
             raised = self._finished(following)
-            if error.__cause__ is not None or (isinstance(error, EngineLostError) and not self.recovers):
+            if error.__cause__ is not None or (isinstance(error, EngineLostError) and not recovers):
                 error.args = (f"{error}\n{raised}".rstrip(),)
                 raise
             self.start_again()

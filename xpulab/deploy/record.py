@@ -98,10 +98,16 @@ class Record:
         return not Path(self.folder, RECORD).exists()
 
     @property
-    def stale(self) -> bool:
-        """Whether the cluster ended without being stopped."""
+    def runs(self) -> bool:
+        """Whether the cluster runs, as far as this process can see: in a container it does not see those outside."""
         one = self.processes.get("controller", self.owner)
-        return self.namespace == os.readlink("/proc/self/ns/pid") and not runs(*one)
+        return self.namespace == os.readlink("/proc/self/ns/pid") and runs(*one)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the cluster ended without being stopped, and nobody is left who could start new engines."""
+        here = self.namespace == os.readlink("/proc/self/ns/pid")
+        return here and not self.runs and (self.detached or not runs(*self.owner))
 
     def __str__(self) -> str:
         n, owner = len(self.facts), f"ends with process {self.owner[0]}"
@@ -137,7 +143,7 @@ def _sorted() -> tuple[list[Record], list[Record]]:
         if record.stale:
             gone.append(record)
             shutil.rmtree(folder, ignore_errors=True)
-        elif record.processes and record.namespace == os.readlink("/proc/self/ns/pid"):
+        elif record.processes and record.runs:
             found.append(record)
     return sorted(found, key=lambda record: record.name), gone
 

@@ -28,7 +28,7 @@ from xpulab.report.text import NAMES, comparison_names, comparison_table, time_u
 
 __all__ = ["comparison_html", "css", "fit_html", "fit_parts", "message_html", "page_html", "task_html"]
 
-_MARKS = {"running": "▶", "finished": "✓", "interrupted": "■", "failed": "✕"}
+_MARKS = {"running": "▶", "finished": "✓", "not converged": "!", "interrupted": "■", "failed": "✕"}
 
 _TILE = "rows of a work-item x centres at a time x work-items of a group, span rows of a group"
 
@@ -119,9 +119,10 @@ def css() -> str:
 
 
 def _head(title: str, status: str, words: str, rest: str) -> str:
+    mark = _MARKS.get(words, _MARKS[status])
     return (
         f'<div class="xpu-head"><span class="xpu-title">{escape(title)}</span> '
-        f'<span class="xpu-status"><span aria-hidden="true">{_MARKS[status]}</span> {escape(words)}</span> '
+        f'<span class="xpu-status"><span aria-hidden="true">{mark}</span> {escape(words)}</span> '
         f"<span>{escape(rest)}</span></div>"
     )
 
