@@ -75,26 +75,23 @@ class TestOnEngines:
         )
 
     def test_a_variable_comes_back_by_rank_and_device_arrays_as_numpy(self) -> None:
-        output = run_cell(self.pair, "import dpnp\nbag = {'a': [dpnp.arange(3) * rank], 'b': rank}", out="bag")
-        assert output.values is not None
-        assert [bag["b"] for bag in output.values] == [0, 1]
-        assert [type(bag["a"][0]) for bag in output.values] == [np.ndarray] * 2
-        assert output.values[1]["a"][0].tolist() == [0, 1, 2]
-        with pytest.raises(EngineError, match=r"--out nothing: .* there is no variable 'nothing'"):
-            run_cell(self.pair, "1", out="nothing")
+        output = run_cell(self.pair, "import dpnp\nbag = {'a': [dpnp.arange(3) * rank], 'b': rank}", out=["bag"])
+        assert [bag["b"] for bag in output.values["bag"]] == [0, 1]
+        assert [type(bag["a"][0]) for bag in output.values["bag"]] == [np.ndarray] * 2
+        assert output.values["bag"][1]["a"][0].tolist() == [0, 1, 2]
+        with pytest.raises(EngineError, match=r"there is no variable 'nothing' on this rank"):
+            run_cell(self.pair, "1", out=["nothing"])
 
     def test_arrays_of_the_tensor_module_come_back_as_numpy_too(self) -> None:
         module = "dpctl.tensor" if WITH_NUMBA_DPEX else "dpnp.tensor"
-        output = run_cell(self.pair, f"import {module} as tensor\nrow = tensor.arange(3) + rank", out="row")
-        assert output.values is not None
-        assert [type(row) for row in output.values] == [np.ndarray] * 2
-        assert [row.tolist() for row in output.values] == [[0, 1, 2], [1, 2, 3]]
+        output = run_cell(self.pair, f"import {module} as tensor\nrow = tensor.arange(3) + rank", out=["row"])
+        assert [type(row) for row in output.values["row"]] == [np.ndarray] * 2
+        assert [row.tolist() for row in output.values["row"]] == [[0, 1, 2], [1, 2, 3]]
 
     def test_the_example_of_a_kernel_in_opencl_c_runs_as_it_is(self) -> None:
         assert self.said(EXAMPLE) == f"[0-1] the sum is {2.0 * sum(range(1000))}\n"
-        output = run_cell(self.pair, "x", out="x")
-        assert output.values is not None
-        for x in output.values:
+        output = run_cell(self.pair, "x", out=["x"])
+        for x in output.values["x"]:
             np.testing.assert_array_equal(x, 2 * np.arange(1000, dtype=np.float32))
 
     @pytest.mark.skipif(WITH_NUMBA_DPEX, reason="numba-dpex is installed on Python 3.10 and 3.11")
@@ -133,8 +130,8 @@ class TestOnEngines:
 
     def test_some_ranks_alone_and_their_collectives_wait_for_nobody(self) -> None:
         assert self.said("comm.allreduce(10), comm.rank, rank, size", ranks=[1]) == "[1] (10, 0, 1, 2)\n"
-        output = run_cell(self.pair, "kept = rank", ranks=[1], out="kept")
-        assert output.values == [1]
+        output = run_cell(self.pair, "kept = rank", ranks=[1], out=["kept"])
+        assert output.values["kept"] == [1]
         with pytest.raises(UsageError, match=r"received 0,7, expected ranks from 0 to 1"):
             run_cell(self.pair, "1", ranks=[0, 7])
 
@@ -230,8 +227,8 @@ def test_engines_import_no_library_of_arrays_until_a_cell_does() -> None:
     libraries = ("dpnp", "dpctl.tensor", "dpnp.tensor", "numba_dpex", "numba")
     source = f"import sys\nloaded = [name for name in {libraries} if name in sys.modules]"
     with xpulab.XPUCluster(1, timeout=60) as cluster:
-        assert run_cell(cluster, "mine = {'a': [1, None]}", out="mine").values == [{"a": [1, None]}]
-        assert run_cell(cluster, source, out="loaded").values == [[]]
+        assert run_cell(cluster, "mine = {'a': [1, None]}", out=["mine"]).values["mine"] == [{"a": [1, None]}]
+        assert run_cell(cluster, source, out=["loaded"]).values["loaded"] == [[]]
 
 
 @pytest.mark.cluster
@@ -254,7 +251,12 @@ def test_the_magic(
     assert shell.display_formatter.format(shown)[0]["text/plain"] == "[0] 0\n[1] 1"
     assert shell.run_cell_magic("xpu", "-h", "1") is None
     shown = capsys.readouterr().out
-    assert "usage: %%xpu [-h] [--ranks R,R] [--out NAME]" in shown
+    assert "usage: %%xpu [-h] [--ranks R,R] [--in NAME] [--scatter NAME] [--out NAME]" in " ".join(shown.split())
+    shell.user_ns.update(B=np.arange(4), X=np.arange(3))
+    shell.run_cell_magic("xpu", "--in B --scatter X --out both --out mine", "both, mine = int(B.sum()), X.tolist()")
+    assert (shell.user_ns["both"], shell.user_ns["mine"]) == ([6, 6], [[0], [1, 2]])
+    with pytest.raises(UsageError, match="there is no variable nowhere in the notebook"):
+        shell.run_cell_magic("xpu", "--in nowhere", "1")
     assert "You can write kernels in OpenCL C" in " ".join(shown.split())
     for name in ("xpu", "xpu_profile"):
         shell.run_cell(f"%%{name} -h")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.merging import merged
 from xpulab.deploy.users_code import LINES, CellInterrupted, raise_for_users
+from xpulab.deploy.variables import checked_ranks
 from xpulab.exceptions import UsageError
 from xpulab.rendering import Text
 
@@ -29,13 +30,13 @@ class CellOutput:
         Rank -> printed text.
     results : dict of int to str
         Rank -> value of the last expression as text; only ranks on which it is not None.
-    values : list or None
-        Values of the requested variable, by rank.
+    values : dict of str to list
+        Name of a requested variable -> its values by rank.
     """
 
     printed: dict[int, str]
     results: dict[int, str]
-    values: list[Any] | None = None
+    values: dict[str, list[Any]] = field(default_factory=dict)
 
     def text(self, most: int | None = None) -> Text:
         """The whole output, each line with its ranks; ranks with the same output share their lines.
@@ -52,7 +53,7 @@ class CellOutput:
 
 
 def run_cell(
-    cluster: XPUCluster, source: str, ranks: Sequence[int] | None = None, out: str | None = None
+    cluster: XPUCluster, source: str, ranks: Sequence[int] | None = None, out: Sequence[str] = ()
 ) -> CellOutput:
     """Run a cell on the engines, and print its output.
 
@@ -65,8 +66,8 @@ def run_cell(
         earlier cells.
     ranks : sequence of int, optional
         Ranks that run the cell; ``comm`` then contains only these. All ranks by default.
-    out : str, optional
-        Variable to return to the notebook; arrays on the device become NumPy arrays.
+    out : sequence of str
+        Variables to return to the notebook; arrays on the device become NumPy arrays.
 
     Raises
     ------
@@ -83,10 +84,10 @@ def run_cell(
     EngineLostError
         If an engine ended or stood still; new engines were started, unless the cluster has ``recover=False``.
     """
-    ranks = _checked(ranks, cluster.size)
+    ranks = checked_ranks(ranks, cluster.size)
     name = f"<%%xpu cell {next(_numbers)}>"
     _require_python(source, name)
-    payload = {"source": source, "name": name, "ranks": ranks, "out": out}
+    payload = {"source": source, "name": name, "ranks": ranks, "out": list(out)}
     with cluster.following() as following:
         try:
             replies = cluster.replies("%%xpu", {**payload, "transcripts": following.paths}, following)
@@ -102,8 +103,7 @@ def run_cell(
     for line in merged(output.results, LINES):
         print(line)
     raise_for_users(replies, results)
-    if out is not None:
-        output.values = [pickle.loads(results[rank]["out"]) for rank in ranks]
+    output.values = {each: [pickle.loads(results[rank]["out"][each]) for rank in ranks] for each in out}
     return output
 
 
@@ -119,15 +119,6 @@ def _require_python(source: str, name: str) -> None:
             f"line {error.lineno}: {line}\nan engine runs plain Python and not IPython's commands; instead, type: "
             f"{instead}"
         ) from None
-
-
-def _checked(ranks: Sequence[int] | None, size: int) -> list[int]:
-    if ranks is None:
-        return list(range(size))
-    unknown = sorted(set(ranks) - set(range(size)))
-    if size and (unknown or not ranks):
-        raise UsageError(f"--ranks: received {','.join(map(str, ranks))}, expected ranks from 0 to {size - 1}")
-    return sorted(set(ranks))
 
 
 def _omitted(result: dict[str, Any]) -> str:

@@ -58,7 +58,7 @@ class XPUMagics(Magics):
 
     @cell_magic("xpu")  # type: ignore[arg-type]
     def xpu(self, line: str, cell: str) -> None:
-        """Run the cell on every engine: ``%%xpu [--ranks 0,2] [--out name]``.
+        """Run the cell on every engine: ``%%xpu [--ranks 0,2] [--in name] [--scatter name] [--out name]``.
 
         The cell can use ``comm`` (mpi4py's communicator), ``rank``, ``size``, ``device`` and ``queue`` (dpctl's), and
         the variables of earlier ``%%xpu`` cells. Each line of output is marked with the ranks that printed it. You can
@@ -68,16 +68,24 @@ class XPUMagics(Magics):
         ``--ranks 0,2`` or ``--ranks 0-3``: run the cell on these ranks only; ``comm`` then contains only these,
         numbered from 0.
 
+        ``--in name``: send this variable of the notebook to the ranks first; of a handle, each rank gets its own rows.
+
+        ``--scatter name``: send each rank its part of this array first, cut along the first axis.
+
         ``--out name``: return this variable to the notebook, as a list with one entry per rank.
+
+        These three can be given several times.
         """
         try:
             arguments = _cell_parser().parse_args(_words(line))
         except Help as text:
             print(text)
             return
-        output = run_cell(current_cluster(), cell, arguments.ranks, arguments.out)
-        if arguments.out is not None and self.shell is not None:
-            self.shell.user_ns[arguments.out] = output.values
+        cluster, variables = current_cluster(), self.shell.user_ns if self.shell is not None else {}
+        for names, scatter in ((arguments.whole, False), (arguments.scatter, True)):
+            if names:
+                cluster.push(_looked_up(names, variables), ranks=arguments.ranks, scatter=scatter)
+        variables.update(run_cell(cluster, cell, arguments.ranks, arguments.out).values)
 
     @cell_magic("xpu_profile")  # type: ignore[arg-type]
     def xpu_profile(self, line: str, cell: str) -> Any:
@@ -301,13 +309,21 @@ def _cell_parser() -> Parser:
         metavar="R,R",
         help="run the cell on these ranks only; comm then contains only these, numbered from 0, and waits for no other",
     )
-    parser.add_argument(
-        "--out",
-        type=identifier,
-        metavar="NAME",
-        help="return this variable to the notebook, as a list with one entry per rank",
-    )
+    for option, dest, text in (
+        ("--in", "whole", "send this variable of the notebook to the ranks first; of a handle, each gets its own rows"),
+        ("--scatter", "scatter", "send each rank its part of this array first, cut along the first axis"),
+        ("--out", "out", "return this variable to the notebook, as a list with one entry per rank"),
+    ):
+        parser.add_argument(
+            option, dest=dest, type=identifier, metavar="NAME", action="append", default=[], help=f"{text}; repeatable"
+        )
     return parser
+
+
+def _looked_up(names: list[str], variables: dict[str, Any]) -> dict[str, Any]:
+    if missing := [name for name in names if name not in variables]:
+        raise UsageError(f"there is no variable {missing[0]} in the notebook; expected one that a cell has made")
+    return {name: variables[name] for name in names}
 
 
 def _profile_parser() -> Parser:

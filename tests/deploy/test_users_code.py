@@ -154,7 +154,7 @@ def test_stop_in_a_long_call_ends_nothing_and_a_second_stop_does(
     said = capsys.readouterr()
     assert said.out == "[0-1] so far\n"
     assert "rank 0 is still in a call that cannot be interrupted; the code ends when this call returns" in said.err
-    assert run_cell(engines, "kept = kept + 1", out="kept").values == [1, 2]
+    assert run_cell(engines, "kept = kept + 1", out=["kept"]).values["kept"] == [1, 2]
 
     with after(0.3, interrupt), after(1.5, interrupt), pytest.raises(EngineStuckError) as caught:
         run_cell(engines, f"print('so far')\n1 / 0 if rank else {LONG}")
@@ -172,7 +172,7 @@ def test_who_stands_still_in_a_users_code_is_asked_about_and_may_go_on(
 ) -> None:
     pid = engines.facts[1]["pid"]
     with after(0.3, lambda: os.kill(pid, signal.SIGSTOP)), after(3.0, lambda: os.kill(pid, signal.SIGCONT)):
-        assert run_cell(engines, "import time; time.sleep(1); x = comm.allreduce(1)", out="x").values == [2, 2]
+        assert run_cell(engines, "import time; time.sleep(1); x = comm.allreduce(1)", out=["x"]).values["x"] == [2, 2]
     said = capsys.readouterr().err
     assert said.count("rank 1 has stood still for 1 s") == 1
     assert "the engines are ended 9 s from now" in said

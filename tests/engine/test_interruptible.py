@@ -50,7 +50,7 @@ _ARRAYS = [
 @pytest.mark.parametrize("expression", _OBJECTS + _ARRAYS)
 def test_the_answer_is_that_of_mpi4py(pair: xpulab.XPUCluster, expression: str) -> None:
     source = f"{_SETUP}\nanswers = [{expression} for c in (own, comm)]"
-    answers = run_cell(pair, source, out="answers").values
+    answers = run_cell(pair, source, out=["answers"]).values["answers"]
     assert answers is not None
     assert [theirs == ours for theirs, ours in answers] == [True, True]
 
@@ -71,14 +71,14 @@ else:
     second = comm.mprobe(0, 6).recv()
     found = seen, first, second, comm.irecv(source=0, tag=7).wait()
 """
-    values = run_cell(pair, source, out="found").values
+    values = run_cell(pair, source, out=["found"]).values["found"]
     assert values == [None, ((True, 5), ("first", 0, 5), "second", "third")]
 
 
 def test_communicators_made_from_it_can_be_left_too(pair: xpulab.XPUCluster) -> None:
     source = "made = comm.Dup(), comm.Split(rank), comm.Split_type(MPI.COMM_TYPE_SHARED)"
-    run_cell(pair, f"from mpi4py import MPI\n{source}\nsizes = [c.allreduce(1) for c in made]", out="sizes")
-    assert pair.last_output.values == [[2, 1, 2]] * 2
+    run_cell(pair, f"from mpi4py import MPI\n{source}\nsizes = [c.allreduce(1) for c in made]", out=["sizes"])
+    assert pair.last_output.values["sizes"] == [[2, 1, 2]] * 2
     with pytest.raises(xpulab.exceptions.EngineError, match="1 of 2 engines raised ZeroDivisionError"):
         run_cell(pair, "half = comm.Split(0)\n1 / 0 if rank else half.barrier()")
     with pytest.raises(xpulab.exceptions.EngineError, match="1 of 2 engines raised ZeroDivisionError"):
@@ -136,6 +136,6 @@ nobody = comm.Split(MPI.UNDEFINED) == MPI.COMM_NULL
 kinds = isinstance(grid, MPI.Cartcomm), isinstance(requests[0], MPI.Request), MPI.COMM_WORLD is comm
 found = around.tolist(), received[0], index, thing, got.tolist(), nobody, kinds, grid.Get_coords(rank)
 """
-    for rank, found in enumerate(run_cell(pair, source, out="found").values or []):
+    for rank, found in enumerate(run_cell(pair, source, out=["found"]).values["found"]):
         other = 1 - rank
         assert found == ([10.0 + other] * 2, {other}, 0, None, [7.0], True, (True, True, True), [rank])

@@ -17,10 +17,10 @@ from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
 from xpulab.deploy.processes import Launched, Processes
 from xpulab.deploy.record import choose, in_use
-from xpulab.deploy.rows import RowsOnEngines
 from xpulab.deploy.signals import uninterrupted
 from xpulab.deploy.silence import SILENT
 from xpulab.deploy.status import ClusterStatus, engine_statuses
+from xpulab.deploy.variables import VariablesOnEngines
 from xpulab.exceptions import ClusterError, NoClusterError, OversubscribedWarning, UsageError
 from xpulab.rendering import Displayed, counted
 from xpulab.report import progress
@@ -70,7 +70,7 @@ def latest_cluster() -> XPUCluster:
     return find_current() or (mine[0] if mine else current_cluster())
 
 
-class XPUCluster(RowsOnEngines, Displayed):
+class XPUCluster(VariablesOnEngines, Displayed):
     """MPI engines, by default one per device, behind one object.
 
     Parameters

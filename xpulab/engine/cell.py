@@ -1,4 +1,4 @@
-"""A cell of a notebook on one rank: its namespace, its value, and the variable that it brings back."""
+"""A cell of a notebook on one rank: its namespace, its value, and the variables that it is given and brings back."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from typing import Any
 
 import cloudpickle
 import dpctl
+import numpy as np
 from IPython.lib.pretty import pretty
 from mpi4py import MPI
 
+from xpulab.engine.dataset import pieces, rows_of
 from xpulab.engine.engine import Task, task
 from xpulab.engine.users_code import answer_of
+from xpulab.kernels.choice import kernels_for
+from xpulab.sharing.memory import SharedBlock
 
-__all__ = ["run"]
+__all__ = ["pull", "push", "run"]
 
 #: Modules that have an `asnumpy` -> the class of arrays that it takes. A module is there only after a cell imported it;
 #: of the last two, each dpctl has one.
@@ -26,9 +30,7 @@ _DEVICE_ARRAYS = {"dpnp": "ndarray", "dpnp.tensor": "usm_ndarray", "dpctl.tensor
 
 
 @task("%%xpu")
-def run(
-    task: Task, source: str, name: str, ranks: list[int], out: str | None, transcripts: list[str]
-) -> dict[str, Any]:
+def run(task: Task, source: str, name: str, ranks: list[int], out: list[str], transcripts: list[str]) -> dict[str, Any]:
     """Run a cell on some ranks; the others wait for its end.
 
     Parameters
@@ -39,8 +41,8 @@ def run(
         What tracebacks call it.
     ranks : list of int
         Those who run it.
-    out : str, optional
-        The variable to bring back.
+    out : list of str
+        The variables to bring back.
     transcripts : list of str
         File of each rank for what it prints.
 
@@ -48,7 +50,7 @@ def run(
     -------
     dict
         As `answer_of`, with an ``outcome`` "left out" too; ``value``, the last expression as text, or None; ``out``,
-        the variable's value as bytes.
+        the values of the variables as bytes.
     """
     if task.comm.rank not in ranks:
         return {"outcome": "left out"}
@@ -60,8 +62,7 @@ def run(
         if value is not None:
             namespace["_"] = value
             answer["value"] = pretty(value)
-        if out is not None:
-            answer["out"] = _dumps(namespace, out)
+        answer["out"] = {each: _dumps(namespace, each) for each in out}
         return answer
 
     return answer_of(task, transcripts[task.comm.rank], code)
@@ -146,7 +147,53 @@ MPI.pickle.__init__(_message, pickle.loads)  # type: ignore[misc]
 
 def _dumps(namespace: dict[str, Any], name: str) -> bytes:
     if name not in namespace:
-        raise NameError(f"--out {name}: the cell has run, and there is no variable {name!r}")
+        raise NameError(f"there is no variable {name!r} on this rank")
     file = io.BytesIO()
     _Pickler(file, protocol=5).dump(namespace[name])
     return file.getvalue()
+
+
+@task("push")
+def push(task: Task, things: dict[str, dict[str, Any]], ranks: list[int]) -> dict[str, Any]:
+    """Make variables for cells.
+
+    Parameters
+    ----------
+    things : dict of str to dict
+        Name -> how to make the object, see `VariablesOnEngines.push`.
+    ranks : list of int
+        Those who get them.
+    """
+    if task.comm.rank in ranks:
+        made = {name: _made(task, thing, ranks.index(task.comm.rank)) for name, thing in things.items()}
+        task.engine.namespace.update(made)
+    return {}
+
+
+@task("pull")
+def pull(task: Task, name: str, ranks: list[int]) -> dict[str, Any]:
+    """A variable of cells, as bytes."""
+    return {"value": _dumps(task.engine.namespace, name)} if task.comm.rank in ranks else {}
+
+
+def _made(task: Task, thing: dict[str, Any], number: int) -> Any:
+    """An object that was sent; `number` is this rank's among those who get it."""
+    if "handle" in thing:
+        rows = rows_of(task, thing["handle"])
+        whole = np.empty((rows.n_samples, rows.n_features), rows.dtype)
+        for first, last in pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize):
+            whole[first:last] = kernels_for(rows).take(rows, np.arange(first, last))
+        return whole.reshape(-1, *thing["shape"][1:])
+    if "rows" in thing:
+        source, (_, *shape) = thing["rows"], thing["shape"]
+        first, last = source["bounds"][number : number + 2]
+        with SharedBlock.open(source["parts"][number], writable=True) as block:
+            return block.array((last - first, *shape), source["dtype"])  # which has it to itself
+    buffers = [np.frombuffer(bytearray(b), np.uint8) if isinstance(b, bytes) else _copied(b) for b in thing["buffers"]]
+    return pickle.loads(thing["pickle"], buffers=buffers)
+
+
+def _copied(place: dict[str, Any]) -> np.ndarray:
+    """An array in shared memory, in memory of this process."""
+    with SharedBlock.open(place["path"]) as block:
+        return block.array(tuple(place["shape"]), place["dtype"], place["offset"]).copy()
