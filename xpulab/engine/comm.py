@@ -23,7 +23,6 @@ T = TypeVar("T")
 _SPIN = 50e-6  # seconds of polling at full speed; a reduction among busy ranks takes less
 _YIELD = 2e-3  # then the core is offered to others between polls: there may be more ranks than cores
 _NAP = 20e-6  # seconds, for which it is then left to them
-_LAST = 20e-3  # seconds until a rank leaves because another has raised: that one may have been here before
 _FEW = 1 << 18  # bytes of all ranks: so many are sent to all sooner than a reduction has had its turns
 
 _OPS: dict[np.ufunc, MPI.Op] = {np.add: MPI.SUM, np.minimum: MPI.MIN, np.maximum: MPI.MAX}
@@ -183,16 +182,13 @@ class Communicator:
 
     def _poll(self, request: MPI.Request, entered: float) -> None:
         """Wait until every rank has come to this, too."""
-        leaving = float("inf")
         while not request.Test():
             waited = time.perf_counter() - entered
             if waited > _SPIN:
                 # The board is read outside of the fast path only: a reduction among ranks in step never gets here.
                 if self._failed():
-                    leaving = min(leaving, waited + _LAST)
-                    if waited > leaving:
-                        _left.append(request)
-                        raise PeerFailed
+                    _left.append(request)
+                    raise PeerFailed
                 if waited < _YIELD:
                     os.sched_yield()
                 else:
