@@ -10,11 +10,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import xpulab
+
 __all__ = ["run_suite"]
 
 
 def run_suite(
     folder: Path,
+    cluster: xpulab.XPUCluster,
     modules: Sequence[str],
     proxies: Sequence[str],
     least: int,
@@ -28,6 +31,8 @@ def run_suite(
     ----------
     folder : Path
         Empty, to run in.
+    cluster : XPUCluster
+        Whose engines compute. The tests run in a process of their own, which attaches to it.
     modules : sequence of str
         ``"sklearn.cluster.tests.test_k_means"``.
     proxies : sequence of str
@@ -41,6 +46,7 @@ def run_suite(
     timeout : float
         Seconds.
     """
+    assert cluster._processes is not None
     run = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-p", "suites_plugin", "-p", "no:cacheprovider", "--tb=short",
@@ -51,7 +57,9 @@ def run_suite(
             **os.environ,
             "SKLEARN_RUN_FLOAT32_TESTS": "1",
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # they take as long to import as scikit-learn
             "XPULAB_SWAP": " ".join(proxies),
+            "XPULAB_SUITE_CLUSTER": cluster._processes.record.name,
             "XPULAB_CANNOT": json.dumps(dict(cannot or {})),
         },
         capture_output=True,

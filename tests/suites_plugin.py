@@ -1,10 +1,11 @@
-"""A pytest plugin (``-p``): scikit-learn's tests run against estimators of this package, on two engines.
+"""A pytest plugin (``-p``): scikit-learn's tests run against estimators of this package.
 
-``XPULAB_SWAP`` names them, ``xpulab.cluster:KMeans xpulab.decomposition:PCA``. Each is swapped for scikit-learn's class
-of the same name under every name that a loaded module of scikit-learn has for it, before the test module is imported,
-so that functions of scikit-learn and the tests themselves use the proxy. ``XPULAB_CANNOT`` is JSON: parts of test ids
--> why these tests cannot pass; they are expected to fail, and one that passes fails the run. The last line says how
-many tests called a `fit`: a test that never did says nothing about the proxy.
+``XPULAB_SUITE_CLUSTER`` is the name of the cluster whose engines compute. ``XPULAB_SWAP`` names the estimators,
+``xpulab.cluster:KMeans xpulab.decomposition:PCA``. Each is swapped for scikit-learn's class of the same name under
+every name that a loaded module of scikit-learn has for it, before the test module is imported, so that functions of
+scikit-learn and the tests themselves use the proxy. ``XPULAB_CANNOT`` is JSON: parts of test ids -> why these tests
+cannot pass; they are expected to fail, and one that passes fails the run. The last line says how many tests called a
+`fit`: a test that never did says nothing about the proxy.
 """
 
 from __future__ import annotations
@@ -86,6 +87,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def cluster() -> Iterator[xpulab.XPUCluster]:
-    """Two engines for the whole run."""
-    with xpulab.XPUCluster(n=2) as started:
-        yield started
+    """The cluster of the process that started this one, for the whole run."""
+    with xpulab.XPUCluster.attach(os.environ["XPULAB_SUITE_CLUSTER"]) as attached:
+        yield attached

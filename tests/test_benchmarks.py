@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import runpy
 import shlex
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import xpulab
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
+pytestmark = pytest.mark.cluster
 
-@pytest.mark.cluster
-def test_a_small_sample_against_scikit_learn(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        str(BENCHMARKS / "kmeans.py"),
-        "--quick",
-        "--systems",
-        "xpulab,scikit-learn",
-        "--out",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a benchmark as a program, on a cluster that is running already; what it printed."""
+
+    def run(cluster: xpulab.XPUCluster, script: str, options: str) -> str:
+        def start(n: int, **_: Any) -> Any:
+            assert n == cluster.size
+            return contextlib.nullcontext(cluster.activate())
+
+        monkeypatch.setattr(xpulab, "XPUCluster", start)
+        monkeypatch.syspath_prepend(str(BENCHMARKS))
+        monkeypatch.setattr(sys, "argv", [script, *shlex.split(options)])
+        runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_a_small_sample_against_scikit_learn(
+    pair: xpulab.XPUCluster, printed: Callable[..., str], tmp_path: Path
+) -> None:
+    text = printed(pair, "kmeans.py", f"--quick --systems xpulab,scikit-learn --out {tmp_path}")
     kept = json.loads((tmp_path / "kmeans.json").read_text())
     (case,) = kept["cases"]
     assert kept["limits"]["float32"] > 1
@@ -33,18 +49,10 @@ def test_a_small_sample_against_scikit_learn(tmp_path: Path) -> None:
     assert case["inertia"]["xpulab"] == pytest.approx(case["inertia"]["scikit-learn"], rel=1e-5)
     assert not case["notes"]
     assert (tmp_path / "kmeans.png").stat().st_size > 1000
-    assert "x xpulab" in done.stdout
-    assert "of FMA limit" in done.stdout
+    assert "x xpulab" in text
+    assert "of FMA limit" in text
 
 
-def printed(script: str, *options: str) -> str:
-    command = [sys.executable, str(BENCHMARKS / script), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("script", "options", "words"),
     [
@@ -59,17 +67,27 @@ def printed(script: str, *options: str) -> str:
             ["20,000 x 2, ms", "next iteration", "by scikit-learn and NumPy"],
         ),
         (
-            "views.py",
+            "views.py",  # in a Jupyter kernel, which starts its own
             "--engines 1 --rows 2000 --seconds 0.3 --repeats 1",
             ["ratio of a pair", "the kernel's CPU time for views"],
         ),
+        ("engines.py", "--engines 2 --rows 3000 --repeats 1 --turns 1", ["2 engines", "start", "rows there", "memory"]),
         (
-            "kernels.py",
-            "--rows 3000 --features 14 --clusters 8 --iterations 3",
-            ["the nearest centre of each row", "of fused multiply-adds"],
+            "messages.py",
+            "--bytes 1024,65536 --repeats 5 --rounds 1",
+            ["Allreduce", "64.0 KiB", "plain, median"],
         ),
     ],
 )
-def test_a_small_sample_is_measured(script: str, options: str, words: list[str]) -> None:
-    text = printed(script, *shlex.split(options))
+def test_a_small_sample_is_measured(
+    pair: xpulab.XPUCluster, printed: Callable[..., str], script: str, options: str, words: list[str]
+) -> None:
+    text = printed(pair, script, options)
     assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize("cluster", [1], indirect=True, ids=["1-engine"])
+def test_the_kernels_of_one_engine_are_measured(cluster: xpulab.XPUCluster, printed: Callable[..., str]) -> None:
+    text = printed(cluster, "kernels.py", "--rows 3000 --features 14 --clusters 8 --iterations 3")
+    assert "the nearest centre of each row" in text
+    assert "of fused multiply-adds" in text

@@ -34,6 +34,7 @@ BAD: dict[str, list[Any]] = {
     **{name: ["a", -1, 0, np.nan, None, True] for name in ("timeout", "silence")},
     **{name: ["a", 1, None] for name in ("recover", "strict")},
     "devices": [1, [], b"cpu"],
+    "env": ["A=1", 1, [("A", "1")]],
 }
 BAD_SETTINGS = [({name: value}, UsageError) for name, values in BAD.items() for value in values]
 GOOD = np.random.default_rng(0).normal(size=(N, D))
@@ -277,6 +278,7 @@ def test_functions_that_cannot_run(
         ({"n": 1.5}, PlanError),
         *BAD_SETTINGS,
         ({"devices": "no such"}, PlanError),
+        *(({"n": 2, "env": env}, PlanError) for env in ({"A": 1}, {1: "x"}, {"A B": "x"}, {"2:A": "x"}, {"A": "\0"})),
     ],
 )
 def test_settings_of_a_cluster_are_refused_before_anything_starts(

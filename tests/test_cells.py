@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
@@ -63,6 +65,26 @@ class TestOnEngines:
             "isinstance(device, dpctl.SyclDevice), isinstance(queue, dpctl.SyclQueue), dpnp.ones(2).sycl_queue == queue"
         )
         assert said.splitlines() == ["[0] 0 2 True True", "[1] 1 2 True True", "[0-1] (True, True, True)"]
+
+    def test_the_queue_has_the_clock_of_the_device(self) -> None:
+        source = """
+import ctypes, dpctl, dpctl.memory, dpnp
+from concurrent.futures import ThreadPoolExecutor
+from dpctl.program import create_program_from_source
+code = "kernel void spin(global float *x, int n) { for (int i = 0; i < n; i++) x[0] += sqrt(x[0] + i); }"
+spin = create_program_from_source(queue, code).get_sycl_kernel("spin")
+memory = dpctl.memory.MemoryUSMShared(4, queue=queue)
+def seconds(n):
+    event = queue.submit(spin, [memory, ctypes.c_int(n)], [1])
+    event.wait()
+    return (event.profiling_info_end - event.profiling_info_start) * 1e-9
+few, many = seconds(1000), seconds(10_000_000)
+with ThreadPoolExecutor() as pool:
+    shared = pool.submit(lambda: dpnp.ones(2)).result().sycl_queue == queue
+"""
+        assert self.said(f"{source}\nqueue.has_enable_profiling, shared, 0 < few < many / 10 < 1") == (
+            "[0-1] (True, True, True)\n"
+        )
 
     def test_variables_live_on_and_the_last_value_is_shown_as_in_a_cell(self) -> None:
         assert self.said("def double(x):\n    return 2 * x\nmine = rank + 1") == ""
@@ -179,6 +201,37 @@ class TestOnEngines:
             "[0-1] (True, [1, 3], True)\n"
         )
 
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "import matplotlib.pyplot as plt\nplt.plot([0, rank])\nplt.show()",
+            "import matplotlib.pyplot as plt\nplt.plot([0, rank]);",
+            "import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nax.plot([0, rank])\nfig",
+            "from matplotlib.figure import Figure\nfig = Figure()\nfig.subplots().plot([0, rank])\nfig",
+            "from matplotlib.figure import Figure\nfig = Figure()\nfig.subplots().plot([0, rank])\ndisplay(fig)",
+        ],
+    )
+    def test_a_figure_is_a_picture(self, source: str) -> None:
+        lines = self.said(source).splitlines()
+        figures = self.pair.last_output.figures
+        assert [len(figures[rank]) for rank in (0, 1)] == [1, 1]
+        for rank, line in enumerate(lines):
+            assert figures[rank][0].startswith(b"\x89PNG")
+            assert line.startswith(f"[{rank}] figure of ")
+            assert line.endswith(f" pixels; its PNG is in xpulab.current_cluster().last_output.figures[{rank}][0]")
+        assert len(lines) == 2
+        assert figures[0] != figures[1]
+        assert self.said("1 + rank") == "[0] 1\n[1] 2\n"
+        assert self.pair.last_output.figures == {}
+
+    def test_a_figure_of_a_cell_that_raises_after_it_was_shown_is_shown_and_others_are_forgotten(self) -> None:
+        source = "import matplotlib.pyplot as plt\nplt.plot([0, 1])\nplt.show()\nplt.plot([1, 0])\n1 / 0"
+        with pytest.raises(EngineError, match="2 of 2 engines raised ZeroDivisionError"):
+            run_cell(self.pair, source)
+        assert self.capsys.readouterr().out.startswith("[0-1] figure of ")
+        assert [len(drawn) for drawn in self.pair.last_output.figures.values()] == [1, 1]
+        assert self.said("plt.get_fignums()") == "[0-1] []\n"
+
     def test_no_python_is_sent_nowhere(self) -> None:
         with pytest.raises(SyntaxError):
             run_cell(self.pair, "x = 1 +")
@@ -222,9 +275,36 @@ class TestOnEngines:
         assert said.count("rank 1 raised an exception (ZeroDivisionError: division by zero), and rank 0 is still") == 1
 
 
+class ZMQInteractiveShell(InteractiveShell):
+    """Stands for a notebook's kernel: what it displays is kept in ``display_pub.outputs``."""
+
+
+@pytest.mark.cluster
+def test_a_notebook_shows_the_pictures_under_the_names_of_their_ranks(
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    InteractiveShell.clear_instance()
+    shell: Any = ZMQInteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
+    shell.display_pub = CapturingDisplayPublisher()
+    pair.activate()
+    try:
+        run_cell(pair, "import matplotlib.pyplot as plt\nfor n in (0, rank):\n    plt.plot([n, 0])\n    plt.show()")
+    finally:
+        ZMQInteractiveShell.clear_instance()
+    said = [line.partition(" figure of ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["[0-1]", "[1]"]
+    shown = [output["data"]["image/png"] for output in shell.display_pub.outputs]
+    drawn = pair.last_output.figures
+    assert [base64.b64decode(png) for png in shown] == [drawn[0][0], drawn[1][1]]
+    assert [output["metadata"]["image/png"]["alt"] for output in shell.display_pub.outputs] == [
+        "figure of rank 0-1",
+        "figure of rank 1",
+    ]
+
+
 @pytest.mark.cluster
 def test_engines_import_no_library_of_arrays_until_a_cell_does() -> None:
-    libraries = ("dpnp", "dpctl.tensor", "dpnp.tensor", "numba_dpex", "numba")
+    libraries = ("matplotlib", "dpnp", "dpctl.tensor", "dpnp.tensor", "numba_dpex", "numba")
     source = f"import sys\nloaded = [name for name in {libraries} if name in sys.modules]"
     with xpulab.XPUCluster(1, timeout=60) as cluster:
         assert run_cell(cluster, "mine = {'a': [1, None]}", out=["mine"]).values["mine"] == [{"a": [1, None]}]

@@ -21,19 +21,6 @@ def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.cluster
-def test_the_demo_agrees_with_scikit_learn_and_writes_its_report(tmp_path: Path) -> None:
-    done = run("demo", "-n", "2", "--clusters", "8", "--rows", "20000", "--out", "found.html", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    for words in ("Plan: 2 engines", "running, 2 engines", "20,000 × 3 float64 on 2 engines", "scikit-learn", "agree"):
-        assert words in done.stdout
-    assert "start 2 engines" in done.stderr  # progress
-    page = (tmp_path / "found.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
-    assert "http://" not in page.replace("http://www.w3.org", "")
-    assert "the same in 8 colours" in page
-
-
-@pytest.mark.cluster
 def test_results_that_disagree_end_with_1(
     pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

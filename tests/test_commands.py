@@ -23,6 +23,8 @@ def test_a_line_ends_in_its_call(parser: Parser) -> None:
     arguments = parser.parse_args(["start", "--devices", "gpu", "--strict"])
     assert (arguments.n, arguments.devices, arguments.strict) == (2, "gpu", True)
     assert arguments.call(arguments) == "started"
+    settings = parser.parse_args(["start", "--env", "A=1=2", "--env", "1:B="]).env
+    assert settings == [("A", "1=2"), ("1:B", "")]
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,7 @@ def test_a_line_ends_in_its_call(parser: Parser) -> None:
         ("stop now", "unknown argument: now\nusage: lab stop [-h]"),
         ("start --dev gpu", "unknown argument: --dev gpu"),
         ("start -n", "argument -n: expected one argument\nusage: lab start"),
+        ("start --env A", "argument --env: received 'A', expected NAME=VALUE or RANK:NAME=VALUE\nusage: lab start"),
         ("start -n -2", "argument -n: received '-2', expected an integer of at least 1\nusage: lab start"),
     ],
 )
@@ -66,8 +69,8 @@ def test_help_is_a_text_that_names_the_defaults_that_there_are(parser: Parser) -
     [
         ("", ["-h", "--help", "start", "stop"]),
         ("stop", ["-h", "--help"]),
-        ("start", ["-h", "--help", "-n", "--devices", "--strict"]),
-        ("start --strict", ["-h", "--help", "-n", "--devices", "--strict"]),
+        ("start", ["-h", "--help", "-n", "--devices", "--strict", "--env"]),
+        ("start --strict", ["-h", "--help", "-n", "--devices", "--strict", "--env"]),
         ("start --strict -n", []),
         ("start --devices", ["gpu", "cpu"]),
         ("nothing known", []),

@@ -378,6 +378,15 @@ def test_small_shared_memory_is_a_warning(root: Path, monkeypatch: pytest.Monkey
     assert "--shm-size" in check.cure
 
 
+def test_no_folder_for_the_files_of_a_cluster_is_not_ready(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(doctor(root), "files").status == "ok"
+    monkeypatch.setattr("xpulab.deploy.record._folders", lambda: ["/proc"])
+    check = found(doctor(root), "files")
+    assert check.status == "fail"
+    assert check.found.startswith("no folder has room for the connection files and logs of a cluster (/proc: ")
+    assert check.cure.startswith("free some space, or set the variable TMPDIR")
+
+
 def test_missing_shared_memory_is_not_ready(root: Path) -> None:
     (root / "dev/shm").rmdir()
     assert found(doctor(root), "shared memory").status == "fail"

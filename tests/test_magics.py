@@ -157,7 +157,7 @@ def completions(shell: Any, line: str) -> set[str]:
         (
             "%xpu_cluster start ",
             {"-h", "--help", "-n", "--devices", "--strict", "--timeout", "--recover", "--no-recover", "--silence"}
-            | {"--detach", "--name", "--display"},
+            | {"--env", "--detach", "--name", "--display"},
         ),
         ("%xpu_cluster start -n 2 --st", {"--strict"}),
         ("%xpu_cluster start --devices ", {"gpu", "cpu"}),
@@ -207,6 +207,8 @@ def test_the_story_of_a_cluster(shell: Any, capsys: pytest.CaptureFixture[str]) 
     assert "a cluster of 2 engines is already running; it was returned" in capsys.readouterr().out
     with pytest.raises(ClusterError, match=r"with --silence 9\.0 --detach, type: .* start --silence 9\.0 --detach"):
         shell.run_line_magic("xpu_cluster", "start --silence 9 --detach")
+    with pytest.raises(ClusterError, match=r"type: .* stop, .* start --env '1:A=1 2'"):
+        magic(shell, 'start --env "1:A=1 2"')
     with pytest.raises(ClusterError, match=r"2 engines is already running .* with -n 3, type: .* stop, .* start -n 3"):
         magic(shell, "start -n 3")
     assert magic(shell, "last") is None
@@ -223,6 +225,7 @@ def test_the_story_of_a_cluster(shell: Any, capsys: pytest.CaptureFixture[str]) 
     assert cluster.facts[0]["pid"] != first
     assert magic(shell, "stop").state == "stopped"
     assert not registry._clusters
+    assert magic(shell, "last") is shell.user_ns["km"].report_
 
 
 @pytest.mark.cluster

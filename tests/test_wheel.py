@@ -23,14 +23,14 @@ LIMIT = 100 * 2**20  # what package indexes take by default
 pytestmark = pytest.mark.slow
 
 
-def run(*command: Any, folder: Path) -> str:
+def run(*command: Any, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder from which no checkout is found."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         list(map(str, command)), cwd=folder, env=environment, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +78,19 @@ def test_the_wheel_is_for_every_python_and_holds_what_the_package_loads(wheel: P
 
 
 @pytest.mark.cluster
-def test_the_demo_runs_from_the_wheel_alone(environment: Path, tmp_path: Path) -> None:
+def test_the_demo_of_the_wheel_alone_agrees_with_scikit_learn_and_writes_its_report(
+    environment: Path, tmp_path: Path
+) -> None:
     python = environment / "bin/python"
-    where = run(python, "-c", "import xpulab; print(xpulab.__file__)", folder=tmp_path).strip()
+    where = run(python, "-c", "import xpulab; print(xpulab.__file__)", folder=tmp_path).stdout.strip()
     assert Path(where).is_relative_to(environment)
     assert not Path(where).is_relative_to(ROOT)
-    answer = run(python, "-m", "xpulab", "demo", "-n", 2, "--rows", 20_000, "--out", "demo.html", folder=tmp_path)
-    assert "The results agree" in answer
-    assert (tmp_path / "demo.html").exists()
+    options = ("-n", 2, "--clusters", 8, "--rows", 20_000, "--out", "demo.html")
+    done = run(python, "-m", "xpulab", "demo", *options, folder=tmp_path)
+    for words in ("Plan: 2 engines", "running, 2 engines", "20,000 × 3 float64 on 2 engines", "The results agree"):
+        assert words in done.stdout
+    assert "start 2 engines" in done.stderr  # progress
+    page = (tmp_path / "demo.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "the same in 8 colours" in page

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import pickle
+import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.merging import merged
+from xpulab.deploy.probe import core_ranges
 from xpulab.deploy.users_code import LINES, CellInterrupted, raise_for_users
-from xpulab.deploy.variables import checked_ranks
+from xpulab.deploy.variables import checked_ranks, received
 from xpulab.exceptions import UsageError
-from xpulab.rendering import Text
+from xpulab.rendering import Text, in_notebook
 
 __all__ = ["CellInterrupted", "CellOutput", "run_cell"]
 
@@ -32,11 +34,14 @@ class CellOutput:
         Rank -> value of the last expression as text; only ranks on which it is not None.
     values : dict of str to list
         Name of a requested variable -> its values by rank.
+    figures : dict of int to list of bytes
+        Rank -> figures of matplotlib as PNG.
     """
 
     printed: dict[int, str]
     results: dict[int, str]
     values: dict[str, list[Any]] = field(default_factory=dict)
+    figures: dict[int, list[bytes]] = field(default_factory=dict)
 
     def text(self, most: int | None = None) -> Text:
         """The whole output, each line with its ranks; ranks with the same output share their lines.
@@ -98,13 +103,35 @@ def run_cell(
     output = CellOutput(
         {rank: text + _omitted(results[rank]) for rank, text in following.printed().items()},
         {rank: result["value"] for rank, result in enumerate(results) if result.get("value") is not None},
+        figures={rank: result["figures"] for rank, result in enumerate(results) if result.get("figures")},
     )
     cluster.last_output = output
     for line in merged(output.results, LINES):
         print(line)
+    _show_figures(output.figures)
     raise_for_users(replies, results)
-    output.values = {each: [pickle.loads(results[rank]["out"][each]) for rank in ranks] for each in out}
+    output.values = {each: [received(results[rank]["out"][each]) for rank in ranks] for each in out}
     return output
+
+
+def _show_figures(figures: dict[int, list[bytes]]) -> None:
+    """Show each figure with the ranks that drew it."""
+    ranks: dict[bytes, dict[int, int]] = {}
+    for rank, drawn in figures.items():
+        for number, png in enumerate(drawn):
+            ranks.setdefault(png, {}).setdefault(rank, number)
+    shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
+    for png, drew in ranks.items():
+        width, height = struct.unpack_from(">II", png, 16)
+        who, (first, number) = core_ranges(list(drew)), next(iter(drew.items()))
+        title = f"[{who}] figure of {width} × {height} pixels"
+        if in_notebook(shell):
+            print(title)
+            from IPython.display import Image, display  # a notebook has imported it
+
+            display(Image(png, alt=f"figure of rank {who}"))
+        else:
+            print(f"{title}; its PNG is in xpulab.current_cluster().last_output.figures[{first}][{number}]")
 
 
 def _require_python(source: str, name: str) -> None:

@@ -89,7 +89,9 @@ def _demo(arguments: Any) -> int:
             f"argument --clusters: received {arguments.clusters}, expected at most {pixels}, the number of pixels"
         )
     widgets.install()
-    with xpulab.XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict) as cluster:
+    with xpulab.XPUCluster(
+        arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env)
+    ) as cluster:
         print(cluster.plan(), cluster.status(), sep="\n\n", flush=True)
         found = quantise(image, arguments.clusters, arguments.rows)
     print(f"\n{found}")
@@ -99,7 +101,11 @@ def _demo(arguments: Any) -> int:
 
 
 def _plan(arguments: Any) -> int:
-    print(xpulab.XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict).plan())
+    print(
+        xpulab.XPUCluster(
+            arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env)
+        ).plan()
+    )
     return 0
 
 

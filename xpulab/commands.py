@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from xpulab.exceptions import UsageError
 
-__all__ = ["Help", "Parser", "add_placement", "count", "identifier", "numbers"]
+__all__ = ["Help", "Parser", "add_placement", "count", "identifier", "numbers", "variable"]
 
 #: Values that completion offers. Selectors are left out, because finding them means asking the drivers.
 _VALUES = {"--devices": ("gpu", "cpu")}
@@ -105,14 +105,30 @@ def identifier(text: str) -> str:
     return text
 
 
+def variable(text: str) -> tuple[str, str]:
+    """Parse the setting of a variable: ``"NAME=VALUE"``, ``"1:NAME=VALUE"``."""
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise argparse.ArgumentTypeError(f"received {text!r}, expected NAME=VALUE or RANK:NAME=VALUE")
+    return name, value
+
+
 def add_placement(parser: Parser, n: int | None, devices: str | None, strict: bool) -> None:
-    """Add the options for the number and the devices of engines, with their defaults."""
+    """Add the options for the number, the devices and the variables of engines, with their defaults."""
     parser.add_argument("-n", type=count, default=n, metavar="N", help="number of engines; by default one per device")
     parser.add_argument(
         "--devices", default=devices, metavar="WHICH", help="gpu, cpu, or a SYCL selector such as level_zero:0"
     )
     parser.add_argument(
         "--strict", action="store_true", default=strict, help="raise an error if engines would share cores or a device"
+    )
+    parser.add_argument(
+        "--env",
+        type=variable,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set an environment variable on all engines, or with 1:NAME=VALUE on rank 1; repeatable",
     )
 
 

@@ -120,12 +120,12 @@ class Outgoing:
         self._results.clear()
 
     def keep(self) -> list[SharedBlock]:
-        """What was sent, which the caller now has to give back."""
+        """The blocks that were sent. From now on the caller has to release them."""
         sent, self._sent = self._sent, []
         return sent
 
     def drop(self) -> None:
-        """Let go of what was sent: engines that are gone may have changed it."""
+        """Close the blocks that were sent without using them again: engines that were lost may have changed them."""
         for block in self.keep():
             block.close()
 
@@ -162,7 +162,7 @@ class Outgoing:
         }
 
     def receive(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
-        """Room for a result: what tells the engines where to write, and the array that will hold it."""
+        """Make room for a result: the description of its place, for the engines, and the array that will hold it."""
         block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize)
         self._results.append(block)
         return _place_in(block, shape, dtype), block.array(shape, dtype)
@@ -230,7 +230,7 @@ def row_named(X: Any) -> Iterator[None]:
 
 
 def _first_not_finite(X: Any) -> tuple[int, int | None] | None:
-    """Row and column of the first NaN or infinity, row by row; None if there is none, or X is not numbers."""
+    """Row and column of the first NaN or infinity, row by row; None if X has neither, or does not hold numbers."""
     try:
         stored = X.tocsr() if hasattr(X, "tocsr") else None
         values = np.asarray(X if stored is None else stored.data)
@@ -271,7 +271,7 @@ def mapped(X: Any) -> dict[str, Any] | None:
     """
     if not isinstance(X, np.memmap) or X.ndim != 2 or X.dtype not in (np.float32, np.float64) or not X.size:
         return None
-    if X.filename is None or X.mode == "c" or not X.flags.forc:  # "c": what was written is not in the file
+    if X.filename is None or X.mode == "c" or not X.flags.forc:  # "c": changes of the array are not in the file
         return None
     whole = X
     while isinstance(whole.base, np.memmap):
@@ -354,7 +354,7 @@ class Holder(Protocol):
         """Raise HandleError unless the array's rows are on the engines."""
 
     def release_with(self, owner: Any, handle: str, blocks: Sequence[SharedBlock] = ()) -> Any:
-        """Free what the engines keep under this name when `owner` dies here."""
+        """Free the memory that the engines keep under this name once `owner` is deleted in this process."""
 
 
 class ShardedArray:
@@ -393,7 +393,7 @@ class ShardedArray:
         self.id = uuid.uuid4().hex
 
     def about(self) -> dict[str, Any]:
-        """What another process needs to use the rows."""
+        """JSON-serialisable values that let another process use the rows."""
         columns = None if self.columns is None else list(self.columns)
         shape, dtype = list(self.shape), self.dtype.str
         return {"name": self.name, "shape": shape, "dtype": dtype, "bounds": self.bounds, "columns": columns}
@@ -417,7 +417,7 @@ class ShardedArray:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
-        """Not an array of this process: what takes arrays only is told so, instead of finding an object of no shape.
+        """Refuse to become an array of this process: without this, NumPy would make an array of one object.
 
         Raises
         ------
@@ -433,7 +433,7 @@ class ShardedArray:
         self.__array__()
 
     def source(self, cluster: Holder) -> dict[str, Any]:
-        """What tells the engines of `cluster` to use these rows.
+        """The source that tells the engines of `cluster` to use these rows.
 
         Raises
         ------
@@ -470,5 +470,5 @@ class ShardedArray:
 
 
 def _place_in(block: SharedBlock, shape: tuple[int, ...], dtype: DTypeLike) -> dict[str, Any]:
-    """What tells the engines where an array is: at the start of this block."""
+    """The description that tells the engines where an array is: at the start of this block."""
     return {"path": block.path, "shape": list(shape), "dtype": np.dtype(dtype).str, "offset": 0}

@@ -22,6 +22,8 @@ from packaging.specifiers import SpecifierSet
 
 from xpulab import oneapi
 from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
+from xpulab.deploy.record import new_folder
+from xpulab.exceptions import ClusterStartError
 from xpulab.rendering import Displayed, block, escape, format_size, plain, table_html
 
 __all__ = ["Check", "DoctorReport", "doctor"]
@@ -115,6 +117,7 @@ def doctor(root: Path = Path("/"), timeout: float = 20) -> DoctorReport:
         "GPUs": lambda: _gpus(root, asked.devices if isinstance(asked, Probe) else ()),
         "MPI": _mpi,
         "shared memory": lambda: _shared_memory(root),
+        "files": _files,
         "cores": lambda: _cores(root),
         "loopback": _loopback,
     }
@@ -313,6 +316,18 @@ def _shared_memory(root: Path) -> Iterator[Check]:
         yield Check("shared memory", "warn", found, cure)
     else:
         yield Check("shared memory", "ok", found)
+
+
+def _files() -> Iterator[Check]:
+    """Whether a cluster can write its connection files and logs."""
+    try:
+        folder = Path(new_folder())
+    except ClusterStartError as error:
+        yield _from_error("files", "fail", str(error))
+        return
+    folder.rmdir()
+    usage = shutil.disk_usage(folder.parent)
+    yield Check("files", "ok", f"connection files and logs go to {folder.parent}, {format_size(usage.free)} free")
 
 
 def _cores(root: Path) -> Iterator[Check]:

@@ -205,6 +205,7 @@ class XPUMagics(Magics):
                 arguments.n,
                 devices=arguments.devices,
                 strict=arguments.strict,
+                env=dict(arguments.env),
                 timeout=arguments.timeout,
                 recover=arguments.recover,
                 silence=arguments.silence,
@@ -238,10 +239,11 @@ class XPUMagics(Magics):
 
 def _changes(arguments: Any, running: XPUCluster) -> str:
     """Options of a start that a running cluster does not have, as they are typed; "" if it has all of them."""
-    asked = {
+    asked: dict[str, tuple[Any, Any, Any]] = {
         "-n": (arguments.n, None, running.size),
         "--devices": (arguments.devices, None, running.device_filter),
         "--strict": (arguments.strict, False, running.strict),
+        "--env": (dict(arguments.env), {}, running.env),
         "--recover": (arguments.recover, True, running.recover),
         "--silence": (arguments.silence, 30.0, running.silence),
         "--detach": (arguments.detach, False, running.detached),
@@ -250,7 +252,8 @@ def _changes(arguments: Any, running: XPUCluster) -> str:
     given = {option: values for option, values in asked.items() if values[0] != values[1]}
     if all(value == now for value, _, now in given.values()):
         return ""
-    flags = {"--recover": "--no-recover", "--strict": "--strict", "--detach": "--detach"}
+    settings = " ".join(shlex.join(["--env", f"{name}={value}"]) for name, value in arguments.env)
+    flags = {"--env": settings, "--recover": "--no-recover", "--strict": "--strict", "--detach": "--detach"}
     return " ".join(flags.get(option) or f"{option} {value}" for option, (value, _, _) in given.items())
 
 
@@ -262,7 +265,7 @@ def _words(line: str) -> list[str]:
 
 
 def _plan(arguments: Any) -> Any:
-    return XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict).plan()
+    return XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env)).plan()
 
 
 def _detach(arguments: Any) -> None:
@@ -350,11 +353,11 @@ def _value_of(shell: Any, cell: str) -> Any:
 
 def _last(arguments: Any) -> Any:
     if arguments.output:
-        output = current_cluster().last_output
+        output = latest_cluster().last_output
         if output is None:
             print("no %%xpu cell has run on this cluster yet")
         return output and output.text()
-    report = last_report(current_cluster())
+    report = last_report(latest_cluster())
     if report is None:
         print("no estimator has run on this cluster yet; fit one, for example xpulab.cluster.KMeans")
     return report

@@ -9,6 +9,7 @@ import functools
 import html
 import math
 import re
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ __all__ = [
     "Displayed",
     "Html",
     "Text",
+    "as_of",
     "block",
     "counted",
     "drawn",
@@ -73,6 +75,11 @@ class Displayed:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self._repr_html_(), "text/plain": str(self)}
+
+
+def as_of(how: str) -> str:
+    """When a view was last true, and `how` to see more, for whoever finds it without its kernel or cluster."""
+    return f"as of {time.strftime('%Y-%m-%d %H:%M:%S')}; {how}"
 
 
 def plain(value: object) -> str:

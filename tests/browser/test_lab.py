@@ -1,6 +1,6 @@
 """JupyterLab 4 in a real browser, light and dark: one notebook from the start of a cluster to its reopening.
 
-The tests of a theme share one notebook and go on from one another, as its reader does.
+The tests share one notebook and go on from one another, as its reader does, who chooses the dark theme on the way.
 """
 
 from __future__ import annotations
@@ -57,24 +57,17 @@ CONTRAST = """root => {
 }"""
 
 
-@pytest.fixture(scope="module", params=["light", "dark"])
-def theme(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def notebook(server: JupyterServer, theme: str) -> Path:
-    path = server.folder / f"{theme}.ipynb"
+def notebook(server: JupyterServer) -> Path:
+    path = server.folder / "lab.ipynb"
     write_notebook(path, CELLS)
     return path
 
 
 @pytest.fixture(scope="module")
-def lab(
-    server: JupyterServer, theme: str, notebook: Path, new_page: Callable[[], NotebookPage]
-) -> Iterator[NotebookPage]:
-    """The notebook, open, with its kernel ready."""
-    server.set_theme(theme)
+def lab(server: JupyterServer, notebook: Path, new_page: Callable[[], NotebookPage]) -> Iterator[NotebookPage]:
+    """The notebook, open in the light theme, with its kernel ready."""
+    server.set_theme("light")
     lab = new_page()
     lab.open(server.url(notebook))
     lab.wait_for_kernel()
@@ -84,11 +77,11 @@ def lab(
 
 
 @pytest.fixture(autouse=True)
-def picture(lab: NotebookPage, theme: str, request: pytest.FixtureRequest) -> Iterator[None]:
+def picture(lab: NotebookPage, request: pytest.FixtureRequest) -> Iterator[None]:
     """A screenshot of how each test ended, and no error in the browser's console."""
     yield
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    lab.page.screenshot(path=SCREENSHOTS / f"lab-{theme}-{request.node.originalname}.png")
+    lab.page.screenshot(path=SCREENSHOTS / f"lab-{request.node.originalname}.png")
     assert lab.errors == []
 
 
@@ -129,9 +122,22 @@ def assert_a_picture_of_points(image: bytes) -> None:
     assert min(ImageStat.Stat(pixels).stddev) > 5
 
 
-def test_the_theme_is_the_one_that_was_chosen(lab: NotebookPage, theme: str) -> None:
-    ground = colours(lab.page.locator(".jp-Notebook").screenshot()).getpixel((3, 3))
-    assert (max(ground) < 60) if theme == "dark" else (min(ground) > 230)
+def ground(lab: NotebookPage) -> tuple[int, ...]:
+    """The colour behind the cells."""
+    return colours(lab.page.locator(".jp-Notebook").screenshot()).getpixel((3, 3))
+
+
+def choose_theme(lab: NotebookPage, theme: str) -> None:
+    """Choose a theme in the menu, as a user does."""
+    lab.page.locator(".lm-MenuBar-itemLabel", has_text="Settings").click()
+    for name in ("Theme", f"JupyterLab {theme}"):
+        lab.page.locator(".lm-Menu-itemLabel").get_by_text(name, exact=True).click()
+    lab.page.locator(f"body[data-jp-theme-name='JupyterLab {theme}']").wait_for(state="attached")
+    lab.page.wait_for_timeout(500)  # JupyterLab loads the colours after it has set the name
+
+
+def test_the_first_theme_is_light(lab: NotebookPage) -> None:
+    assert min(ground(lab)) > 230
 
 
 def test_a_started_cluster_has_a_row_for_each_engine(lab: NotebookPage) -> None:
@@ -162,6 +168,10 @@ def test_a_fit_is_followed_to_its_end(lab: NotebookPage) -> None:
     assert "! not converged" in output.inner_text()
     assert progress.count() == 0
     assert output.locator("table tbody tr").count() >= 2
+    assert_a_readable_report(output)
+
+
+def assert_a_readable_report(output: Locator) -> None:
     curves = output.get_by_role("img", name=re.compile("inertia", re.IGNORECASE))
     assert len(colours(curves.first.screenshot()).getcolors(1 << 24)) > 2
     assert output.evaluate(CONTRAST) > 4.5
@@ -187,12 +197,25 @@ def test_the_slider_of_the_explorer_changes_its_picture(lab: NotebookPage) -> No
     assert seen(output, ".xpu-stage", "[data-xpu-standing]") == [".xpu-stage"]
 
 
-def test_the_stop_button_interrupts_a_fit(lab: NotebookPage) -> None:
+def test_all_that_is_shown_follows_the_theme(lab: NotebookPage) -> None:
+    """From here on the theme is dark."""
+    choose_theme(lab, "Dark")
+    assert max(ground(lab)) < 60
+    assert lab.output(START).evaluate(CONTRAST) > 4.5
+    assert_a_readable_report(lab.output(FIT))
+    assert_a_picture_of_points(plot(lab.output(EXPLORE)))
+
+
+def test_the_stop_button_interrupts_a_fit(lab: NotebookPage, notebook: Path) -> None:
     lab.start(ENDLESS)
     output = lab.output(ENDLESS)
     output.get_by_role("progressbar", name="iterations done").wait_for()
+    lab.save()
+    (saved,) = nbformat.read(notebook, as_version=4).cells[ENDLESS].outputs
+    assert re.search(r"as of \d{4}-\d\d-\d\d \d\d:.* %xpu_cluster last", saved.data["text/html"])
     lab.interrupt()
     lab.wait(ENDLESS, seconds=20)
+    assert "as of" not in output.inner_text()
     assert "KeyboardInterrupt: the fit was interrupted" in output.inner_text()
     assert "■ interrupted" in output.inner_text()
     assert re.findall(r"^(interrupted|True|False)$", lab.run(NEXT).inner_text(), re.MULTILINE) == [
@@ -230,13 +253,9 @@ def test_after_a_reload_the_views_live_on(lab: NotebookPage) -> None:
 
 
 def test_opened_again_without_a_kernel_it_shows_the_last_state(
-    lab: NotebookPage,
-    theme: str,
-    notebook: Path,
-    server: JupyterServer,
-    new_page: Callable[[], NotebookPage],
+    lab: NotebookPage, notebook: Path, server: JupyterServer, new_page: Callable[[], NotebookPage]
 ) -> None:
-    saved = notebook.with_name(f"{theme}-saved.ipynb")
+    saved = notebook.with_name("saved.ipynb")
     reopened = nbformat.read(notebook, as_version=4)
     reopened.metadata = {"kernelspec": {"name": "none", "display_name": "A kernel that is not here"}}
     nbformat.write(reopened, saved)
@@ -251,11 +270,18 @@ def test_opened_again_without_a_kernel_it_shows_the_last_state(
         assert cluster.locator(".xpu-standing table tbody tr").count() == 2
         assert "stopped" in cluster.inner_text()
         assert "not converged" in fit.inner_text()
-        assert_a_picture_of_points(explorer.locator("[data-xpu-standing] svg.xpu-plot").screenshot())
+        for theme in ("Dark", "Light"):
+            if theme == "Light":
+                choose_theme(again, theme)
+            assert (max(ground(again)) < 60) if theme == "Dark" else (min(ground(again)) > 230)
+            assert cluster.evaluate(CONTRAST) > 4.5
+            assert_a_readable_report(fit)
+            assert_a_picture_of_points(explorer.locator("[data-xpu-standing] svg.xpu-plot").screenshot())
+            again.page.screenshot(path=SCREENSHOTS / f"lab-{theme}-without-kernel.png")
         text = again.page.locator(".jp-Notebook").inner_text().lower()
         assert "not found" not in text
         assert "error displaying" not in text
         assert again.errors == []
     finally:
-        again.page.screenshot(path=SCREENSHOTS / f"lab-{theme}-without-kernel.png")
+        again.page.screenshot(path=SCREENSHOTS / "lab-without-kernel.png")
         again.page.close()  # it would open its tab in the other page too, when that is loaded

@@ -101,6 +101,33 @@ def test_an_interrupted_fit_goes_on_whatever_it_was_bound_to(current: xpulab.XPU
     assert current.interrupted is None
 
 
+def test_an_interrupt_while_a_later_run_is_begun_keeps_the_earlier_ones(current: xpulab.XPUCluster) -> None:
+    parameters = {"n_clusters": 60, "n_init": 2, "max_iter": 2, "random_state": 0}
+    expected = KMeans(**parameters).fit(NOISE)
+    current.last_report = None
+
+    def begins_again() -> bool:
+        report = current.last_report
+        return bool(report and report.iterations and report.message.startswith("choosing the first centres"))
+
+    def press() -> None:
+        until = time.monotonic() + 30
+        while not begins_again() and time.monotonic() < until:
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    estimator, presser = KMeans(**parameters), threading.Thread(target=press)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt, match="in iteration 2; to go on, type"):
+        estimator.fit(NOISE)
+    presser.join()
+    assert estimator.cluster_centers_.shape == (60, 14)
+    estimator.resume()
+    assert estimator.n_iter_ == expected.n_iter_
+    np.testing.assert_allclose(estimator.cluster_centers_, expected.cluster_centers_, rtol=1e-9)
+    assert (estimator.labels_ == expected.labels_).mean() > 0.9999
+
+
 def shared_blocks(current: xpulab.XPUCluster) -> int:
     """Mappings of rows or results in this process and in the engines; the board has another name.
 

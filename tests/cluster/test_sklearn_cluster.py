@@ -31,19 +31,13 @@ EXPECTED_FAILED_CHECKS = {
 #: So many of the tests call the proxy's fit, with scikit-learn 1.7 and 1.9. Fewer: the swap has missed a name.
 LEAST_CALLING = 165
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("on_pair")]
 
 
-def test_the_tests_of_scikit_learn(tmp_path: Path) -> None:
+def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     """All pass, and enough of them call the proxy's fit."""
     modules, proxies = ["sklearn.cluster.tests.test_k_means"], ["xpulab.cluster:KMeans"]
-    run_suite(tmp_path, modules, proxies, LEAST_CALLING, only="not MiniBatch and not mini_batch")
-
-
-@pytest.fixture(autouse=True)
-def _on_the_pair(request: pytest.FixtureRequest) -> None:
-    if "tests_of_scikit_learn" not in request.node.name:
-        request.getfixturevalue("pair").activate()
+    run_suite(tmp_path, pair, modules, proxies, LEAST_CALLING, only="not MiniBatch and not mini_batch")
 
 
 _checks = parametrize_with_checks(
@@ -147,3 +141,18 @@ def test_workers_of_n_jobs_are_told_what_to_type(
         get_reusable_executor().shutdown()
     with joblib.parallel_backend("threading"):
         assert search.fit(X).best_params_ == {"n_clusters": 3}
+
+
+def test_a_search_with_n_jobs_shows_what_to_type_and_nothing_else(
+    X: np.ndarray, shell: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JOBLIB_TEMP_FOLDER", str(tmp_path))
+    shell.user_ns["search"] = GridSearchCV(KMeans(random_state=0), {"n_clusters": [2, 3]}, cv=2, n_jobs=2)
+    shell.user_ns["X"] = X
+    try:
+        assert isinstance(shell.run_cell("search.fit(X)").error_in_exec, xpulab.exceptions.NoClusterError)
+    finally:
+        get_reusable_executor().shutdown()
+    first, second = capsys.readouterr().out.strip().splitlines()
+    assert first.startswith("NoClusterError: worker processes, as n_jobs=2 starts them, have no cluster: ")
+    assert second.startswith("instead, type n_jobs=1 or leave n_jobs away: ")

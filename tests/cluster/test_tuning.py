@@ -68,7 +68,7 @@ def test_a_fit_tunes_and_the_next_cluster_knows(tiles: Path, monkeypatch: pytest
         assert second.report_.tiles == first.report_.tiles
         assert "tried" not in str(second.report_)
         assert second.report_.tiles in second.report_._repr_html_()
-        second.predict(X)
+        second.score(X)
         assert cluster.last_report is not None
         assert cluster.last_report.tiles == first.report_.tiles
         # A fit has computed next to nothing, of which a twentieth may be spent; with more, tiles are tried meanwhile.

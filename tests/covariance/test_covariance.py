@@ -150,9 +150,10 @@ def test_a_root_of_a_singular_matrix() -> None:
     assert not root(np.zeros((3, 3))).any()
 
 
-def test_the_tests_of_scikit_learn(tmp_path: Path) -> None:
+def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     run_suite(
         tmp_path,
+        pair,
         ["sklearn.covariance.tests.test_covariance"],
         ["xpulab.covariance:EmpiricalCovariance"],
         least=2,

@@ -13,6 +13,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from suites import run_suite
 
+import xpulab
 from xpulab.decomposition import PCA, IncrementalPCA, TruncatedSVD
 
 pytestmark = pytest.mark.cluster
@@ -29,16 +30,15 @@ LEAST_CALLING = 141
 PROXIES = [f"xpulab.decomposition:{name}" for name in ("PCA", "IncrementalPCA", "TruncatedSVD")]
 
 
-def test_the_tests_of_scikit_learn(tmp_path: Path) -> None:
+def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     """All pass but those that cannot, and enough of them call a proxy's fit."""
     modules = [f"sklearn.decomposition.tests.test_{name}" for name in ("pca", "incremental_pca", "truncated_svd")]
-    run_suite(tmp_path, modules, PROXIES, LEAST_CALLING, CANNOT, only="not sparse and not array_api")
+    run_suite(tmp_path, pair, modules, PROXIES, LEAST_CALLING, CANNOT, only="not sparse and not array_api")
 
 
 @pytest.fixture(autouse=True)
-def _on_the_pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "tests_of_scikit_learn" not in request.node.name:
-        monkeypatch.setattr("xpulab.deploy.cluster._clusters", [request.getfixturevalue("pair")])
+def _on_the_pair(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
 
 
 _ESTIMATORS = [PCA(), PCA(2, svd_solver="randomized", random_state=0), IncrementalPCA(batch_size=10)]

@@ -21,6 +21,7 @@ import pytest
 from leftovers import processes_marked, processes_of
 
 import xpulab
+from xpulab import oneapi
 from xpulab.deploy.cluster import find_current
 from xpulab.deploy.probe import core_ranges
 from xpulab.exceptions import (
@@ -67,20 +68,26 @@ def test_within_a_batch_job_the_engines_start_on_this_host(
     scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The variables are those that the scheduler sets for a job on this host and another; no scheduler is here."""
-    (tmp_path / "nodes").write_text(f"elsewhere\n{socket.gethostname()}\n")
+    here = socket.gethostname()
+    (tmp_path / "nodes").write_text(f"elsewhere\n{here}\n")
     variables = {
         "Slurm": {
             "SLURM_JOBID": "7", "SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2",
-            "SLURM_NODELIST": f"elsewhere,{socket.gethostname()}", "SLURM_TASKS_PER_NODE": "1(x2)",
+            "SLURM_NODELIST": f"elsewhere,{here}", "SLURM_TASKS_PER_NODE": "1(x2)",
         },
         "PBS": {"PBS_JOBID": "7", "PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_ENVIRONMENT": "PBS_BATCH"},
-        "LSF": {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": f"elsewhere 1 {socket.gethostname()} 1"},
+        "LSF": {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": f"elsewhere 1 {here} 1"},
     }  # fmt: skip
     for name, value in variables[scheduler].items():
         monkeypatch.setenv(name, value)
-    with xpulab.XPUCluster(2, timeout=60) as cluster:
-        assert cluster.run(lambda task: task.comm.size) == [2, 2]
-        assert {fact["host"] for fact in cluster.facts} == {socket.gethostname()}
+    if scheduler == "Slurm":
+        with xpulab.XPUCluster(2, timeout=60) as cluster:
+            assert cluster.run(lambda task: task.comm.size) == [2, 2]
+            assert {fact["host"] for fact in cluster.facts} == {here}
+    else:  # what a cluster calls, without the cluster
+        command: list[str] = [str(oneapi.mpiexec()), *oneapi.MPIEXEC_ARGUMENTS, "-n", "2", "hostname"]
+        environment = {**os.environ, **oneapi.MPIEXEC_ENVIRONMENT}
+        assert subprocess.check_output(command, env=environment, text=True, timeout=60) == f"{here}\n" * 2
 
 
 def test_a_cluster_starts_and_leaves_nothing() -> None:
@@ -100,6 +107,18 @@ def test_a_cluster_starts_and_leaves_nothing() -> None:
     assert not folder.exists()
     assert cluster.status().state == "stopped"
     cluster.stop()
+
+
+def test_a_home_in_which_nothing_can_be_written_does_not_matter() -> None:
+    source = """
+import os, xpulab
+with xpulab.XPUCluster(2, env={"SAME": "s", "OWN": "all", "1:OWN": "one"}) as cluster:
+    print(cluster.run(lambda here: [os.environ[name] for name in ("SAME", "OWN", "HOME")]))
+"""
+    environment = {**os.environ, "HOME": "/proc"}  # nobody can make a folder there
+    environment.pop("IPYTHONDIR", None)
+    run = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=100)
+    assert (run.returncode, run.stdout) == (0, "[['s', 'all', '/proc'], ['s', 'one', '/proc']]\n"), run.stderr
 
 
 def test_descriptors_do_not_grow_with_starts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import subprocess
@@ -14,9 +15,9 @@ from xpulab.deploy import record
 from xpulab.deploy.devices import Devices
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import Probe
-from xpulab.deploy.record import Record, choose, find, identity, in_use
+from xpulab.deploy.record import Record, choose, find, identity, in_use, new_folder
 from xpulab.deploy.status import ClusterStatus
-from xpulab.exceptions import ClusterError, NoClusterError
+from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,30 @@ def test_the_only_cluster_needs_no_name() -> None:
     assert Path(one.folder).name == f"xpulab-{one.name}"
     assert Path(one.folder).stat().st_mode & 0o777 == 0o700
     assert (Path(one.folder) / "cluster.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_without_room_is_passed_over_and_several_are_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(record, "_folders", lambda: ["/proc", str(tmp_path / "none"), str(place)])
+    assert Path(new_folder()).parent == place
+    monkeypatch.setattr(record, "_folders", lambda: ["/proc", str(tmp_path / "none")])
+    with pytest.raises(ClusterStartError) as caught:
+        started()
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("no folder has room for the connection files and logs of a cluster (/proc: ")
+    assert f"; {tmp_path / 'none'}: No such file or directory)" in first
+    assert second == "free some space, or set the variable TMPDIR to a folder with space in which you may write"
+
+
+def test_a_folder_that_is_full_is_left_as_it_was(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(ClusterStartError, match=r"\(.*: No space left on device\)"):
+        new_folder()
+    assert list(place.iterdir()) == []
 
 
 def test_without_any_the_cure_is_to_start_one() -> None:
@@ -185,6 +210,14 @@ def test_what_another_notebook_uses_is_in_every_view() -> None:
     assert in_use(chosen, own=lab.folder) == ()
     started("starting")
     assert len(in_use(chosen)) == 1
+
+
+def test_a_plan_of_another_version_does_not_stand_in_the_way_of_calls() -> None:
+    chosen = planned("cpu_only", 1)
+    content = chosen.to_dict()
+    content["ranks"][0]["colour"] = "blue"
+    started("newer").write(plan=content)
+    assert in_use(chosen) == ("the cluster newer, of another version of xpulab, runs too, and may use the same cores",)
 
 
 def test_whose_the_other_cluster_is() -> None:

@@ -43,6 +43,22 @@ def test_an_object_is_the_same_on_every_rank_and_after_it_came_back(pair: xpulab
             np.testing.assert_equal(value, THINGS[name])
 
 
+def test_a_large_array_comes_back_through_shared_memory_which_the_ranks_then_let_go(pair: xpulab.XPUCluster) -> None:
+    run_cell(pair, "import numpy as np; large = np.full((1000, 500), rank, float); both = [large, large.T]")
+    values = pair.pull("large")
+    values[0][0, 0] = 7  # which is the notebook's own
+    assert [value[0, 0] for value in pair.pull("large")] == [0, 1]
+    assert values[0][0, 0] == 7
+    assert np.all(values[1] == 1)
+    lent = pair.run(lambda task: [block.nbytes for blocks in task.engine.lent.values() for block in blocks])
+    assert lent == [[], []]
+    straight, turned = pair.pull("both")[1]
+    assert straight.flags.c_contiguous
+    assert turned.flags.f_contiguous
+    output = run_cell(pair, "1", out=["large"])
+    np.testing.assert_array_equal(output.values["large"][1], values[1])
+
+
 def test_each_rank_may_change_its_copy(pair: xpulab.XPUCluster) -> None:
     B = np.zeros(100_000)
     pair.push({"B": B, "few": np.zeros(3)})

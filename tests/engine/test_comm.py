@@ -1,4 +1,4 @@
-"""The communicator, on 1, 2, 3 and 4 real ranks. The functions run on the engines."""
+"""The communicator, on 1, 3 and 4 real ranks. The functions run on the engines."""
 
 from __future__ import annotations
 
@@ -123,6 +123,56 @@ def test_a_rank_that_raises_frees_those_in_a_collective(size: int, cluster: xpul
         cluster.run(lambda here: here.task.comm.allgather(here.task.comm.rank))
         == [list(range(cluster.size))] * cluster.size
     )
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_rank_that_comes_to_a_collective_when_another_has_long_raised_leaves_it(
+    size: int, pair: xpulab.XPUCluster
+) -> None:
+    def fail(here: Any) -> Any:
+        import time
+
+        import numpy as np
+
+        if here.rank == 0:
+            raise RuntimeError("the first rank")
+        time.sleep(0.3)
+        return here.task.comm.allreduce(np.zeros(size))
+
+    with pytest.raises(xpulab.exceptions.EngineError, match="1 of 2 engines raised RuntimeError"):
+        pair.run(fail)
+    assert pair.run(lambda here: here.task.comm.allgather(here.rank)) == [[0, 1]] * 2
+
+
+def test_a_rank_that_has_what_another_sent_before_it_raised_goes_on_to_its_own_error(pair: xpulab.XPUCluster) -> None:
+    def fail(here: Any) -> Any:
+        import time
+
+        import numpy as np
+        from mpi4py import MPI
+
+        class Late:
+            """A request whose messages come a moment after their sender has raised, as on a busy host."""
+
+            def __init__(self, request: Any) -> None:
+                self.request, self.raised = request, 0.0
+
+            def Test(self) -> bool:
+                if not self.raised and here.task.engine.board.failed(here.task.number):
+                    self.raised = time.perf_counter()
+                return bool(self.raised) and time.perf_counter() - self.raised > 2e-3 and self.request.Test()
+
+        class Slow(MPI.Intracomm):
+            def Iallgather(self, *arguments: Any) -> Any:
+                return Late(super().Iallgather(*arguments))
+
+        if here.rank == 1:
+            here.task.comm._comm = Slow(here.task.comm._comm)
+        here.task.comm.allreduce(np.zeros(1))
+        raise RuntimeError("both ranks")
+
+    with pytest.raises(xpulab.exceptions.EngineError, match="2 of 2 engines raised RuntimeError"):
+        pair.run(fail)
 
 
 def test_a_float32_fit_uses_no_float64_on_the_device(pair: xpulab.XPUCluster) -> None:

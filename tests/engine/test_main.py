@@ -1,7 +1,8 @@
-"""A rank that waits for another one in MPI_Init."""
+"""The start of an engine's process."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -9,6 +10,11 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xpulab
 
 
 def test_a_rank_that_waits_for_ever_for_the_others_is_ended_without_pythons_lock(tmp_path: Path) -> None:
@@ -27,3 +33,12 @@ def test_a_rank_that_waits_for_ever_for_the_others_is_ended_without_pythons_lock
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environment.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, "-m", "xpulab.engine"], env=environment, capture_output=True, text=True)
     assert done.returncode == -signal.SIGALRM, done.stderr
+
+
+@pytest.mark.cluster
+def test_an_engine_starts_without_the_debugger_that_a_cell_may_still_import(pair: xpulab.XPUCluster) -> None:
+    def look(task: Any) -> tuple[bool, bool]:
+        before = "debugpy" in sys.modules
+        return before, hasattr(importlib.import_module("debugpy"), "__version__")
+
+    assert pair.run(look) == [(False, True)] * 2

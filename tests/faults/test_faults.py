@@ -126,6 +126,29 @@ def test_a_process_that_computes_is_alive_and_one_that_sleeps_is_not() -> None:
             process.wait()
 
 
+def test_a_process_that_gets_a_part_of_a_core_is_heard_of_within_seconds() -> None:
+    """Before a view says that nothing was heard of it; 20 ms of computing in 80 ms."""
+    code = (
+        "import time\nwhile True:\n    began = time.process_time()\n"
+        "    while time.process_time() - began < 0.02: pass\n    time.sleep(0.06)"
+    )
+    slow = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        signs, beats = Signs([slow.pid], 300.0), np.zeros(1)
+        time.sleep(1.1)
+        first = signs(beats)
+        time.sleep(1.1)
+        assert signs(beats) != first
+        os.kill(slow.pid, signal.SIGSTOP)
+        time.sleep(1.1)
+        stopped = signs(beats)
+        time.sleep(1.1)
+        assert signs(beats) == stopped
+    finally:
+        slow.kill()
+        slow.wait()
+
+
 def test_the_time_on_a_gpu_is_what_the_kernel_has_counted(tmp_path: Path) -> None:
     folder = tmp_path / "7"
     for name in ("fd", "fdinfo"):

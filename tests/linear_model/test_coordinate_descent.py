@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import sklearn.linear_model as theirs
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GroupKFold, KFold, RepeatedKFold, ShuffleSplit
 from tables import error, table
 
@@ -54,6 +56,22 @@ def test_float32_is_as_good_as_scikit_learn_or_better(condition: float) -> None:
     mine = ours.Lasso(0.001, tol=1e-13, max_iter=1_000_000).fit(X, y)
     assert error(mine.coef_, expected.coef_) < 1e-4
     assert mine.coef_.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["Lasso", "ElasticNet", "LassoCV", "ElasticNetCV"])
+def test_the_report_says_not_converged_where_scikit_learn_warns(name: str) -> None:
+    X, y, _ = table(condition=20)
+    how = {"alphas": [0.001]} if name.endswith("CV") else {"alpha": 0.001}
+    enough = getattr(ours, name)(**how).fit(X, y).n_iter_
+    assert enough > 2
+    for most in (1, 2, enough, 100_000):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            mine = getattr(ours, name)(max_iter=most, **how).fit(X, y)
+        warned = any(issubclass(each.category, ConvergenceWarning) for each in said)
+        assert warned == (most < 3)
+        assert mine.report_.state == ("not converged" if warned else "finished")
+        assert ("raise max_iter, or tol" in str(mine.report_)) == warned
 
 
 def test_targets_warm_start_pickle_and_handles(current: xpulab.XPUCluster) -> None:

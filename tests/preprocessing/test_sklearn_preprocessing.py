@@ -9,6 +9,7 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from suites import run_suite
 
+import xpulab
 from xpulab.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
 
 pytestmark = pytest.mark.cluster
@@ -28,9 +29,10 @@ _OURS = "scaler or robust_scale or minmax_scale or maxabs_scale"
 LEAST_CALLING = 50
 
 
-def test_the_tests_of_scikit_learn(tmp_path: Path) -> None:
+def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     run_suite(
         tmp_path,
+        pair,
         ["sklearn.preprocessing.tests.test_data"],
         [f"xpulab.preprocessing:{name}" for name in ("StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler")],
         LEAST_CALLING,

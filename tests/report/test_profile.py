@@ -81,6 +81,6 @@ def test_real_calls(pair: Any) -> None:
     pair.activate()
     X = np.random.RandomState(0).normal(size=(999, 2))
     with profiled() as profile:
-        KMeans(3, random_state=0).fit(X).predict(X)
-    assert [r.title for r in profile.reports] == ["KMeans.fit", "KMeans.predict"]
+        KMeans(3, random_state=0).fit(X).transform(X)
+    assert [r.title for r in profile.reports] == ["KMeans.fit", "KMeans.transform"]
     assert all(len(r.engines) == 2 and r.status == "finished" for r in profile.reports)

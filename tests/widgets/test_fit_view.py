@@ -77,6 +77,25 @@ def test_one_output_is_rewritten_and_ends_as_the_standing_report(shell: Any, vie
     assert outputs[-1]["data"] == {"text/html": running._repr_html_(), "text/plain": str(running)}
 
 
+def test_what_is_saved_while_a_call_runs_says_when_it_was_true_and_how_to_see_its_end(
+    shell: Any, views: NotebookViews
+) -> None:
+    one, two, start = report(status="running"), report(status="running"), TaskReport("start 2 engines")
+    words = f"as of {time.strftime('%Y-%m-%d')} "
+    for first, last in ((one, "%xpu_cluster last"), (two, "%xpu_cluster last"), (start, "%xpu_cluster status")):
+        view: Any = views(first)
+        view.update(first)
+        time.sleep(0.3)
+        for text in map(str, (running := shell.display_pub.outputs[-1]["data"]).values()):
+            assert words in text
+            assert last in text
+        assert running["text/html"].count("as of ") == running["text/plain"].count("as of ") == 1
+    for each in (one, two):
+        each.finish()
+    called(views, one)
+    assert "as of" not in of_cell_text(shell) + shell.display_pub.outputs[-1]["data"]["text/html"]
+
+
 def test_the_notebook_view_is_no_widget(shell: Any, views: NotebookViews) -> None:
     # a widget's picture would be lost when the notebook is opened again without its kernel
     called(views, report())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.validation import _is_arraylike_not_scalar, check_is_fitted
 
 from xpulab.advice import to_resume
+from xpulab.cluster._few import MOST_PRODUCTS, certain_labels
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
@@ -242,6 +244,9 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     def predict(self, X: Any) -> np.ndarray:
         """Index of the nearest centre of each row.
 
+        A few rows are compared in this process, where a message to the engines would take longer, if their labels are
+        certain to be the same. The report of the call says so.
+
         Parameters
         ----------
         X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
@@ -257,8 +262,10 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         check_is_fitted(self)
         cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
-        labels = Result(None, np.int32)
-        self._ask(cluster, "predict", "KMeans.predict", X, result=labels, centers=self._centers(X))
+        labels, centers = Result(None, np.int32), self._centers(X)
+        few = isinstance(X, np.ndarray) and X.size * len(centers) <= MOST_PRODUCTS
+        here = functools.partial(certain_labels, X, centers) if few else None
+        self._ask(cluster, "predict", "KMeans.predict", X, result=labels, here=here, centers=centers)
         return labels.value
 
     def transform(self, X: Any) -> np.ndarray:
@@ -382,8 +389,8 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     ) -> str:
         """The centres of the last complete iteration, which all ranks share; what the user can do now.
 
-        Where a rank left while its device's compiler worked, the others left in another iteration: there are no labels
-        then, and the centres are those that were `kept` last.
+        Where a rank left while its device's compiler worked, the others left in another iteration, and between two
+        runs there is no iteration: there are no labels then, and the centres are those that were `kept` last.
         """
         self.report_ = call.report
         result = _result_of(interrupt)
@@ -391,7 +398,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
             self._keep(result, labels)
             self._stopped = self._stopped_in = None
             return "the fit had ended when the interrupt came: all of it is there"
-        if not result and kept is not None:
+        if "centers" not in result and kept is not None:
             if "labels_" in vars(self):
                 delattr(self, "labels_")
             centers = kept["centers"] + kept["shift"]

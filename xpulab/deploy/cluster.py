@@ -6,7 +6,7 @@ import atexit
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,16 @@ _clusters: list[XPUCluster] = []  # the running ones; the last one is active
 _latest: list[XPUCluster] = []  # at most one: the cluster that was active last, which may have ended
 
 
+class _InWorker(BaseException):
+    """Ends what joblib's worker process does; who waits for the worker gets it as `NoClusterError`.
+
+    scikit-learn takes every `Exception` for the failure of one fit, and goes on: "All the 4 fits failed".
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NoClusterError, self.args
+
+
 def find_current() -> XPUCluster | None:
     """The active cluster, or None. A forked process has none: its parent owns the sockets."""
     mine = [cluster for cluster in _clusters if cluster._owner == os.getpid()]
@@ -49,9 +59,11 @@ def current_cluster() -> XPUCluster:
     """
     cluster = find_current()
     if cluster is None and multiprocessing.parent_process() is not None:
-        raise NoClusterError(
-            "no cluster is running in this worker process: only the process that started a cluster can use it; "
-            "type n_jobs=1 (all engines work on each fit anyway), or joblib.parallel_backend('threading')"
+        kind = _InWorker if "loky" in type(multiprocessing.current_process()).__module__ else NoClusterError
+        raise kind(
+            "worker processes, as n_jobs=2 starts them, have no cluster: only the process that started it can use it.\n"
+            "instead, type n_jobs=1 or leave n_jobs away: all engines of the cluster work on each fit anyway. For fits "
+            "side by side, type: with joblib.parallel_backend('threading')"
         )
     if cluster is None:
         raise NoClusterError(f"no cluster is running; type: {to_start()}")
@@ -81,6 +93,10 @@ class XPUCluster(VariablesOnEngines, Displayed):
         ``"gpu"``, ``"cpu"`` or a SYCL selector such as ``"level_zero:0"``; all devices by default.
     strict : bool
         Raise an error instead of a warning if engines would share cores or a device.
+    env : dict of str to str, optional
+        Environment variables of the engines: ``{"NAME": "VALUE"}`` for all of them, ``{"1:NAME": "VALUE"}`` for rank 1
+        only. A variable that is the same for all is set before the engine starts; one that is not is set after MPI has
+        told the engine its rank, and before the device's driver is loaded.
     timeout : float
         Seconds after which a start that has not ended fails.
     recover : bool
@@ -129,6 +145,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         *,
         devices: str | None = None,
         strict: bool = False,
+        env: Mapping[str, str] | None = None,
         timeout: float = 120.0,
         recover: bool = True,
         silence: float = 30.0,
@@ -140,6 +157,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         self.n = n
         self.device_filter = devices
         self.strict = strict
+        self.env = {} if env is None else env
         self.timeout = timeout
         self.display = display
         self.detached = detach
@@ -156,6 +174,11 @@ class XPUCluster(VariablesOnEngines, Displayed):
         """Which engine would go on which device, and what other clusters use of it; starts nothing."""
         chosen = self._plan if self._plan and self.running else self._make_plan(probe())
         return replace(chosen, others=self._others(chosen))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of the running cluster's plan, without a look at other clusters."""
+        return self._plan.warnings if self._plan else ()
 
     def _others(self, chosen: Plan) -> tuple[str, ...]:
         return in_use(chosen, self._processes.record.folder if self._processes else "")
@@ -189,6 +212,8 @@ class XPUCluster(VariablesOnEngines, Displayed):
             self._processes = processes = Launched(self._owner, self.name, silence=self.silence)
             try:
                 processes.start_controller()  # it takes as long as the drivers to answer
+                if n := self._started_early():
+                    processes.start_engines(n, {})
                 self._plan = self._make_plan(probe())
                 n = len(self._plan.ranks)
                 handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
@@ -234,6 +259,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
             "n": self.n,
             "devices": self.device_filter,
             "strict": self.strict,
+            "env": dict(self.env),
             "recover": self.recover,
             "silence": self.silence,
         }
@@ -412,14 +438,26 @@ class XPUCluster(VariablesOnEngines, Displayed):
         for name in ("strict", "recover"):
             if not isinstance(value := getattr(self, name), bool):
                 raise UsageError(f"XPUCluster: {name}={value!r} was given; expected True or False")
+        if not isinstance(self.env, Mapping):
+            raise UsageError(f"XPUCluster: env={self.env!r} was given; expected a dict such as {{'NAME': 'VALUE'}}")
         if not isinstance(self.device_filter, str | None):
             raise UsageError(
                 f"XPUCluster: devices={self.device_filter!r} was given; expected gpu, cpu, or a selector such as "
                 "level_zero:0"
             )
 
+    def _started_early(self) -> int:
+        """How many engines start before the plan is made; 0 for none.
+
+        None start early if the user set variables, because the plan says which engines get them, or if `n` is not
+        given, too large for the cores, or not a number, because the plan decides on it.
+        """
+        if self.env:
+            return 0
+        return self.n if isinstance(self.n, int) and 0 < self.n <= 2 * len(os.sched_getaffinity(0)) else 0
+
     def _make_plan(self, found: Probe) -> Plan:
-        return plan(found, n=self.n, devices=self.device_filter, strict=self.strict)
+        return plan(found, n=self.n, devices=self.device_filter, strict=self.strict, env=self.env)
 
 
 def _places(facts: list[dict[str, Any]]) -> set[tuple[str, int | str]]:

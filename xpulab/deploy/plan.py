@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import itertools
 import numbers
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from xpulab import oneapi
@@ -37,6 +38,8 @@ class Placement:
         The engine's share of the device's memory in bytes; for a CPU, its share of the host's free memory.
     shared : bool
         Whether another engine uses the same GPU or one of the same cores.
+    variables : dict of str to str
+        Environment variables that the user sets for this engine.
     """
 
     rank: int
@@ -47,6 +50,7 @@ class Placement:
     cores: tuple[int, ...]
     memory: int
     shared: bool
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,14 @@ class Plan(Displayed):
 
     def environment(self, rank: int) -> dict[str, str]:
         """Environment variables that the rank's process needs before it loads its runtimes."""
-        return oneapi.engine_environment(self.ranks[rank].selector)
+        placement = self.ranks[rank]
+        return {**placement.variables, **oneapi.engine_environment(placement.selector)}
+
+    @property
+    def environment_of_all(self) -> dict[str, str]:
+        """The user's variables that are the same on all ranks; they are set before a process starts."""
+        first, *others = (rank.variables for rank in self.ranks)
+        return {name: value for name, value in first.items() if all(o.get(name) == value for o in others)}
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable values."""
@@ -116,6 +127,12 @@ class Plan(Displayed):
         for warning in self.warnings:
             yield f"warning: {warning}"
         yield from self.others
+        users: dict[str, list[int]] = {}
+        for rank in self.ranks:
+            for name, value in rank.variables.items():
+                users.setdefault(f"{name}={value}", []).append(rank.rank)
+        for setting, ranks in users.items():
+            yield f"variable of rank {core_ranges(ranks)}: {setting}"
         groups: dict[tuple[str, str], list[str]] = {}
         for idle in self.idle:
             selector = _Slot(idle.device, idle.tile).selector
@@ -126,6 +143,10 @@ class Plan(Displayed):
 
 _HEADER = ("rank", "host", "device", "selector", "cores", "memory", "float64", "shared")
 _ALIGN = "rlllrrll"
+
+_VARIABLE = re.compile(r"(?:([0-9]+):)?([A-Za-z_][A-Za-z0-9_]*)")
+#: Variables that a user cannot set -> what to type instead.
+_OURS = {oneapi.SELECTOR: "; type: --devices WHICH", "XPULAB_ENGINE": "", "XPULAB_OWNER": "", "XPULAB_FOLDER": ""}
 
 
 def _engines(number: int) -> str:
@@ -138,7 +159,13 @@ def _row(p: Placement) -> tuple[object, ...]:
     return (p.rank, p.host, p.device.name + tile, p.selector, core_ranges(p.cores), format_size(p.memory), *words)
 
 
-def plan(probe: Probe, n: int | None = None, devices: str | None = None, strict: bool = False) -> Plan:
+def plan(
+    probe: Probe,
+    n: int | None = None,
+    devices: str | None = None,
+    strict: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> Plan:
     """Place engines on devices.
 
     A GPU that both Level Zero and OpenCL offer counts once. Without ``n``, there is one engine per GPU or tile; without
@@ -155,11 +182,14 @@ def plan(probe: Probe, n: int | None = None, devices: str | None = None, strict:
         ``"opencl:cpu"``, ``"level_zero:*"``.
     strict : bool
         Raise an error if engines would share cores or a GPU.
+    env : mapping of str to str, optional
+        Environment variables of the engines: ``{"NAME": "VALUE"}`` for all, ``{"1:NAME": "VALUE"}`` for rank 1.
 
     Raises
     ------
     PlanError
-        If ``n`` is not a positive integer, or if ``strict`` is set and engines would share.
+        If ``n`` is not a positive integer, if ``strict`` is set and engines would share, or if ``env`` has something
+        else than variables of ranks that exist.
     DeviceNotFoundError
         If there is no device, or none that ``devices`` selects.
     """
@@ -174,10 +204,27 @@ def plan(probe: Probe, n: int | None = None, devices: str | None = None, strict:
         most = cores if slots[0].on_cpu else min(cores, len(slots))  # the GPUs come first
         raise PlanError(f"{'; '.join(warnings)}; type -n {most}, or leave out --strict")
     unused = [Idle(slot.device, slot.tile, f"only {_engines(size)}") for slot in slots[size:]]
-    return Plan(tuple(_placements(probe, used)), warnings, tuple(unused + left_out))
+    return Plan(tuple(_placements(probe, used, _variables(env or {}, size))), warnings, tuple(unused + left_out))
 
 
-def _placements(probe: Probe, used: Sequence[_Slot]) -> Iterator[Placement]:
+def _variables(env: Mapping[str, str], size: int) -> list[dict[str, str]]:
+    """The variables of each rank; those for one rank come before those for all."""
+    every: dict[str, str] = {}
+    of_rank: list[dict[str, str]] = [{} for _ in range(size)]
+    for key, value in env.items():
+        found = _VARIABLE.fullmatch(key) if isinstance(key, str) else None
+        if found is None or not isinstance(value, str) or "\0" in value:
+            raise PlanError(f"received the variable {key!r} with {value!r}, expected NAME=VALUE or RANK:NAME=VALUE")
+        rank, name = found[1], found[2]
+        if name in _OURS:
+            raise PlanError(f"received the variable {name}, which xpulab sets itself{_OURS[name]}")
+        if rank is not None and int(rank) >= size:
+            raise PlanError(f"received the variable {key}, expected a rank from 0 to {size - 1}")
+        (every if rank is None else of_rank[int(rank)])[name] = value
+    return [{**every, **own} for own in of_rank]
+
+
+def _placements(probe: Probe, used: Sequence[_Slot], variables: Sequence[dict[str, str]]) -> Iterator[Placement]:
     cores = _split(probe.cores, len(used))
     users, core_users = Counter(used), Counter(cores)
     cpu_engines = sum(slot.on_cpu for slot in used)
@@ -191,6 +238,7 @@ def _placements(probe: Probe, used: Sequence[_Slot]) -> Iterator[Placement]:
             cores=cores[rank],
             memory=probe.memory_available // cpu_engines if slot.on_cpu else slot.memory // users[slot],
             shared=core_users[cores[rank]] > 1 or (users[slot] > 1 and not slot.on_cpu),
+            variables=variables[rank],
         )
 
 

@@ -16,7 +16,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,28 +66,34 @@ def controller_settings(folder: Path, owner: int) -> Config:
         "--IPController.broadcast_scheduler_depth=0",
         # An engine counts as registered after two beats (3 s each by default). A stopped process is not a lost one:
         # the board and mpiexec tell about the engines, so that the controller never drops any by itself.
-        "--HeartMonitor.period=250",
+        "--HeartMonitor.period=100",
         "--HeartMonitor.max_heartmonitor_misses=1000000",
         # Results are not stored: nothing stays in the controller.
         "--IPController.db_class=NoDB",
     ]
-    config.LocalControllerLauncher.environment = {"XPULAB_OWNER": str(owner), "XPULAB_FOLDER": str(folder)}
+    config.LocalControllerLauncher.environment = {
+        **_ipythons_folder(folder),
+        "XPULAB_OWNER": str(owner),
+        "XPULAB_FOLDER": str(folder),
+    }
     return config
 
 
-def engine_settings(plan: Plan, folder: Path, owner: int) -> Config:
-    """ipyparallel's settings for the engines of a local cluster.
+def _ipythons_folder(folder: Path) -> dict[str, str]:
+    """Where IPython keeps files: not in the user's home, which may be full or read-only."""
+    return {"IPYTHONDIR": str(folder / "ipython")}
+
+
+def engine_settings(folder: Path, owner: int, variables: Mapping[str, str]) -> Config:
+    """ipyparallel's settings for the engines of a local cluster, which do not depend on where engines go either.
 
     Parameters
     ----------
-    plan : Plan
-        One placement a rank.
     folder, owner
         As for `controller_settings`.
+    variables : mapping of str to str
+        The user's environment variables for all engines.
     """
-    ranks = [
-        {"environment": plan.environment(p.rank), "cores": list(p.cores), "selector": p.selector} for p in plan.ranks
-    ]
     config = Config()
     config.MPIEngineSetLauncher.mpi_cmd = [str(oneapi.mpiexec())]
     config.MPIEngineSetLauncher.mpi_args = list(oneapi.MPIEXEC_ARGUMENTS)
@@ -99,11 +105,14 @@ def engine_settings(plan: Plan, folder: Path, owner: int) -> Config:
     ]
     config.MPIEngineSetLauncher.environment = {
         **oneapi.MPIEXEC_ENVIRONMENT,
+        **_ipythons_folder(folder),
+        "MPLBACKEND": "module://xpulab.engine.figures",  # a notebook's own draws in the notebook's process
+        **variables,
         "XPULAB_ENGINE": json.dumps(
             {
                 "owner": owner,
                 "folder": str(folder),
-                "ranks": ranks,
+                "placements": str(folder / "placements.json"),
                 "connection": str(folder / "security" / "ipcontroller-engine.json"),
             }
         ),
@@ -211,7 +220,7 @@ class Processes:
             time.sleep(0.02)
         while self.client is None:
             try:
-                self.client = _Client(str(connection), timeout=_KNOCK)
+                self.client = _Client(str(connection), timeout=_KNOCK, ipython_dir=str(self.folder))
             except (
                 TimeoutError
             ):  # a busy controller answers the next time; one that has ended raises in _still_starting
@@ -358,8 +367,24 @@ class Launched(Processes):
         pid = self._cluster.controller.process.pid
         self._watched["controller"] = (pid, os.pidfd_open(pid))
 
+    def start_engines(self, n: int, variables: Mapping[str, str]) -> None:
+        """Start mpiexec and the engines without waiting for them; they need not know yet where they go.
+
+        They import what does not depend on it, and wait for `start` to place them.
+
+        Parameters
+        ----------
+        n : int
+        variables : mapping of str to str
+            The user's environment variables for all engines.
+        """
+        self._cluster.update_config(engine_settings(self.folder, self._owner, variables))
+        self._cluster.start_engines_sync(n)
+        pid = self._cluster.engine_set.process.pid
+        self._watched["mpiexec"] = (pid, os.pidfd_open(pid))
+
     def start(self, plan: Plan, timeout: float, progress: Callable[[str], None]) -> None:
-        """Start the engines, and wait until every rank answers.
+        """Place the engines, which are started now if they were not before, and wait until every rank answers.
 
         Raises
         ------
@@ -370,10 +395,9 @@ class Launched(Processes):
         n = len(plan.ranks)
         try:
             progress("starting mpiexec and the engines")
-            self._cluster.update_config(engine_settings(plan, self.folder, self._owner))
-            self._cluster.start_engines_sync(n)
-            pid = self._cluster.engine_set.process.pid
-            self._watched["mpiexec"] = (pid, os.pidfd_open(pid))
+            self._place(plan)
+            if "mpiexec" not in self._watched:
+                self.start_engines(n, plan.environment_of_all)
             self._connect(deadline)
             known = -1
             while len(self.client.ids) < n:
@@ -388,6 +412,17 @@ class Launched(Processes):
             if isinstance(error, _Ended):
                 raise ClusterStartError(f"{error}\n{words}\nto look for a cause, type: %xpu_cluster doctor") from None
             raise
+
+    def _place(self, plan: Plan) -> None:
+        """Write what the engines wait for: each rank's variables, cores and device."""
+        ranks = [
+            {"environment": plan.environment(p.rank), "cores": list(p.cores), "selector": p.selector}
+            for p in plan.ranks
+        ]
+        whole = self.folder / "placements.json"
+        part = whole.with_suffix(".part")
+        part.write_text(json.dumps(ranks))
+        part.rename(whole)
 
     def _still_starting(self, deadline: float) -> None:
         super()._still_starting(deadline)

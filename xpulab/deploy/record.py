@@ -16,13 +16,14 @@ import psutil
 
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.probe import core_ranges
-from xpulab.exceptions import ClusterError, NoClusterError
+from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
 from xpulab.rendering import counted
 from xpulab.sharing.owner import RECORD
 
-__all__ = ["Record", "choose", "find", "identity", "in_use", "runs"]
+__all__ = ["Record", "choose", "find", "identity", "in_use", "new_folder", "runs"]
 
 _PREFIX = "xpulab-"
+_ROOM = 2**20  # bytes that a cluster's connection files and first logs may take
 _CLOCK = 2.0  # seconds of tolerance for the start time of a process, which moves if the host's clock is set
 
 
@@ -73,12 +74,14 @@ class Record:
         ------
         ClusterError
             If the name is taken.
+        ClusterStartError
+            If there is no folder for the files of a cluster.
         """
         if name is not None and any(name == other.name for other in find()):
             raise ClusterError(
                 f"a cluster named {name!r} is already running; type: %xpu_cluster attach {name}, or choose another name"
             )
-        folder = tempfile.mkdtemp(prefix=_PREFIX, dir=_folders()[0])  # 0700
+        folder = new_folder()
         record = cls(folder, name or folder.rpartition(_PREFIX)[2], identity(owner or os.getpid()), version)
         record.write()
         return record
@@ -112,6 +115,33 @@ class Record:
     def __str__(self) -> str:
         n, owner = len(self.facts), f"ends with process {self.owner[0]}"
         return f"{self.name} ({counted(n, 'engine')}, {'detached' if self.detached else owner})"
+
+
+def new_folder() -> str:
+    """Create a private (0700) folder for the files of a cluster, with room for them.
+
+    Raises
+    ------
+    ClusterStartError
+        Names the folders that were tried, and what is wrong with each.
+    """
+    failures = []
+    for place in _folders():
+        folder = ""
+        try:
+            folder = tempfile.mkdtemp(prefix=_PREFIX, dir=place)
+            room = Path(folder, "room")
+            room.write_bytes(bytes(_ROOM))
+            room.unlink()
+            return folder
+        except OSError as error:
+            failures.append(f"{place}: {error.strerror}")
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)
+    raise ClusterStartError(
+        f"no folder has room for the connection files and logs of a cluster ({'; '.join(failures)})\nfree some space, "
+        "or set the variable TMPDIR to a folder with space in which you may write"
+    )
 
 
 def identity(pid: int) -> tuple[int, float]:
@@ -161,7 +191,10 @@ def in_use(plan: Plan, own: str = "") -> tuple[str, ...]:
 
 
 def _shared(plan: Plan, record: Record) -> str:
-    mine, theirs = plan.ranks, Plan.from_dict(record.plan).ranks
+    try:
+        mine, theirs = plan.ranks, Plan.from_dict(record.plan).ranks
+    except (KeyError, TypeError):  # another version of xpulab wrote it
+        return f"the cluster {record.name}, of another version of xpulab, runs too, and may use the same cores"
     on_cpu = any(rank.device.kind == "cpu" for rank in (*mine, *theirs))  # engines on GPUs leave their cores to others
     cores = {core for rank in mine for core in rank.cores} & {core for rank in theirs for core in rank.cores}
     gpus = {rank.selector for rank in theirs if rank.device.kind != "cpu"} & {rank.selector for rank in mine}
@@ -227,10 +260,13 @@ def _read(folder: Path) -> Record | None:
 
 
 def _folders() -> list[str]:
-    """Folders that hold clusters' folders. New clusters use the first, which is private and in memory if possible.
+    """Folders that hold clusters' folders. New clusters use the first that has room; it is in memory if possible.
 
     The others are searched too, because processes of one user may have different environments.
     """
     mine = os.environ.get("XDG_RUNTIME_DIR", "")
-    places = [*([mine] if mine and os.access(mine, os.W_OK) else []), tempfile.gettempdir(), "/tmp"]
-    return list(dict.fromkeys(str(Path(place).resolve()) for place in [*places, f"/run/user/{os.getuid()}"]))
+    places = [mine] if mine and os.access(mine, os.W_OK) else []
+    with contextlib.suppress(FileNotFoundError):  # Python looked for a folder with room
+        places.append(tempfile.gettempdir())
+    places.append("/tmp")
+    return list(dict.fromkeys(str(Path(place).resolve()) for place in (*places, f"/run/user/{os.getuid()}")))

@@ -18,7 +18,7 @@ SILENT = 5.0  # seconds without a sign of life after which the status says so
 
 _PATIENT = 10  # factor for the limit if all engines are silent together (a laptop sleeps), or if a user's code runs
 _LONGEST_STEP = 1.0  # seconds that count at most between two looks: this process may have slept too
-_BUSY = 0.05  # share of the limit that a process must have computed to count as alive: its threads wake in any case
+_BUSY = 0.05  # share of a core that a process must use to count as alive: its threads wake in any case
 _DEVICE_TIME = ("drm-engine-", "drm-cycles-")  # what the kernel's GPU drivers count for each open device
 
 
@@ -38,29 +38,28 @@ class Signs:
 
     def __init__(self, pids: Sequence[int], limit: float) -> None:
         self._pids = pids
-        self._least = _BUSY * limit
         self._pace = min(1.0, limit / 4)
         self._looked = time.monotonic()  # most tasks end before the first look
-        self._computed = np.zeros(len(pids))  # seconds of processor time that have been counted
+        self._computed = np.zeros(len(pids))  # seconds of processor time at the last look
         self._on_device = np.zeros(len(pids))
         self._busy = np.zeros(len(pids))  # grows with the use of a processor or a device
 
     def __call__(self, heartbeats: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Numbers that change as long as the processes live, one for each heartbeat."""
         now = time.monotonic()
-        if now - self._looked >= self._pace:
+        if (passed := now - self._looked) >= self._pace:
             self._looked = now
             for rank, pid in enumerate(self._pids):
                 with contextlib.suppress(psutil.Error, OSError):  # it has ended, which others notice
-                    self._look(rank, pid)
+                    self._look(rank, pid, passed)
         return heartbeats + self._busy
 
-    def _look(self, rank: int, pid: int) -> None:
+    def _look(self, rank: int, pid: int, passed: float) -> None:
         times = psutil.Process(pid).cpu_times()
         computed, on_device = times.user + times.system, sum(_device_times(pid))
-        if computed - self._computed[rank] >= self._least or on_device != self._on_device[rank]:
-            self._computed[rank], self._on_device[rank] = computed, on_device
+        if computed - self._computed[rank] >= _BUSY * passed or on_device != self._on_device[rank]:
             self._busy[rank] += 1
+        self._computed[rank], self._on_device[rank] = computed, on_device
 
 
 def _device_times(pid: int, proc: Path = Path("/proc")) -> Iterator[int]:

@@ -12,11 +12,11 @@ import numpy as np
 from xpulab.data import Outgoing, ShardedArray, bounds_of
 from xpulab.deploy.rows import RowsOnEngines
 from xpulab.exceptions import UsageError
+from xpulab.sharing.memory import LEAST_SHARED, SharedBlock
 
-__all__ = ["VariablesOnEngines", "checked_ranks"]
+__all__ = ["VariablesOnEngines", "checked_ranks", "received"]
 
 _KINDS = "biufcmMSU"  # of dtypes: bool, numbers, times and text
-_SHARED = 64 << 10  # bytes; arrays of at least so many travel through shared memory
 
 
 def checked_ranks(ranks: Sequence[int] | None, size: int) -> list[int]:
@@ -32,6 +32,18 @@ def checked_ranks(ranks: Sequence[int] | None, size: int) -> list[int]:
     if size and (not ranks or set(ranks) - set(range(size))):
         raise UsageError(f"ranks: received {','.join(map(str, ranks))}, expected ranks from 0 to {size - 1}")
     return sorted(set(ranks))
+
+
+def received(value: Mapping[str, Any]) -> Any:
+    """A variable that a rank has sent; its large arrays stay in the shared memory to which the rank has copied them."""
+    buffers: list[bytearray | np.ndarray[Any, Any]] = []
+    for part in value["buffers"]:
+        if isinstance(part, bytes):
+            buffers.append(bytearray(part))
+        else:
+            with SharedBlock.open(part["path"], writable=True) as block:
+                buffers.append(block.array((part["nbytes"],), np.uint8))
+    return pickle.loads(value["pickle"], buffers=buffers)
 
 
 class VariablesOnEngines(RowsOnEngines):
@@ -92,7 +104,7 @@ class VariablesOnEngines(RowsOnEngines):
         """
         chosen = checked_ranks(ranks, self._require_running().size)
         results = self.call("pull", {"name": _named(name), "ranks": chosen}).results
-        return [pickle.loads(results[rank]["value"]) for rank in chosen]
+        return [received(results[rank]["value"]) for rank in chosen]
 
     def _sent(self, name: str, thing: Any, outgoing: Outgoing, ranks: list[int], scatter: bool) -> dict[str, Any]:
         """What tells the ranks how to make the object."""
@@ -117,7 +129,7 @@ class VariablesOnEngines(RowsOnEngines):
 
 def _buffer(buffer: pickle.PickleBuffer, outgoing: Outgoing) -> bytes | dict[str, Any]:
     raw = np.frombuffer(buffer.raw(), np.uint8)
-    return outgoing.send(raw) if raw.nbytes >= _SHARED else raw.tobytes()
+    return outgoing.send(raw) if raw.nbytes >= LEAST_SHARED else raw.tobytes()
 
 
 def _named(name: str) -> str:

@@ -1,13 +1,15 @@
-"""``python -m xpulab.engine``: what mpiexec starts on each rank.
+"""``python -m xpulab.engine``: the program that mpiexec starts on each rank.
 
-The order matters: the rank is known from MPI, its device and cores are set before the oneAPI runtime loads, and only
-then does the ipyparallel engine start, with `run` as the one name that the notebook calls.
+The order matters: the rank is known from MPI, and its device and cores from the notebook, which looks for devices
+while the engines import what needs none. They are set before NumPy and the oneAPI runtime load, and only then does the
+ipyparallel engine start, with `run` as the one name that the notebook calls.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import os
 import signal
@@ -47,15 +49,17 @@ def main() -> None:
 
 
 def _serve(options: dict[str, Any], rank: int) -> None:
-    placement = options["ranks"][rank]
     _close_launcher_port()
+
+    from ipyparallel.engine.app import IPEngine
+    from ipyparallel.engine.kernel import IPythonParallelKernel
+
+    _import_without_debugpy()
+    placement = _await_file(options["placements"])[rank]
     os.environ.update(placement["environment"])
     if placement["cores"]:
         oneapi.confine(placement["cores"])
     oneapi.load()
-
-    from ipyparallel.engine.app import IPEngine
-    from ipyparallel.engine.kernel import IPythonParallelKernel
 
     from xpulab.engine import engine, tasks  # noqa: F401 -- registers the tasks
 
@@ -73,12 +77,19 @@ def _serve(options: dict[str, Any], rank: int) -> None:
     app.start()
 
 
-def _await_file(path: str) -> None:
-    """Wait until the controller has written all of its connection file; the notebook ends those who wait in vain."""
+def _import_without_debugpy() -> None:
+    """Import what ipykernel would import later, without debugpy: no debugger reaches an engine, and it takes 0.3 s."""
+    if "debugpy" not in sys.modules:
+        sys.modules["debugpy"] = None  # type: ignore[assignment]
+        importlib.import_module("ipykernel.debugger")
+        del sys.modules["debugpy"]
+
+
+def _await_file(path: str) -> Any:
+    """What is in this JSON file, as soon as all of it is there; the notebook ends those who wait in vain."""
     while True:
         with contextlib.suppress(FileNotFoundError, ValueError), open(path) as file:
-            json.load(file)
-            return
+            return json.load(file)
         time.sleep(0.02)
 
 

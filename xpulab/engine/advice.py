@@ -1,4 +1,4 @@
-"""What to type instead, for errors of a cell whose own message does not say it."""
+"""Advice for errors of a cell whose own message does not say what to type instead."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NOT_COMPILED = (
 
 
 def advice(error: BaseException) -> str:
-    """What the user can do about an error, or nothing.
+    """Text that says what the user can do about an error; empty if nothing is known.
 
     Parameters
     ----------

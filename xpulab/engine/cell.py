@@ -11,16 +11,16 @@ import sys
 from typing import Any
 
 import cloudpickle
-import dpctl
 import numpy as np
 from IPython.lib.pretty import pretty
 from mpi4py import MPI
 
 from xpulab.engine.dataset import pieces, rows_of
 from xpulab.engine.engine import Task, task
+from xpulab.engine.queues import shared_queue
 from xpulab.engine.users_code import answer_of
 from xpulab.kernels.choice import kernels_for
-from xpulab.sharing.memory import SharedBlock
+from xpulab.sharing.memory import LEAST_SHARED, SharedBlock
 
 __all__ = ["pull", "push", "run"]
 
@@ -50,7 +50,7 @@ def run(task: Task, source: str, name: str, ranks: list[int], out: list[str], tr
     -------
     dict
         As `answer_of`, with an ``outcome`` "left out" too; ``value``, the last expression as text, or None; ``out``,
-        the values of the variables as bytes.
+        the values of the variables as bytes; ``figures``, of matplotlib, as PNG.
     """
     if task.comm.rank not in ranks:
         return {"outcome": "left out"}
@@ -61,11 +61,15 @@ def run(task: Task, source: str, name: str, ranks: list[int], out: list[str], tr
         value = _execute(source, name, namespace)
         if value is not None:
             namespace["_"] = value
-            answer["value"] = pretty(value)
-        answer["out"] = {each: _dumps(namespace, each) for each in out}
+            if not _drew(value):
+                answer["value"] = pretty(value)
+        if "matplotlib.pyplot" in sys.modules:
+            _figures().show()
+        answer["out"] = {each: _lent(task, each) for each in out}
         return answer
 
-    return answer_of(task, transcripts[task.comm.rank], code)
+    answer = answer_of(task, transcripts[task.comm.rank], code)
+    return {**answer, "figures": _figures().taken()} if "matplotlib.figure" in sys.modules else answer
 
 
 def _namespace(task: Task, ranks: list[int]) -> dict[str, Any]:
@@ -79,7 +83,7 @@ def _namespace(task: Task, ranks: list[int]) -> dict[str, Any]:
         rank=task.comm.rank,
         size=task.comm.size,
         device=device,
-        queue=dpctl.get_device_cached_queue(device),
+        queue=shared_queue(device),
         display=_display,
     )
     return namespace
@@ -101,9 +105,24 @@ def _execute(source: str, name: str, namespace: dict[str, Any]) -> Any:
 
 
 def _display(*things: Any) -> None:
-    """As IPython's, as text."""
+    """As IPython's: figures as pictures, and all else as text."""
     for thing in things:
-        print(pretty(thing))
+        if not _drew(thing):
+            print(pretty(thing))
+
+
+def _drew(thing: Any) -> bool:
+    """Draw a figure of matplotlib; False if it is something else."""
+    module = sys.modules.get("matplotlib.figure")
+    if module is None or not isinstance(thing, module.Figure):
+        return False
+    _figures().draw(thing)
+    return True
+
+
+def _figures() -> Any:
+    """The module that needs matplotlib, which a cell has imported."""
+    return importlib.import_module("xpulab.engine.figures")
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -113,7 +132,7 @@ class _Pickler(cloudpickle.Pickler):
         for name, array in _DEVICE_ARRAYS.items():
             module = sys.modules.get(name)
             if module is not None and isinstance(thing, getattr(module, array)):
-                return module.asnumpy(thing).__reduce__()
+                return module.asnumpy(thing).__reduce_ex__(5)
         return super().reducer_override(thing)
 
 
@@ -145,12 +164,26 @@ def _message(thing: Any, protocol: int = 5) -> bytes:
 MPI.pickle.__init__(_message, pickle.loads)  # type: ignore[misc]
 
 
-def _dumps(namespace: dict[str, Any], name: str) -> bytes:
-    if name not in namespace:
+def _lent(task: Task, name: str) -> dict[str, Any]:
+    """A variable for the notebook: its large arrays are copied into shared memory, for the notebook's arrays.
+
+    This rank holds the memory until the next call of the same notebook, which has mapped it by then.
+    """
+    if name not in task.engine.namespace:
         raise NameError(f"there is no variable {name!r} on this rank")
-    file = io.BytesIO()
-    _Pickler(file, protocol=5).dump(namespace[name])
-    return file.getvalue()
+    file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(task.engine.namespace[name])
+    return {"pickle": file.getvalue(), "buffers": [_lent_buffer(task, buffer) for buffer in buffers]}
+
+
+def _lent_buffer(task: Task, buffer: pickle.PickleBuffer) -> bytes | dict[str, Any]:
+    raw = np.frombuffer(buffer.raw(), np.uint8)
+    if raw.nbytes < LEAST_SHARED:
+        return raw.tobytes()
+    block = SharedBlock.create(raw.nbytes)
+    task.engine.lent.setdefault(task.client, []).append(block)
+    block.write(raw, 0)
+    return {"path": block.path, "nbytes": raw.nbytes}
 
 
 @task("push")
@@ -172,12 +205,12 @@ def push(task: Task, things: dict[str, dict[str, Any]], ranks: list[int]) -> dic
 
 @task("pull")
 def pull(task: Task, name: str, ranks: list[int]) -> dict[str, Any]:
-    """A variable of cells, as bytes."""
-    return {"value": _dumps(task.engine.namespace, name)} if task.comm.rank in ranks else {}
+    """A variable of cells, see `_lent`."""
+    return {"value": _lent(task, name)} if task.comm.rank in ranks else {}
 
 
 def _made(task: Task, thing: dict[str, Any], number: int) -> Any:
-    """An object that was sent; `number` is this rank's among those who get it."""
+    """An object that the notebook sent; `number` is this rank's place among the ranks that get the object."""
     if "handle" in thing:
         rows = rows_of(task, thing["handle"])
         whole = np.empty((rows.n_samples, rows.n_features), rows.dtype)

@@ -1,9 +1,11 @@
 """The communicator of a rank: MPI's collectives, with their time split in two, and a way out when another rank failed.
 
 Nobody stands in a collective for ever: while a rank waits for the others it polls, and watches the board, so that it
-leaves when another has raised. Few bytes go to all in one exchange that does not block; with each comes the moment at
-which its rank arrived, so that `wait` is the time until the last one did, and `communicate` what it took from there.
-More begin with a barrier that does not block, after which the collective is an ordinary one.
+leaves soon after another has raised. Few bytes go to all in one exchange that does not block; with each comes the
+moment at which its rank arrived, so that `wait` is the time until the last one did, and `communicate` what it took from
+there. More begin with a barrier that does not block, after which the collective is an ordinary one. The ranks end a
+task on a communicator of its own: there, what a rank does at its end never matches a collective in which another rank
+still is.
 """
 
 from __future__ import annotations
@@ -16,18 +18,20 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from xpulab.engine.interruptible import LAST
+
 __all__ = ["Communicator", "PeerFailed"]
 
 T = TypeVar("T")
 
 _SPIN = 50e-6  # seconds of polling at full speed; a reduction among busy ranks takes less
-_YIELD = 2e-3  # then the core is offered to others between polls: there may be more ranks than cores
+_YIELD = 2e-3  # then other processes may have the core between polls: ranks may be more than cores
 _NAP = 20e-6  # seconds, for which it is then left to them
 _FEW = 1 << 18  # bytes of all ranks: so many are sent to all sooner than a reduction has had its turns
 
 _OPS: dict[np.ufunc, MPI.Op] = {np.add: MPI.SUM, np.minimum: MPI.MIN, np.maximum: MPI.MAX}
 
-_left: list[MPI.Request] = []  # exchanges that others never came to: MPI may still write to their memory
+_left: list[MPI.Request] = []  # exchanges that other ranks never entered: MPI may still write to their memory
 
 
 class PeerFailed(Exception):
@@ -43,6 +47,8 @@ class Communicator:
         The ranks of the task.
     failed : callable
         Returns True once a rank of the task has raised.
+    ends : mpi4py.MPI.Intracomm
+        The same ranks; used for nothing but `end`.
 
     Attributes
     ----------
@@ -50,8 +56,9 @@ class Communicator:
         Seconds spent waiting for the other ranks, and in the collectives themselves.
     """
 
-    def __init__(self, comm: MPI.Intracomm, failed: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, comm: MPI.Intracomm, failed: Callable[[], bool], ends: MPI.Intracomm) -> None:
         self._comm = comm
+        self._ends = ends
         self._failed = failed
         self.rank: int = comm.rank
         self.size: int = comm.size
@@ -81,7 +88,7 @@ class Communicator:
         return self._together(reduce, result)
 
     def reduce(self, values: np.ndarray, root: int = 0) -> np.ndarray | None:
-        """Sum arrays of one shape and dtype over the ranks, for `root` alone; the others get None."""
+        """Sum arrays of one shape and dtype over the ranks, for `root` alone; the other ranks get None."""
         result = np.empty_like(values) if self.rank == root else None
         return self._together(lambda: self._comm.Reduce(values, result, MPI.SUM, root), result)
 
@@ -128,7 +135,7 @@ class Communicator:
         )
 
     def exchange_rows(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Rows to all ranks, and those of all ranks to this one (MPI's Alltoallv).
+        """Send rows to each rank, and receive rows from each rank (MPI's Alltoallv).
 
         Parameters
         ----------
@@ -162,33 +169,39 @@ class Communicator:
 
     def _together(self, collective: Callable[[], Any], result: Any = None) -> Any:
         """Wait until every rank is here, run the collective, account for both."""
-        self.arrive()
+        self._arrive(self._comm)
         arrived = time.perf_counter()
         returned = collective()
         self.communicate += time.perf_counter() - arrived
         return result if result is not None else returned
 
-    def arrive(self) -> None:
-        """Wait until every rank is here.
+    def end(self) -> None:
+        """Wait until every rank has come to the end of the task.
 
         Raises
         ------
         PeerFailed
             If another rank has raised, and so will not come.
         """
+        self._arrive(self._ends)
+
+    def _arrive(self, comm: MPI.Intracomm) -> None:
         entered = time.perf_counter()
-        self._poll(self._comm.Ibarrier(), entered)
+        self._poll(comm.Ibarrier(), entered)
         self.wait += time.perf_counter() - entered
 
     def _poll(self, request: MPI.Request, entered: float) -> None:
         """Wait until every rank has come to this, too."""
+        leaving = float("inf")
         while not request.Test():
             waited = time.perf_counter() - entered
             if waited > _SPIN:
                 # The board is read outside of the fast path only: a reduction among ranks in step never gets here.
                 if self._failed():
-                    _left.append(request)
-                    raise PeerFailed
+                    leaving = min(leaving, waited + LAST)
+                    if waited > leaving:
+                        _left.append(request)
+                        raise PeerFailed
                 if waited < _YIELD:
                     os.sched_yield()
                 else:

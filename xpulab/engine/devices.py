@@ -1,4 +1,4 @@
-"""What this host offers to engines, as one JSON document on standard output: ``python -m xpulab.engine.devices``.
+"""The devices that this host has for engines, as a JSON document on standard output: ``-m xpulab.engine.devices``.
 
 It runs in a process of its own, because it loads every driver that there is. Nothing ends in a traceback: what could
 not be found out is said in the document's ``errors``.
@@ -80,7 +80,7 @@ def _runtime(document: dict[str, Any]) -> None:
         backend = device.backend.name
         index = seen[backend]
         seen[backend] += 1
-        with _noting(document["errors"], f"{backend}:{index}: "):  # one device must not hide the others
+        with _noting(document["errors"], f"{backend}:{index}: "):  # a broken device must not hide the others
             document["devices"].append(_device(device, backend, index))
 
 
@@ -122,7 +122,7 @@ def _sub_devices(device: Any) -> int:
 
 
 if __name__ == "__main__":
-    # Drivers print to standard output; what they say goes to standard error instead.
+    # Drivers print to standard output; this sends their text to standard error.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with answer:

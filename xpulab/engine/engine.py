@@ -23,13 +23,14 @@ from xpulab.kernels.device import Device
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.tune import MODE, Tuner
 from xpulab.sharing.board import PHASES, Board
+from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["Engine", "Interrupted", "Task", "task", "users_code", "warm_up", "warms_up"]
 
 _HEARTBEAT = 0.5  # seconds
-_IDLE = 1.0  # seconds without a task, after which there is time for something else
+_IDLE = 1.0  # seconds without a task, after which an engine does other work
 
-#: Of a task's result what its report shows; the rest may be large.
+#: Keys of a task's result that its report shows; the rest may be large.
 FIGURES = ("rows", "tile", "tuning", "history", "metrics", "converged")
 
 _Function = Callable[..., dict[str, Any]]
@@ -38,11 +39,11 @@ _Function = Callable[..., dict[str, Any]]
 TASKS: dict[str, _Function] = {}
 
 
-#: Name -> the numbers that it shows of each iteration, the first being what it minimises or maximises.
+#: Task -> names of the numbers that it shows for each iteration; it minimises or maximises the first of them.
 METRIC_NAMES: dict[str, tuple[str, ...]] = {}
 
 
-#: What an idle engine does before the first task; see `warms_up`.
+#: Functions that an idle engine runs before the first task; see `warms_up`.
 _WARM_UPS: list[Callable[[Engine], None]] = []
 
 
@@ -92,7 +93,7 @@ class Interrupted(Exception):
 
 
 class Engine:
-    """What a rank holds between tasks.
+    """The state that a rank keeps between tasks.
 
     Attributes
     ----------
@@ -109,6 +110,8 @@ class Engine:
         The latest call of an estimator that has ended: what the notebook said of it, and this rank's answer.
     namespace : dict
         Variables of the cells that ran here.
+    lent : dict of int to list of SharedBlock
+        Memory that a client, by its pid, maps until its next task.
     transcript : str
         File with what the last code of a user printed here.
     board : Board
@@ -130,17 +133,18 @@ class Engine:
         self.last: dict[str, Any] | None = None
         self.namespace: dict[str, Any] = {}
         self.transcript = ""
+        self.lent: dict[int, list[SharedBlock]] = {}
         self._communicators: dict[tuple[int, ...], Intracomm] = {}
         board = Board.create(self.size) if self.rank == 0 else None
         path = world.bcast(board.path if board else None)
         self.board = board or Board.open(path)
         self.record = self.board.ranks[self.rank]
-        self._comm = world.Dup()
+        self._comm, self._ends = world.Dup(), world.Dup()
         self._users_world()
         self._generation = 0
         self._abandoned: list[MPI.Intracomm] = []
         self._stale = False
-        self._waiting: asyncio.TimerHandle | None = None  # for what is done when no task comes
+        self._waiting: asyncio.TimerHandle | None = None  # runs if no task comes
         self.record["pid"] = os.getpid()
         self.record["tile"] = f"none used yet, {self.tuner.summary}".encode()
         threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
@@ -162,7 +166,7 @@ class Engine:
         }
 
     def run(self, name: str, number: int, payload: dict[str, Any], client: int = 0) -> dict[str, Any]:
-        """Run a task that every rank runs. Never raises: what went wrong is in the answer.
+        """Run a task that every rank runs. This never raises: errors are in the answer.
 
         Parameters
         ----------
@@ -185,6 +189,7 @@ class Engine:
             self._waiting.cancel()
         if self._stale:
             self._fresh_communicator()
+        self.lent.pop(client, None)
         current = Task(self, name, number, client)
         report = payload.pop("report", None)
         answer: dict[str, Any] = {"status": "ok", "result": {}, "error": None}
@@ -192,7 +197,7 @@ class Engine:
             current.check()
             answer["result"] = TASKS[name](current, **payload)
             # All end together, or all learn that one has raised.
-            current.comm.arrive()
+            current.comm.end()
         except Interrupted as interrupted:
             answer.update(status="interrupted", result=interrupted.result)
             if self.rank == 0:
@@ -229,11 +234,13 @@ class Engine:
         self._waiting = asyncio.get_running_loop().call_later(_IDLE, action, self)
 
     def _fresh_communicator(self) -> None:
-        """A new communicator after a failure: on the old one, ranks left a barrier that others never entered."""
+        """New communicators after a failure: on the old ones, ranks left a barrier that others never entered."""
         self._generation += 1
-        self._abandoned += [self._comm, *self._communicators.values()]  # what is pending there must not be freed
+        # What is pending on the old ones must not be freed.
+        self._abandoned += [self._comm, self._ends, *self._communicators.values()]
         self._communicators.clear()
         self._comm = WORLD.Create_group(WORLD.group, self._generation)
+        self._ends = self._comm.Dup()
         self._users_world()
         self._stale = False
 
@@ -269,7 +276,7 @@ class Task:
         self.engine = engine
         self.number = number
         self.device = engine.device
-        self.comm = Communicator(engine._comm, lambda: engine.board.failed(number))
+        self.comm = Communicator(engine._comm, lambda: engine.board.failed(number), engine._ends)
         self.transfer = 0.0
         self.started = time.perf_counter()
         self.device.kernel_seconds = self.device.compile_seconds = 0.0
@@ -280,7 +287,7 @@ class Task:
         record["metrics"] = np.nan
         record["metric_names"] = ",".join(METRIC_NAMES.get(name, ())).encode()
         record["name"], record["doing"] = name.encode(), b""
-        record["client"] = client
+        record["client"] = self.client = client
         record["task"] = number
 
     def cancelled(self) -> bool:
@@ -361,7 +368,7 @@ class Task:
 
 
 def _error_fields(error: BaseException) -> dict[str, str]:
-    """What `deploy.answers` needs of an error to raise it in the notebook."""
+    """The parts of an error that `deploy.answers` needs to raise it in the notebook."""
     return {
         "type": type(error).__name__,
         "module": type(error).__module__,

@@ -19,16 +19,17 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import Request as _Request
 
-__all__ = ["WORLD", "Intracomm", "Request", "watched_by"]
+__all__ = ["LAST", "WORLD", "Intracomm", "Request", "watched_by"]
 
 #: mpi4py's own communicator of all ranks.
 WORLD = MPI.COMM_WORLD
 
-_SPIN = 50e-6  # seconds of polling at full speed: as long as a message between ranks that are there takes
-_YIELD = 50e-3  # then others may have the core between two polls, but a long message goes on moving
+_SPIN = 50e-6  # seconds of polling at full speed: as long as a message takes between ranks that are ready
+_YIELD = 50e-3  # then other processes may have the core between two polls, but a long message goes on moving
 _NAP = 50e-6  # then the core sleeps: the other rank is computing
 
-_LAST = 20e-3  # seconds until a rank leaves because another has raised: what that one had sent before may be on its way
+#: Seconds until a rank leaves because another one has raised: what that one sent before may be on its way.
+LAST = 20e-3
 
 #: Calls that were left. Their buffers must live: the library may write to them as long as the process runs.
 _abandoned: list[Any] = []
@@ -37,7 +38,7 @@ _check: Callable[[], None] = lambda: None  # noqa: E731
 
 @contextlib.contextmanager
 def watched_by(check: Callable[[], None]) -> Iterator[None]:
-    """Have `check` called while a rank waits; what it raises ends the wait."""
+    """Call `check` while a rank waits; an exception of `check` ends the wait."""
     global _check
     _check, before = check, _check
     try:
@@ -57,7 +58,7 @@ def _poll(ready: Callable[[], Any], pending: Any = None) -> Any:
                 try:
                     _check()
                 except Exception:
-                    leaving = min(leaving, waited + _LAST)
+                    leaving = min(leaving, waited + LAST)
                     if waited > leaving:
                         raise
                 time.sleep(_NAP) if waited > _YIELD else os.sched_yield()
@@ -125,7 +126,7 @@ class Prequest(Request, MPI.Prequest):
 
 
 class Intracomm(MPI.Intracomm):
-    """An `MPI.Intracomm` whose blocking calls can be left; what was left unfinished makes it useless afterwards."""
+    """An `MPI.Intracomm` whose blocking calls can be left; after that, unfinished exchanges make it useless."""
 
     def Recv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> None:
         """As mpi4py's."""
@@ -295,7 +296,7 @@ def _returning(name: str, kind: type = Request) -> Callable[..., Any]:
 
 
 def _making(name: str, collective: bool = True) -> Callable[..., Any]:
-    """The method `name`, which makes a communicator, once all ranks are there."""
+    """Call the method `name`, which makes a communicator, once all ranks have entered it."""
     make = getattr(_owner(name), name)
 
     @functools.wraps(make)

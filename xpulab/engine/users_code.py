@@ -1,4 +1,4 @@
-"""Run a user's code on a rank: what it finds, where its output goes, and how it ends."""
+"""Run a user's code on a rank: the names that it can use, the place of its output, and the ways in which it ends."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-import dpctl
-
 from xpulab.engine.advice import advice
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Task, users_code
 from xpulab.engine.interruptible import Intracomm, watched_by
+from xpulab.engine.queues import shared_queue
 from xpulab.sharing.transcript import Writer
 
 __all__ = ["Here", "answer_of"]
@@ -27,7 +26,7 @@ _libc = ctypes.CDLL(None)
 
 
 class Here:
-    """What a user's function finds on a rank; what is not listed here is the task's.
+    """The first argument of a user's function on a rank; attributes that are not listed here are the task's.
 
     Attributes
     ----------
@@ -35,7 +34,7 @@ class Here:
         The communicator of all ranks, the same as in a cell.
     rank, size : int
     queue : dpctl.SyclQueue
-        The queue that dpnp's arrays use by themselves.
+        The queue that dpnp's arrays use by themselves, with profiling.
     task : Task
     """
 
@@ -43,7 +42,7 @@ class Here:
         self.task = task
         self.comm: Intracomm = task.engine.communicator(range(task.comm.size))
         self.rank, self.size = task.comm.rank, task.comm.size
-        self.queue = dpctl.get_device_cached_queue(task.device.queue.sycl_device)
+        self.queue = shared_queue(task.device.queue.sycl_device)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)
@@ -126,7 +125,7 @@ def _captured(task: Task, path: str) -> Iterator[Writer]:
 
 
 def _error_fields(error: BaseException) -> dict[str, str]:
-    """The error, with its traceback from the user's code on, and what to type instead where that is known."""
+    """The error, with its traceback from the user's code on, and with advice if `advice.py` has any."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next

@@ -104,7 +104,7 @@ class Call:
             dtype=str(X.dtype),
             n_init=runs,
             versions=_versions(cluster),
-            notes=list(cluster.plan().warnings),
+            notes=list(cluster.warnings),
             engines=_engine_reports(cluster),
         )
 
@@ -128,6 +128,11 @@ class Call:
         yield
         self.report.sent += time.perf_counter() - started
         self.report.message = ""
+
+    def computed_here(self) -> None:
+        """Say in the report that this process computed the call, without the engines."""
+        self.report.engines.clear()
+        self.report.notes.append("computed in the notebook's process: so few rows take less time than a message")
 
     def send(self, task: str, packing: Packing, checkpoint: Checkpoint | None = None, **payload: Any) -> Answer:
         """Run the task on all engines; the report follows it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -159,6 +159,8 @@ class Proxy(CallbackSupportMixin):
         sample_weight: np.ndarray | None = None,
         result: Result | None = None,
         rules: Mapping[str, Any] | None = None,
+        here: Callable[[], np.ndarray | None] | None = None,
+        then: Callable[[Answer], bool] | None = None,
         **arguments: Any,
     ) -> Answer:
         """Sends X, and what is aligned with it, to the engines, and runs a task on them.
@@ -180,6 +182,10 @@ class Proxy(CallbackSupportMixin):
             What comes back for each row; its `value` is set.
         rules : mapping, optional
             By which X was checked, if not by `_rules`.
+        here : callable, optional
+            Computes the result in this process, or returns None if the engines have to. The answer is then empty.
+        then : callable, optional
+            Goes on with the answer in this process, as a part of the call; returns whether it converged.
         **arguments : Any
             Of the task.
         """
@@ -187,6 +193,10 @@ class Proxy(CallbackSupportMixin):
         with Call(self, method, X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
             if fits:
                 self.report_ = call.report
+            if here is not None and result is not None and (found := here()) is not None:
+                call.computed_here()
+                result.value = found
+                return Answer([])
             packing = Packing(
                 self, outgoing, call, X, sample_weight, y, {**self._rules, **(rules or {})}, self._held_as(X)
             )
@@ -194,6 +204,8 @@ class Proxy(CallbackSupportMixin):
             try:
                 answer = call.send(task, packing, **place, **arguments)
                 packing.done()
+                if then is not None:
+                    call.report.converged = then(answer)
                 return answer
             except KeyboardInterrupt:
                 again = f"; nothing was fitted, type: {method}(X) again" if fits else ""

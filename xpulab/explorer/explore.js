@@ -9,7 +9,7 @@ const element = (tag, attributes = {}, ...children) => {
 
 // A slider over a list: what is shown is the list's text, what is asked for its value.
 const slider = (name, label, options, ask) => {
-  const output = element("output");
+  const output = element("output", { "aria-hidden": "true" }); // a screen reader reads aria-valuetext
   const input = element("input", { type: "range", min: 0, max: options.length - 1, step: 1 });
   const write = () => {
     const [, text] = options[input.value];

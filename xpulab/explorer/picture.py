@@ -119,7 +119,7 @@ def _inks() -> np.ndarray:
     return np.vstack([np.zeros((1, 4), np.uint8), inks])
 
 
-#: Red, green, blue and opacity of what a pixel can be: nothing, or a colour at a level.
+#: Red, green, blue and opacity of each value of a pixel: nothing, or a colour at a level.
 INKS = _inks()
 
 
@@ -155,7 +155,7 @@ class Picture:
 
     @functools.cached_property
     def png(self) -> bytes:
-        """The image, transparent where there are no rows."""
+        """The image; pixels without rows are transparent."""
         return encode(self.pixels)
 
     @functools.cached_property

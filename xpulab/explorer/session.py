@@ -1,4 +1,4 @@
-"""The k-means explorer without its front end: what a hand on the controls would change, and what it would see."""
+"""The k-means explorer without its front end: attributes and methods in the place of controls, and its pictures."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ ELBOW = range(1, 13)
 _MOST_PIXELS = 1 << 16
 _MOST_SEED = 2**32 - 1
 _TOL = 1e-4  # that of KMeans
-_SPREAD = 4  # standard deviations to either side of the mean that are in view; a far row would shrink all the others
+_SPREAD = 4  # standard deviations in view to either side of the mean; a row far away would shrink all other rows
 _MARGIN = 0.03  # of the range, around it
 
 
 class Explorer:
-    """k-means on the engines, one turn at a time, and the picture of it.
+    """k-means on the engines, one iteration at a time, and its picture.
 
     Every change is one task on all engines: they find the centres and the labels, count the rows of each cluster on
     each pixel, and send those counts alone. The rows stay where they are.
@@ -128,7 +128,7 @@ class Explorer:
         self._labelled = False  # whether the engines have the labels of these centres and points
         self._begin("k-means++", k=k)
 
-    # -- what can be changed ------------------------------------------------------------------------------------------
+    # -- settings and actions -----------------------------------------------------------------------------------------
 
     @property
     def k(self) -> int:
@@ -221,7 +221,7 @@ class Explorer:
             )
             self.elbows = dict(sorted({**self.elbows, k: answer.results[0]["inertia"]}.items()))
 
-    # -- what can be seen ---------------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------------
 
     @property
     def centers(self) -> np.ndarray:
@@ -274,7 +274,7 @@ class Explorer:
         self.changed()
 
     def _require_rows(self) -> None:
-        """Send the rows again where the engines that had them were stopped, and others run now."""
+        """Send the rows again if their engines were stopped, and new engines run now."""
         with contextlib.suppress(HandleError):
             if self._cluster.running:
                 self.rows.source(self._cluster)

@@ -129,7 +129,7 @@ class Snapshot(Displayed):
         return f"inertia by number of clusters: {found}"
 
     def _words(self) -> str:
-        """What stands for the plot and the curves where SVG is removed."""
+        """A description that replaces the plot and the curves in viewers that remove SVG."""
         image = f'<img alt="{_label(self)}" src="{_address(self.image())}">'
         return image + (f"<div>{self._found()}</div>" if self.elbows else "")
 
@@ -158,7 +158,7 @@ def _label(snapshot: Snapshot) -> Html:
 
 
 def _places(snapshot: Snapshot) -> np.ndarray:
-    """The trails in pixels from the upper left of the picture; what is beyond stands at its edge."""
+    """The trails in pixels from the upper left of the picture; points outside of the picture are moved to its edge."""
     picture = snapshot.picture
     lines, columns = picture.counts.shape[1:]
     low, high = np.array(picture.low), np.array(picture.high)
@@ -197,7 +197,7 @@ def _marks(picture: Picture) -> tuple[list[tuple[float, str]], list[tuple[float,
 
 
 def _painted(snapshot: Snapshot) -> bytes:
-    """The plot as PNG, for where there is no SVG; matplotlib would take thirty times as long."""
+    """The plot as PNG, for viewers without SVG; matplotlib would take thirty times as long."""
     import matplotlib
     from PIL import Image, ImageDraw, ImageFont
 
@@ -253,7 +253,7 @@ def _trail(places: np.ndarray) -> str:
 
 
 def _center(j: int, colour: str, x: float, y: float) -> str:
-    """A disc in two rings, dark and light: one of them stands out from any ground."""
+    """A disc of a dark and a light ring: one of the two stands out from any background."""
     return (
         f'<g class="xpu-center" data-center="{j}" transform="translate({x:.1f},{y:.1f})">'
         f'<circle class="xpu-ring" r="12"/><circle r="10" fill="{colour}"/>'

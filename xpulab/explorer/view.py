@@ -1,8 +1,9 @@
-"""`explore`: the k-means explorer with its controls, and without where there is no front end for them."""
+"""`explore`: the k-means explorer with its controls, or without them if no front end can show them."""
 
 from __future__ import annotations
 
 import contextvars
+import signal
 import threading
 import time
 import uuid
@@ -84,7 +85,7 @@ class Latest:
 
     @property
     def working(self) -> bool:
-        """Whether the caller is what this does."""
+        """Whether the caller runs in this object's thread."""
         return threading.current_thread() is self._thread
 
     def wait(self, timeout: float = 60.0) -> bool:
@@ -136,11 +137,11 @@ class ExploreView:
         explorer.changed = lambda: (follow() or (lambda: None))()
 
     def snapshot(self) -> Snapshot:
-        """What it shows now, as an object that stays as it is: text, HTML, `Snapshot.plot`. Needs no front end."""
+        """The present picture, as an object that does not change: text, HTML, `Snapshot.plot`. Needs no front end."""
         return self.explorer.snapshot()
 
     def ask(self, name: str, value: Any = None) -> None:
-        """Do what a control would: ``"k"``, ``"points"``, ``"x"``, ``"y"`` (values), ``"move"`` (centre, x, y),
+        """Do the same as a control: ``"k"``, ``"points"``, ``"x"``, ``"y"`` (values), ``"move"`` (centre, x, y),
         ``"restart"``, ``"step"``, ``"reset"``, ``"elbow"``, ``"play"`` (bool), ``"pace"`` (iterations a second),
         ``"stop"`` (ends play and elbow), ``"start"`` (the cluster), ``"refresh"``. Returns at once.
         """
@@ -170,7 +171,10 @@ class ExploreView:
         from IPython.core.getipython import get_ipython
         from IPython.display import display
 
-        if in_notebook(get_ipython()):
+        shell = get_ipython()
+        if in_notebook(shell):
+            _shown.add(self)
+            _hear_interrupts(shell)
             self.widget = self.widget or self._make_widget()
             if self.widget is not None:
                 # Without HTML of its own, a front end that shows no widget would show the widget's repr.
@@ -180,15 +184,20 @@ class ExploreView:
         else:
             display(Text(self.snapshot()))
 
+    @property
+    def busy(self) -> bool:
+        """Whether it plays or looks for the elbow."""
+        return self.playing or bool(self._elbow)
+
     def _follow(self) -> None:
-        """Show what Python changed."""
+        """Show changes that were made from Python."""
         if self._standing is not None and not self._latest.working:
             self.refresh()
 
-    # -- what was asked for, in the thread of `Latest` ----------------------------------------------------------------
+    # -- requests, in the thread of `Latest` --------------------------------------------------------------------------
 
     def _work(self, asked: dict[str, Any]) -> float | None:
-        """Do it, show it; the seconds until the next turn, if there is to be one."""
+        """Do the request, and show the result; the seconds until the next turn, None if no turn follows."""
         started = time.perf_counter()
         try:
             for name, value in asked.items():
@@ -202,14 +211,14 @@ class ExploreView:
             self._stop()
             self.stopped = isinstance(error, NoClusterError)
             self.message = str(error) if self.stopped else f"{type(error).__name__}: {error}"
-        going_on = self.playing or bool(self._elbow)
+        going_on = self.busy
         self._show(final=not going_on)
         if not going_on:
             return None
         return max(0.0, started + 1 / self.pace - time.perf_counter()) if self.playing else 0.0
 
     def _turn(self) -> None:
-        """What happens by itself: the next number of clusters of the elbow, else the next iteration."""
+        """Do one step that no control asked for: the next number of clusters of the elbow, else the next iteration."""
         if self._elbow:
             self.explorer.extend_elbow(self._elbow.pop(0))
         elif self.playing:
@@ -239,13 +248,13 @@ class ExploreView:
             "y": y,
             "pace": self.pace,
             "playing": self.playing,
-            "busy": self.playing or bool(self._elbow),
+            "busy": self.busy,
             "stopped": self.stopped,
             "message": self.message,
         }
 
     def _make_widget(self) -> Any:
-        """The widget, or None where ipywidgets or anywidget is missing."""
+        """The widget, or None if ipywidgets or anywidget is missing."""
         try:
             from xpulab.explorer.widget import ExploreWidget
         except ImportError:
@@ -316,6 +325,23 @@ _CONTROLS: dict[str, Callable[[ExploreView, Any], None]] = {
 
 #: Controls that ask the engines nothing.
 _QUIET = {"play", "pace", "stop", "refresh"}
+
+
+_shown: weakref.WeakSet[ExploreView] = weakref.WeakSet()
+
+
+def _hear_interrupts(shell: Any) -> None:
+    """Have an interrupt of the kernel end what plays while no cell runs; ipykernel would ignore it."""
+    kernel: Any = getattr(shell, "kernel", None)
+    # What ipykernel puts back when the cell has ended.
+    if getattr(kernel, "saved_sigint_handler", None) is signal.SIG_IGN:
+        kernel.saved_sigint_handler = _interrupted
+
+
+def _interrupted(*_: Any) -> None:
+    for view in list(_shown):
+        if view.busy:
+            view.ask("stop")
 
 
 class _Standing:

@@ -1,4 +1,4 @@
-"""The explorer's part in the browser: one widget, of what every browser has.
+"""The explorer's part in the browser: one widget, which uses only functions that every browser has.
 
 Its controls are the browser's own, so that each has its label and takes keys, and the centres can be dragged and moved
 by keys too. For this a widget needs JavaScript of its own; anywidget brings it to JupyterLab, Notebook and VS Code
@@ -17,7 +17,7 @@ __all__ = ["ExploreWidget"]
 
 
 class ExploreWidget(anywidget.AnyWidget):
-    """What `explore.js` shows; it sends messages ``{"name": ..., "value": ...}`` of what was asked for.
+    """The data that `explore.js` shows. The script sends requests, messages ``{"name": ..., "value": ...}``.
 
     Attributes
     ----------

@@ -169,7 +169,7 @@ _compiled: Callable[[int], Compiled]
 
 
 def _known(path: Path, compiler: str) -> dict[str, Compiled]:
-    """What a file has that was made by this compiler."""
+    """The kernels of a file, if this compiler has made them."""
     try:
         shelf, made_by = unpack(path.read_bytes())
     except (OSError, ValueError):

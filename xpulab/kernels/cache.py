@@ -1,4 +1,4 @@
-"""What devices' compilers have made, in files of the user's cache folder: they take 0.1 to 0.4 s for each kernel.
+"""Programs that devices' compilers have made, in the user's cache folder: compiling a kernel takes 0.1 to 0.4 s.
 
 A file that cannot be read, or that is not what was written, counts as none. Where the folder cannot be written, nothing
 is kept.
@@ -29,7 +29,7 @@ def folder(name: str) -> Path:
 
 
 def load(key: str) -> bytes | None:
-    """What is kept under a key; None if it is not there."""
+    """The content that is kept under a key; None if the cache has no such key."""
     try:
         digest, _, content = (folder("programs") / key).read_bytes().partition(b"\n")
     except OSError:

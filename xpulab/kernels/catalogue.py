@@ -44,7 +44,7 @@ class Compiled:
 
 
 def find(kernel: Kernel) -> Compiled:
-    """What the catalogue has for a kernel.
+    """The entry of the catalogue for a kernel.
 
     Raises
     ------

@@ -39,7 +39,7 @@ from xpulab.kernels.language import DeviceFunction, Kernel
 
 __all__ = ["COMPILER", "compiled", "renumber", "warm_up"]
 
-#: What compiles, for the catalogue.
+#: The compiler and its version, for the catalogue.
 COMPILER = ", ".join(f"{name} {version(name)}" for name in ("numba-dpex", "numba", "dpcpp-llvm-spirv"))
 
 
@@ -104,7 +104,7 @@ def compiled(kernel: Kernel) -> Compiled:
 
 @cache
 def warm_up() -> None:
-    """Have numba do what it does but once, so that processes which are forked from this one need not."""
+    """Have numba do its one-time work now, so that processes forked from this one need not repeat it."""
 
     @language.kernel("f4[]")
     def fill(item, x):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""What k-means needs of rows on a device, for dense rows; `xpulab.kernels.sparse` has the same for CSR."""
+"""The functions of k-means for dense rows on a device; `xpulab.kernels.sparse` has the same functions for CSR."""
 
 from xpulab.kernels.distances import transform
 from xpulab.kernels.lloyd import (

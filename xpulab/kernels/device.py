@@ -115,7 +115,7 @@ class Device:
         self.compile_seconds = 0.0
         self.programs: dict[Any, Any] = {}  # by kernel; filled and read by launch.py
         self.tiles: dict[str, Any] = {}  # by class of sizes, where not the default; filled by tune.py
-        #: Called between the steps of each compilation, which takes seconds; what it raises ends the call.
+        #: Called between the steps of each compilation, which takes seconds; its exceptions end the call.
         self.while_compiling: Callable[[], None] = lambda: None
         self._running: list[tuple[Event, Any]] = []
 

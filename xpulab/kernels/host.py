@@ -1,4 +1,4 @@
-"""What the host computes between two launches, as machine code: with few rows fifty calls of NumPy outlast a kernel.
+"""Computations of the host between two launches, as machine code: with few rows, 50 calls of NumPy outlast a kernel.
 
 The code is in a library of the catalogue, made ahead of use from `xpulab.kernels.host_functions`. It reads and writes
 arrays by their addresses, so that each is looked at here: of which dtype it is, and that it has no gaps.
@@ -126,7 +126,7 @@ def count_positive(labels: npt.NDArray[np.int32], weights: npt.NDArray[Any], n_c
 
 
 def inertia_of_sums(squares: float, totals: npt.NDArray[np.float64], centers: npt.NDArray[Any]) -> float:
-    """Inertia from what an iteration has anyway: ``|x - c|**2 = |x|**2 - 2 x.c + |c|**2``, summed by cluster.
+    """Inertia from the sums of an iteration: ``|x - c|**2 = |x|**2 - 2 x.c + |c|**2``, summed by cluster.
 
     Parameters
     ----------

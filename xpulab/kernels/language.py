@@ -1,4 +1,4 @@
-"""What kernels are written in: the functions that mean something only inside of a kernel, and the kernel itself.
+"""The language of kernels: the functions that have a meaning only inside of a kernel, and the kernel itself.
 
 A kernel is a plain Python function of ``(item, *arguments)``. Nothing here compiles or runs one:
 `xpulab.kernels.compiler` gives each of these names its meaning for a compiler, and `xpulab.kernels.launch` starts what
@@ -78,7 +78,7 @@ def AtomicRef(array: Any, place: Any) -> Any:
     raise _outside("AtomicRef")
 
 
-#: What a compiler has to give a meaning.
+#: The functions that a compiler has to give a meaning.
 INTRINSICS: tuple[Callable[..., Any], ...] = (fma, prefetch, group_barrier, PrivateArray, AtomicRef)
 
 
@@ -183,7 +183,7 @@ def kernel(signature: str, dtype: npt.DTypeLike = None, shelf: str = "") -> Call
 
 
 def _enclosed(function: Callable[..., Any]) -> dict[str, Any]:
-    """What a function closes over, by name in order."""
+    """The variables that a function closes over, by name, in order."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return {name: cell.cell_contents for name, cell in sorted(cells, key=lambda cell: cell[0])}
 

@@ -104,7 +104,7 @@ def launch(device: Device, kernel: Kernel, groups: int, size: int, *arguments: A
 
 
 def prepare(device: Device, kernel: Kernel, groups: int, size: int, *arguments: Any) -> Prepared:
-    """What `launch` does before it starts the kernel; the parameters and errors are the same."""
+    """Do the part of `launch` that comes before the start of the kernel; the parameters and errors are the same."""
     _check(kernel, arguments)
     return Prepared(device, kernel, program_of(device, kernel), groups, size, arguments)
 
@@ -167,7 +167,7 @@ def _kinds(signature: tuple[str, ...]) -> ctypes.Array[ctypes.c_int]:
 
 
 def _addresses(kernel: Kernel, arguments: Sequence[Any]) -> tuple[list[int], list[Any]]:
-    """Where each value is that a launch passes, and what has to live as long as that is so."""
+    """The addresses of the values that a launch passes, and the objects that have to live as long as these are used."""
     values: list[int] = []
     held: list[Any] = []
     for word, argument in zip(kernel.signature, arguments, strict=True):

@@ -73,12 +73,11 @@ def lloyd_step(
     k, d = centers.shape
     if rows.n_samples == 0:
         return np.zeros((k, d)), np.zeros(k), 0
-    fresh = _starts_anew(rows, shift, k, labels)
+    fresh = labels.begin_sums(rows, shift, k)
     partial = find_nearest(rows, shift, centers, labels, sums="all" if fresh else "moved")
     partial = partial or _moves(rows, k, labels, fresh)
-    assert labels.sums is not None
-    changed = partial.add_to(labels.sums)
-    return labels.sums[:, :d], labels.sums[:, d], changed
+    sums, changed = labels.add_to_sums(partial)
+    return sums[:, :d], sums[:, d], changed
 
 
 def assign(
@@ -87,7 +86,7 @@ def assign(
     """Label each row with its nearest centre, as `lloyd_step`, without the sums; `again` as for `find_nearest`."""
     if rows.n_samples:
         find_nearest(rows, shift, centers, labels, again)
-        labels.sums = None
+        labels.drop_sums()
 
 
 def inertia(rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels) -> float:
@@ -130,7 +129,7 @@ def first_kernels(
 
 
 def distance_rounding(dtype: np.dtype[Any]) -> float:
-    """Of `own_distances`, what may be rounding where a row is at its centre, for a centre of norm 1."""
+    """The largest value of `own_distances` that rounding may give a row at its centre, for a centre of norm 1."""
     return float(16 * np.finfo(dtype).eps) ** 2  # of differences, squared, from the mean of equal rows
 
 
@@ -214,7 +213,7 @@ def _moves_kernel(dtype: np.dtype[Any], listed_only: bool) -> Kernel:
 
 
 def _moves(rows: Rows, k: int, labels: Labels, fresh: bool) -> PartialSums:
-    """What has to be added to the sums, for the labels as they are."""
+    """The changes of the sums that the present labels require."""
     span = labels.span or SPAN
     n_spans = -(-rows.n_samples // span)
     workers = min(n_spans, _count_workers(rows, PartialSums.bytes_each(rows, k, _ITEMS)))
@@ -234,16 +233,6 @@ def _count_workers(rows: Rows, bytes_each: int) -> int:
     """How many partial sums of all centres are made: enough for the device, few enough to add and to store."""
     most = max(1, min(rows.n_spans, MAX_BYTES // bytes_each))
     return max(min(4 * rows.device.compute_units, most), -(-rows.n_samples // MAX_COUNT))
-
-
-def _starts_anew(rows: Rows, shift: npt.NDArray[Any] | None, k: int, labels: Labels) -> bool:
-    """Whether the sums start from nothing, because there are none yet for these rows, this shift and this k."""
-    key = (rows, rows.shift_or_zero(shift).tobytes(), k)
-    fresh = labels.sums is None or labels.sums_of != key
-    if fresh:
-        labels.sums, labels.sums_of = np.zeros((k, rows.n_features + 1)), key
-        labels.forget()
-    return fresh
 
 
 # --- the distance to the own centre

@@ -1,13 +1,14 @@
 """The nearest centre of each row, without looking at the rows whose centre cannot have changed.
 
-A row whose second nearest centre is farther than its nearest by more than both have moved since keeps its label: one
-number a row, the slack, is enough to know that [1]_. In each span of rows those that may change are listed, copied side
-by side, and compared with all centres; the others are not read.
+The slack of a row is the distance to its second nearest centre less the distance to its nearest. A row keeps its label
+as long as its centre, and any other centre, have together moved by less than its slack [1]_. In each span of rows the
+kernel lists the rows whose label may change, copies these rows side by side, and compares them with all centres; it
+does not read the other rows.
 
 References
 ----------
-.. [1] G. Hamerly, "Making k-means even faster", SIAM International Conference on Data Mining 2010, 130-140. The two
-   bounds of that paper are one here, their difference.
+.. [1] G. Hamerly, "Making k-means even faster", SIAM International Conference on Data Mining 2010, 130-140. The paper
+   keeps two bounds for each row; this module keeps their difference, the slack.
 """
 
 from __future__ import annotations
@@ -29,32 +30,34 @@ from xpulab.kernels.tiles import ROOMS, Tile, default_tile, size_class
 
 __all__ = ["Labels", "Tile", "find_nearest", "new_labels", "room_for", "tile_for"]
 
-_LEAST_CENTERS = 48  # with fewer, copying a row costs about as much as comparing it with all of them
+_LEAST_CENTERS = 48  # with fewer centres, copying a row costs about as much as comparing it with all centres
 _LEAST_WORK = 512  # centres times features
-_MOST_LISTED = 0.75  # of all rows: with more, looking at every row where it lies is faster than listing and copying
-_CHEAP_BYTES = 1 << 20  # of partial sums, that take no time to speak of
-_LONGEST_PAUSE = 16  # passes over all rows, before the slacks are tried again
+_MOST_LISTED = 0.75  # of all rows: if more are listed, it is faster to read every row where it lies
+_CHEAP_BYTES = 1 << 20  # of partial sums, whose addition takes next to no time
+_LONGEST_PAUSE = 16  # passes over all rows before the slacks are tried again
 
 
 @dataclass(eq=False)
 class Labels:
-    """The centre of each row, on the device, with what is known of it from one iteration to the next.
+    """The centre of each row, on the device, with all that one iteration leaves for the next.
 
     Attributes
     ----------
     device : Device
     current : Array of int32
         One label per row, -1 at first; padded to whole blocks.
+    listed : Array of int32
+        The rows that the last `find_nearest` looked at. If `span` is 0, the label that each row had before, unless the
+        search made sums. Otherwise each span of rows has `counts` entries here,
+        ``row in the span | (label before + 1) << bits of span``.
     n_clusters : int
         Number of the centres that the labels were chosen from, 0 at first.
-    listed : Array of int32
-        What the last `find_nearest` looked at. With `span` 0: the label that each row had before, unless it made sums.
-        Else for each span of so many rows its `counts` first entries,
-        ``row in the span | (label before + 1) << bits of span``.
-    counts : Array of int32 or None
     span : int
+        Rows of a work-group of the last `find_nearest`, 0 if it looked at all rows.
+    counts : Array of int32 or None
+        Number of listed rows of each span.
     parameters : Array or None
-        Of the last `find_nearest`; they begin with the shift.
+        Numbers that the last `find_nearest` read; they begin with the shift.
     """
 
     device: Device
@@ -64,35 +67,91 @@ class Labels:
     span: int = 0
     counts: Array | None = None
     parameters: Array | None = None
-    sums: npt.NDArray[np.float64] | None = None  # of lloyd.py
-    sums_of: Any = None
+    _sums: npt.NDArray[np.float64] | None = None  # of shape (n_clusters, n_features + 1): the last column has weights
+    _sums_of: Any = None  # the rows, the shift and the shape that the sums are for
     _slack: Array | None = None
-    _slack_of: Any = None  # (rows, shift)
-    _centers: npt.NDArray[np.float64] | None = None  # for which _slack holds
-    _moved: npt.NDArray[np.float64] | None = None  # by how much, since, each row's slack has shrunk
-    _pause: int = 2  # passes over all rows, until the slacks are tried again: at first the centres move far
+    _slack_of: Any = None  # the rows, the shift and the shape that the slacks are for
+    _centers: npt.NDArray[np.float64] | None = None  # centres that the slacks were last shrunk for
+    _moved: npt.NDArray[np.float64] | None = None  # by how much the slacks of each centre's rows have shrunk
+    _pause: int = 2  # passes over all rows before the slacks are tried again: at first the centres move far
     _next_pause: int = 2
     _scratch: dict[Any, tuple[int, Array]] = field(default_factory=dict)
     _searches: dict[Any, _Search] = field(default_factory=dict)
 
     def scratch(self, name: str, size: int, dtype: npt.DTypeLike) -> Array:
-        """A flat device array of at least `size` elements, kept for the next call."""
+        """A flat device array of at least `size` elements, which the next call gets again."""
         held = self._scratch.get((name, dtype))
         if held is None or held[0] < size:
             held = self._scratch[name, dtype] = size, self.device.empty(size, dtype)
         return held[1]
 
     def forget(self) -> None:
-        """Look at every row the next time."""
+        """Drop the slacks, so that the next search looks at every row."""
         self._slack_of = None
 
     def trim(self) -> None:
-        """Keep the labels alone: a run that has ended needs no memory to go on."""
+        """Keep only the labels and the sums: a run that has ended needs no other memory to go on."""
         self.forget()
         self.listed = self.device.empty(0, np.int32)
         self._slack = self.counts = self.parameters = None
         self._scratch.clear()
         self._searches.clear()
+
+    def begin_sums(self, rows: Rows, shift: npt.NDArray[Any] | None, k: int) -> bool:
+        """Prepare the sums of the rows of k centres; whether they begin at zero, which drops the slacks too."""
+        key = (rows, rows.shift_or_zero(shift).tobytes(), k)
+        if self._sums is not None and self._sums_of == key:
+            return False
+        self._sums, self._sums_of = np.zeros((k, rows.n_features + 1)), key
+        self.forget()
+        return True
+
+    def add_to_sums(self, partial: PartialSums) -> tuple[npt.NDArray[np.float64], int]:
+        """The sums with the changes of one search, and the number of labels that changed in it."""
+        assert self._sums is not None
+        changed = partial.add_to(self._sums)
+        return self._sums, changed
+
+    def drop_sums(self) -> None:
+        """Drop the sums, because labels have changed without them."""
+        self._sums = None
+
+    def slacks_pay(self, rows: Rows) -> bool:
+        """Whether the slacks are likely to leave few rows to look at.
+
+        They leave many while the centres move far, and if most rows are near to no centre.
+        """
+        if self._pause:
+            self._pause -= 1
+            self.forget()
+            return False
+        # The first pass with slacks lists every row; the passes after it show how many rows stay listed.
+        if self.span and self.counts is not None and self._slack_of is not None and self._moved is not None:
+            listed = int(self.device.fetch(self.counts, stop=-(-rows.n_samples // self.span), copied=False).sum())
+            if listed > _MOST_LISTED * rows.n_samples and self._moved.any():
+                self._next_pause = min(2 * self._next_pause, _LONGEST_PAUSE)
+                self._pause = self._next_pause - 1
+                self.forget()
+                return False
+        return True
+
+    def shrink_slacks(
+        self, rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any]
+    ) -> npt.NDArray[np.float64]:
+        """By how much the slacks of each centre's rows have shrunk since the slacks were set."""
+        known = (rows, rows.shift_or_zero(shift).tobytes(), centers.shape)
+        if self._slack_of != known:
+            self._slack_of = known
+            self._slack = self.scratch("slack", rows.n_blocks * BLOCK, rows.dtype)
+            self.device.fill(self._slack, -np.inf)
+            self._centers = centers.astype(np.float64)
+            self._moved = np.zeros(len(centers))
+        else:
+            assert self._centers is not None
+            assert self._moved is not None
+            widen_moved(self._centers, centers, self._moved)
+        assert self._moved is not None
+        return self._moved
 
 
 def new_labels(device: Device, n: int) -> Labels:
@@ -110,7 +169,7 @@ def find_nearest(
     tile: Tile | None = None,
     sums: Literal["all", "moved"] | None = None,
 ) -> PartialSums | None:
-    """Label each row with its nearest centre; among equally near ones the first.
+    """Label each row with its nearest centre; if several are equally near, with the first of them.
 
     Parameters
     ----------
@@ -125,19 +184,19 @@ def find_nearest(
     again : bool
         Whether the same rows will be labelled again, for centres that have moved a little.
     tile : Tile, optional
-        The one of `tile_for` by default; the labels are the same with any.
+        By default the tile that `tile_for` gives. The labels are the same with every tile.
     sums : {"all", "moved"}, optional
-        Whether to sum the rows of each centre too, while they are in the cache: all of them, or only those that change
-        their label, which are taken from one sum and added to another.
+        Whether to sum the rows of each centre too, while the rows are in the cache: all rows, or only the rows that
+        change their label, which are subtracted from one sum and added to another.
 
     Returns
     -------
     PartialSums or None
-        None if no sums were asked for, or if there would be too many for the device.
+        None if `sums` is None, or if the partial sums do not fit into the device.
     """
     k, d = centers.shape
-    bounded = again and k >= _LEAST_CENTERS and k * d >= _LEAST_WORK and _bounds_pay(rows, labels)
-    moved = _bounds(rows, shift, centers, labels) if bounded else np.zeros(k)
+    bounded = again and k >= _LEAST_CENTERS and k * d >= _LEAST_WORK and labels.slacks_pay(rows)
+    moved = labels.shrink_slacks(rows, shift, centers) if bounded else np.zeros(k)
     key = bounded, sums is not None, id(labels.current)
     of = rows, k, tile or tile_for(rows.device, rows.dtype, d, k)
     search = labels._searches.get(key)
@@ -152,14 +211,14 @@ def find_nearest(
 
 
 class _Search:
-    """A search that is made again and again: of the same rows, with as many centres, in the same memory.
+    """A search that is repeated: with the same rows, the same number of centres, and the same memory.
 
     Attributes
     ----------
     of : tuple of (Rows, int, Tile)
         The rows, the number of centres, and the tile.
     labels : Array of int32
-        Where it writes them: over those before if it needs them no more, or else to the other array.
+        The array that the search writes: the array with the labels before, or the other array if these are needed.
     span : int
         Rows of a work-group.
     counts : Array of int32 or None
@@ -194,7 +253,7 @@ class _Search:
         summed = integers, numbers, numbers
         if self.partial:
             summed = self.partial.queue, self.partial.stage, self.partial.sums
-        # Scores are off by less than this times (|x|^2 + 2 |c|^2), and so is their difference by twice that.
+        # A score is off by less than this times (|x|^2 + 2 |c|^2), and a difference of two by less than twice as much.
         rounding = 2 * (d + 8) * np.finfo(dtype).eps
         room = room_for(d)
         chunk = chunk_of(room, tile)
@@ -210,7 +269,7 @@ class _Search:
     def start(
         self, shift: npt.NDArray[Any], centers: npt.NDArray[Any], moved: npt.NDArray[np.float64], anew: bool
     ) -> None:
-        """Label the rows; `anew` if the sums begin with all of them."""
+        """Label the rows. With `anew`, the sums begin at zero and take all rows."""
         rows, _, tile = self.of
         rows.device.wait()  # the kernel before may still read them
         pack_centers(shift, centers, moved, tile.centers, anew, self._host)
@@ -220,17 +279,17 @@ class _Search:
 
 
 def room_for(n_features: int) -> int:
-    """Features that the kernel has private memory for; 0 where there are too many."""
+    """Number of features that the kernel has private memory for; 0 if the rows have too many."""
     return next((room for room in ROOMS if n_features <= room), 0)
 
 
 def tile_for(device: Device, dtype: np.dtype[Any], n_features: int, k: int) -> Tile:
-    """What was measured to be fastest for the device and such sizes, or else the default."""
+    """The tile that was measured to be fastest on the device for these sizes, or the default."""
     return device.tiles.get(size_class(dtype, n_features, k)) or default_tile(dtype, device.is_cpu)
 
 
 def _cut(rows: Rows, tile: Tile, k: int, labels: Labels, summing: bool) -> tuple[int, PartialSums | None]:
-    """Rows of a work-group, and the groups' sums if they are asked for and there is room."""
+    """Rows of a work-group, and the groups' sums if `summing` is true and the sums fit into the device."""
     if summing:
         bytes_each = PartialSums.bytes_each(rows, k, tile.items)
         span = _span(rows, tile, k, bytes_each)
@@ -243,46 +302,10 @@ def _cut(rows: Rows, tile: Tile, k: int, labels: Labels, summing: bool) -> tuple
 def _span(rows: Rows, tile: Tile, k: int, bytes_each: int = 0) -> int:
     """Rows of a work-group, a power of two.
 
-    Fewer than the tile says where that leaves the device idle, or an entry has no room; more where each group has
-    partial sums of `bytes_each`, which take time to add.
+    These are fewer than the tile's span if so many would leave parts of the device idle, or if an entry of `listed` has
+    no bits for them. They are more if each group has partial sums of `bytes_each`, because adding them takes time.
     """
     enough = rows.n_samples // (4 * rows.device.compute_units)
     wanted = max(tile.span, 1 << (rows.n_samples * bytes_each // _CHEAP_BYTES).bit_length())
     most = min(1 << max(0, enough.bit_length() - 1), 1 << (30 - (k + 1).bit_length()), MAX_COUNT)
     return max(BLOCK, min(wanted, most))
-
-
-def _bounds_pay(rows: Rows, labels: Labels) -> bool:
-    """Whether few rows will be listed; they are many as long as the centres move far, or where no centre is near."""
-    if labels._pause:
-        labels._pause -= 1
-        labels.forget()
-        return False
-    # The first pass of all lists every row; those after it tell.
-    if labels.span and labels.counts is not None and labels._slack_of is not None and labels._moved is not None:
-        listed = int(labels.device.fetch(labels.counts, stop=-(-rows.n_samples // labels.span), copied=False).sum())
-        if listed > _MOST_LISTED * rows.n_samples and labels._moved.any():
-            labels._next_pause = min(2 * labels._next_pause, _LONGEST_PAUSE)
-            labels._pause = labels._next_pause - 1
-            labels.forget()
-            return False
-    return True
-
-
-def _bounds(
-    rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels
-) -> npt.NDArray[np.float64]:
-    """By how much the slack of the rows of each centre has shrunk, in all, since the slacks were set anew."""
-    known = (rows, rows.shift_or_zero(shift).tobytes(), centers.shape)
-    if labels._slack_of != known:
-        labels._slack_of = known
-        labels._slack = labels.scratch("slack", rows.n_blocks * BLOCK, rows.dtype)
-        labels.device.fill(labels._slack, -np.inf)
-        labels._centers = centers.astype(np.float64)
-        labels._moved = np.zeros(len(centers))
-    else:
-        assert labels._centers is not None
-        assert labels._moved is not None
-        widen_moved(labels._centers, centers, labels._moved)
-    assert labels._moved is not None
-    return labels._moved

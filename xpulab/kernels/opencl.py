@@ -1,4 +1,4 @@
-"""Programs of OpenCL devices as files: what a device's compiler made of SPIR-V can be kept, and taken up again.
+"""Programs of OpenCL devices as files: a program that a device's compiler made of SPIR-V can be kept and loaded.
 
 SYCL keeps no program that was made from SPIR-V, and dpctl makes none from a binary. OpenCL does both [1]_: the program
 is made by its functions, in the queue's own context, and then handed to SYCL.
@@ -68,7 +68,7 @@ class Compiler:
         return self._built(program, error.value)
 
     def from_binary(self, binary: bytes) -> int:
-        """The same program again, of what `binary` gave.
+        """Make the program again from the result of `binary`.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Programs: what a device's own compiler makes of a kernel's SPIR-V, and what is kept of that for other processes."""
+"""Programs, which a device's own compiler makes of a kernel's SPIR-V, and files that keep them for other processes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _compiler(device: Device) -> Compiler:
 
 @cached
 def _machine(device: Device) -> bytes:
-    """What a binary depends on: the device and its driver, and of a CPU the instructions that it has.
+    """Text that names all that a binary depends on: the device and its driver, and for a CPU its instructions.
 
     A folder of caches may be shared by hosts whose processors only have the same name.
     """

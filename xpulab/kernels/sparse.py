@@ -1,4 +1,4 @@
-"""What k-means needs of rows on a device, for rows in CSR form; `xpulab.kernels.dense` has the same for dense rows."""
+"""The functions of k-means for CSR rows on a device; `xpulab.kernels.dense` has the same functions for dense rows."""
 
 from xpulab.kernels.sparse_lloyd import (
     assign,

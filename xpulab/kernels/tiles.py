@@ -1,4 +1,4 @@
-"""How the search for the nearest centre is cut for a device: the tile, the one to begin with, those worth trying."""
+"""The ways to cut the search for the nearest centre for a device: the default tile, and the tiles worth trying."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ __all__ = ["MODE", "Tuner", "pass_seconds"]
 
 MODE = "XPULAB_TUNE"  # environment variable: "0", "1" or "all"
 
-_GAIN = 1.05  # what a tile must be faster by than the default to be used: less may be chance
-_SHARE = 0.05  # of the seconds that were computed, those that may be spent on measuring
+_GAIN = 1.05  # a tile is used only if it is faster than the default by this factor; a smaller gain may be chance
+_SHARE = 0.05  # share of the seconds of computing that may be spent on measuring
 _TRIAL = 0.5  # seconds that a tile may take: its kernel is compiled, then passes are measured
 _PASS = 0.01  # seconds of a pass over the sample
 _LEAST_ROWS = 1024  # of a sample, for each compute unit
@@ -166,7 +166,7 @@ class Tuner:
         return speeds
 
     def learn(self, name: str, speeds: dict[str, float]) -> None:
-        """Use what was measured for a class of sizes, and keep it for other processes."""
+        """Use the measurements for a class of sizes, and keep them for other processes."""
         self.speeds.setdefault(name, {}).update(speeds)
         self._take_over()
         content = {**self._about, "code": _code(), "speeds": self.speeds}
@@ -242,6 +242,6 @@ class Tuner:
 
 @cache
 def _code() -> str:
-    """What the speeds are of: they do not outlive a change of the kernel."""
+    """A digest of the sources that the speeds depend on: measured speeds do not outlive a change of the kernel."""
     sources = [(Path(__file__).parent / name).read_bytes() for name in ("compare.py", "moves.py", "nearest.py")]
     return hashlib.sha256(b"".join(sources)).hexdigest()

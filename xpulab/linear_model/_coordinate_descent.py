@@ -15,9 +15,10 @@ from sklearn.utils._metadata_requests import _raise_for_params
 from sklearn.utils.metadata_routing import _routing_enabled, process_routing
 
 from xpulab.data import ShardedArray
+from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import current_cluster
 from xpulab.linear_model._folds import folds_of, groups_of
-from xpulab.linear_model._path import Sums, descended, grid_of, mean_squared_errors, sums_of
+from xpulab.linear_model._path import Sums, converged, descended, grid_of, mean_squared_errors, sums_of
 from xpulab.linear_model._proxy import LinearProxy
 
 __all__ = ["ElasticNet", "ElasticNetCV", "Lasso", "LassoCV"]
@@ -78,17 +79,19 @@ class _Descent(LinearProxy):
         cluster = current_cluster()
         given = None if isinstance(sample_weight, numbers.Number) else sample_weight
         X, y, weights = self._read(cluster, X, y, given)
-        with self._fitting(X, weights):
-            answer = self._ask(
-                cluster, "fit", "linear_products", X, y=y, sample_weight=weights, centre=bool(self.fit_intercept)
-            )
+
+        def descend(answer: Answer) -> bool:
             sums = sums_of(answer.results[0]["products"], X.shape[0])
             _check_precomputed(self.precompute, sums, X.shape[1], self.fit_intercept)
-            self._descend(sums, y, X)
+            return self._descend(sums, y, X)
+
+        with self._fitting(X, weights):
+            centre = bool(self.fit_intercept)
+            self._ask(cluster, "fit", "linear_products", X, y=y, sample_weight=weights, centre=centre, then=descend)
         return self
 
-    def _descend(self, sums: Sums, y: Any, X: Any) -> None:
-        """Set what was fitted, from sums that are centred where there is an intercept."""
+    def _descend(self, sums: Sums, y: Any, X: Any) -> bool:
+        """Set what was fitted, from sums that are centred where there is an intercept; whether all converged."""
         n, dtype = X.shape[1], X.dtype
         n_targets = len(sums.mean) - n
         coef = np.zeros((n, n_targets))
@@ -112,6 +115,7 @@ class _Descent(LinearProxy):
                 "Coordinate descent iterations resulted in non-finite parameter values. The input data may contain "
                 "large values and need to be preprocessed."
             )
+        return all(converged(sums, n, k, gaps[k], n_iters[k], self.max_iter, self.tol) for k in range(n_targets))
 
 
 def _how(estimator: Any) -> dict[str, Any]:
@@ -132,7 +136,7 @@ def _check_precomputed(given: Any, sums: Sums, n_features: int, fit_intercept: b
         warnings.warn(
             "Gram matrix was provided but X was centered to fit intercept: recomputing Gram matrix.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=6,
         )
         return
     share = sums.n_samples / sums.weight
@@ -266,8 +270,14 @@ class _DescentCV(LinearProxy):
             grid_of(np.ones(1), 1.0, 0.0, self.eps, n_alphas, self.positive)  # raises
         splits = self._splits(X, y, given, params)
         groups, places = groups_of(splits, X.shape[0])
+
+        def choose(answer: Answer) -> bool:
+            found = answer.results[0]
+            whole, folds = sums_of(found["products"], X.shape[0]), folds_of(found["folds"], places)
+            return self._choose(whole, folds, ratios, X, y)
+
         with self._fitting(X, weights):
-            answer = self._ask(
+            self._ask(
                 cluster,
                 "fit",
                 "linear_products",
@@ -276,9 +286,8 @@ class _DescentCV(LinearProxy):
                 sample_weight=weights,
                 centre=bool(self.fit_intercept),
                 folds=groups,
+                then=choose,
             )
-            found = answer.results[0]
-            self._choose(sums_of(found["products"], X.shape[0]), folds_of(found["folds"], places), ratios, X, y)
         return self
 
     def _n_alphas(self) -> int | None:
@@ -300,7 +309,7 @@ class _DescentCV(LinearProxy):
         rows = np.broadcast_to(np.zeros(1), (X.shape[0], 1))
         return list(check_cv(self.cv).split(rows, np.ravel(targets), **asked))
 
-    def _choose(self, whole: Sums, folds: list[tuple[Sums, Sums]], ratios: np.ndarray, X: Any, y: Any) -> None:
+    def _choose(self, whole: Sums, folds: list[tuple[Sums, Sums]], ratios: np.ndarray, X: Any, y: Any) -> bool:
         n, n_alphas = X.shape[1], self._n_alphas()
         if n_alphas is None:
             grids = np.tile(np.sort(self.alphas)[::-1], (len(ratios), 1))
@@ -320,6 +329,7 @@ class _DescentCV(LinearProxy):
         coef, gaps, n_iters = descended(whole, n, 0, [self.alpha_], l1_ratio=ratios[best], **_how(self))
         self.dual_gap_, self.n_iter_ = gaps[0], n_iters[0]
         self._set_line(coef, whole.mean[:n], whole.mean[n:], y, X.dtype)
+        return converged(whole, n, 0, gaps[0], n_iters[0], self.max_iter, self.tol)
 
     def _errors(self, fold: tuple[Sums, Sums], n: int, l1_ratio: float, alphas: np.ndarray) -> np.ndarray:
         """Mean squared errors of a fold's test rows for each alpha."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import enet_path
 
-__all__ = ["Sums", "descended", "grid_of", "mean_squared_errors", "shrunk", "sums_of", "without"]
+__all__ = ["Sums", "converged", "descended", "grid_of", "mean_squared_errors", "shrunk", "sums_of", "without"]
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,12 @@ def descended(
         **parameters,
     )
     return coef, gaps, n_iters
+
+
+def converged(sums: Sums, n_features: int, target: int, gap: float, n_iter: int, max_iter: int, tol: float) -> bool:
+    """Whether a descent ended because its duality gap was small enough, by the rule of scikit-learn."""
+    place = n_features + target
+    return n_iter < max_iter or bool(gap * sums.weight <= tol * sums.products[place, place])
 
 
 def shrunk(sums: Sums, n_features: int, penalties: np.ndarray) -> np.ndarray:

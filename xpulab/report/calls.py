@@ -8,6 +8,7 @@ from typing import Any
 
 from xpulab.rendering import (
     Displayed,
+    as_of,
     block,
     counted,
     format_number,
@@ -16,7 +17,7 @@ from xpulab.rendering import (
     table_html,
     table_text,
 )
-from xpulab.report.html import css, fit_parts, message_html
+from xpulab.report.html import as_of_html, css, fit_parts, message_html
 from xpulab.report.record import FitRecord
 from xpulab.report.text import fit_text, worded
 
@@ -64,13 +65,16 @@ class Calls(Displayed):
             return fit_text(self._alone)
         header, align, rows, rest = self._table()
         lines = [f"{self._title}{rest}", table_text(header, rows, align)]
-        return "\n".join([*lines, *(f"  {plain(text)}" for text in self._messages())])
+        lines += [f"  {plain(text)}" for text in self._messages()]
+        lines += [f"  {as_of(report.later)}" for report in self._reports if report.status == "running"][:1]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         if self._alone is not None:
             return block(self._alone.headline, fit_parts(self._alone), css())
         header, align, rows, rest = self._table()
         parts = [table_html(header, rows, align, f"{self._title}{rest}"), *map(message_html, self._messages())]
+        parts.append(as_of_html(*self._reports))
         if self.over:
             latest = list(enumerate(self._reports, self._first))[-_WHOLE:]
             parts.append(f'<div class="xpu-whole">{"".join(_folded(*each) for each in latest)}</div>')

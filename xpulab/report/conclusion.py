@@ -52,10 +52,10 @@ def slowest_engine(report: FitRecord) -> str:
 
 
 def split(report: FitRecord) -> str:
-    """Where the time of the whole call went; empty while it runs, or if the engines account for nearly all of it."""
+    """Where the time of the whole call went; empty while it runs, or if engines account for nearly all, or none."""
     engines = max((engine.total for engine in report.engines), default=0.0)
     rest = report.elapsed - engines - report.sent - report.waited
-    if report.status == "running" or report.elapsed - engines < _UNSEEN * report.elapsed:
+    if not report.engines or report.status == "running" or report.elapsed - engines < _UNSEEN * report.elapsed:
         return ""
     parts = {
         "to copy the rows into shared memory": report.sent,

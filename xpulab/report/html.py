@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from xpulab.rendering import (
     Html,
+    as_of,
     block,
     escape,
     format_count,
@@ -23,10 +24,10 @@ from xpulab.rendering import (
 from xpulab.report.conclusion import conclusion, slowest_engine, split
 from xpulab.report.curves import curve_of_runs
 from xpulab.report.figure import COLOURS
-from xpulab.report.record import EngineReport, FitRecord, Pair, TaskRecord
+from xpulab.report.record import EngineReport, FitRecord, Pair, TaskRecord, Timed
 from xpulab.report.text import NAMES, comparison_names, comparison_table, time_unit, worded
 
-__all__ = ["comparison_html", "css", "fit_html", "fit_parts", "message_html", "page_html", "task_html"]
+__all__ = ["as_of_html", "comparison_html", "css", "fit_html", "fit_parts", "message_html", "page_html", "task_html"]
 
 _MARKS = {"running": "▶", "finished": "✓", "not converged": "!", "interrupted": "■", "failed": "✕"}
 
@@ -68,7 +69,7 @@ def fit_parts(report: FitRecord) -> list[str]:
     if report.status != "running":  # while it runs each redraw would fold them up again
         parts += [_folded("Parameters", report.parameters), _folded("Versions", report.versions)]
         parts.append(_folded("Tile", {report.tiles: _TILE} if report.tiles else {}))
-    return parts
+    return [*parts, as_of_html(report)]
 
 
 def task_html(task: TaskRecord) -> Html:
@@ -76,7 +77,7 @@ def task_html(task: TaskRecord) -> Html:
     parts = [_head(task.title, task.status, task.status, format_seconds(task.elapsed))]
     if task.status == "running":
         parts.append(_progress(task.done / max(1, task.total), "steps done"))
-    return block(task.title, [*parts, message_html(task.message)], css())
+    return block(task.title, [*parts, message_html(task.message), as_of_html(task)], css())
 
 
 def comparison_html(comparison: Pair) -> Html:
@@ -135,6 +136,12 @@ def _progress(fraction: float, label: str) -> str:
 def message_html(text: str) -> str:
     """A remark below a report; nothing for the empty text."""
     return f'<div class="xpu-note">{escape(text)}</div>' if text else ""
+
+
+def as_of_html(*tasks: Timed) -> str:
+    """When it was last true that some of these run; nothing if all have ended."""
+    running = [task for task in tasks if task.status == "running"]
+    return f'<div class="xpu-dim">{escape(as_of(running[0].later))}</div>' if running else ""
 
 
 def _facts(report: FitRecord) -> str:

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from xpulab.exceptions import XpulabWarning
-from xpulab.rendering import Displayed, plain
+from xpulab.rendering import Displayed, as_of, plain
 from xpulab.report.html import task_html
 from xpulab.report.record import Display, Status, TaskRecord
 from xpulab.report.terminal import of_a_script
@@ -199,7 +199,7 @@ class TaskReport(TaskRecord, Displayed):
 
     def __str__(self) -> str:
         if self.status == "running":
-            return self.line()
+            return f"{self.line()}\n  {as_of(self.later)}"
         return "\n  ".join([self.headline, *map(plain, self.message.splitlines())])
 
     def _repr_html_(self) -> str:

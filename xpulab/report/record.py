@@ -134,6 +134,9 @@ class Timed:
     display: Display = "full"
     _clock: float | None
 
+    #: How to see the end of it, where its view no longer changes.
+    later = "for now, type: %xpu_cluster status"
+
     @property
     def elapsed(self) -> float:
         """Seconds since the start while it runs, `seconds` afterwards."""
@@ -220,6 +223,8 @@ class FitRecord(Timed):
     waited: float = 0.0
     converged: bool | None = None
     _clock: float | None = field(default_factory=time.perf_counter, init=False, compare=False)
+
+    later = "for its end, type: %xpu_cluster last"
 
     def __post_init__(self) -> None:
         self.parameters = {str(name): _summary(value) for name, value in self.parameters.items()}

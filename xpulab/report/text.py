@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from xpulab.rendering import format_count, format_number, format_seconds, plain, shorten, table_text
+from xpulab.rendering import as_of, format_count, format_number, format_seconds, plain, shorten, table_text
 from xpulab.report.conclusion import conclusion, slowest_engine, split
 from xpulab.report.record import EngineReport, FitRecord, Pair
 
@@ -60,6 +60,7 @@ def fit_text(report: FitRecord) -> str:
     lines += [f"  slowest: {slowest}"] if slowest else []
     lines += [f"  note: {plain(note)}" for note in report.notes]
     lines += [f"  {plain(line)}" for line in (split(report), conclusion(report)) if line]
+    lines += [f"  {as_of(report.later)}"] if report.status == "running" else []
     return "\n".join(lines)
 
 

@@ -1,1 +1,1 @@
-"""What the notebook and the engines of one host share: memory, the board, checkpoints, and who outlives whom."""
+"""Things that the notebook and the engines of one host share: memory, the board, checkpoints, and who outlives whom."""

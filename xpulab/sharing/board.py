@@ -18,7 +18,7 @@ from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["METRICS", "PHASES", "RUNS", "Board", "awaited", "metrics_of", "new_task_number", "running"]
 
-#: What the seconds of a task are split into; `wait` is for the other ranks, `communicate` what reductions then take.
+#: Parts of the seconds of a task. `wait` is the time until the other ranks come, `communicate` that of reductions then.
 PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
 
 #: Runs whose lengths stand on the board: the latest ones, each at its number modulo this.
@@ -33,10 +33,13 @@ _RANK = np.dtype(
         ("heartbeat", "f8"),  # seconds since the epoch
         ("task", "u8"),  # number of the task in hand, 0 when idle
         ("name", "S32"),  # its name
-        ("doing", "S64"),  # what it does now, for people; empty where the other fields say it
+        ("doing", "S64"),  # a description for people of its present work; empty if the other fields describe it
         ("client", "i8"),  # process that asked for it
         ("failed", "u8"),  # number of the last task that raised here
-        ("ended", "u8"),  # number of the last task whose user's code has ended here, while other ranks may go on
+        (
+            "ended",
+            "u8",
+        ),  # number of the last task whose user's code has ended on this rank
         ("rows", "i8"),
         ("device_bytes", "i8"),  # held for handles and fits
         ("run", "i8"),  # of n_init, from 1 on
@@ -78,7 +81,7 @@ def running(ranks: Any, number: int) -> list[int]:
 
 
 def awaited(ranks: Any, number: int) -> str:
-    """What a task waits for that no rank has begun: ``"KMeans.fit of process 123 (iteration 17)"``; else "".
+    """The task that a task waits for if no rank has begun it: ``"KMeans.fit of process 123 (iteration 17)"``; else "".
 
     Parameters
     ----------
@@ -135,7 +138,7 @@ class Board:
 
     @property
     def path(self) -> str:
-        """What `Board.open` needs in another process of the same user on this host."""
+        """The argument for `Board.open` in another process of the same user on this host."""
         return self._block.path
 
     def cancel(self, task: int) -> None:

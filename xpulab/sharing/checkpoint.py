@@ -1,4 +1,4 @@
-"""Where a fit stands, in memory that outlives the engines: what is needed to go on after they were lost."""
+"""The state of a fit in memory that outlives the engines, so that new engines can continue the fit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Checkpoint:
 
     @property
     def path(self) -> str:
-        """What `open` needs in another process of the same user on this host."""
+        """The argument for `open` in another process of the same user on this host."""
         return self._block.path
 
     def write(self, state: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class Checkpoint:
         self._head[0] += 1  # now the slot is whole
 
     def read(self) -> dict[str, Any] | None:
-        """The latest state; None if there is none."""
+        """The latest state; None if no state was written."""
         written = int(self._head[0])
         if not written:
             return None

@@ -1,4 +1,4 @@
-"""What memory this host has left for this process: a container or a batch job may have less than the machine.
+"""The memory that this host has left for this process: a container or a batch job may have less than the machine.
 
 The kernel ends a process that goes beyond the limit of its control group, or of one above it, whatever the host has.
 """
@@ -25,7 +25,7 @@ _FILES = {
 
 
 def total() -> int:
-    """Bytes that this process and those beside it could ever have."""
+    """Bytes that this process and the other processes of its container or batch job can have at most."""
     return int(min([psutil.virtual_memory().total, *(limit for limit, _ in _limits())]))
 
 
@@ -42,7 +42,7 @@ def available(*, swap: bool = False) -> int:
 
 
 def _limits() -> Iterator[tuple[float, float]]:
-    """Limit, and what is left of it, of each control group from this process's own up to the root."""
+    """The limit of each control group from this process's own up to the root, and the bytes left below each limit."""
     with contextlib.suppress(OSError):  # not Linux, or /proc is hidden
         for kind, group, root in _groups():
             names = _FILES[kind]

@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike
 
 from xpulab.sharing import host_memory
 
-__all__ = ["BlockPool", "SharedBlock", "file_state", "keep_reachable", "reachable", "restore"]
+__all__ = ["LEAST_SHARED", "BlockPool", "SharedBlock", "file_state", "keep_reachable", "reachable", "restore"]
 
 
 class SharedBlock:
@@ -84,7 +84,7 @@ class SharedBlock:
 
     @property
     def path(self) -> str:
-        """Where other processes of this user find the block, as long as this one holds it."""
+        """The path at which other processes of this user find the block, as long as this process holds it."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}?{os.fstat(self._descriptor).st_ino}"
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> np.ndarray[Any, Any]:
@@ -116,11 +116,11 @@ class SharedBlock:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Have other processes and threads wait that claim the block, too; a tenth of a second at most.
+        """Make other processes and threads that claim the block wait, for a tenth of a second at most.
 
         A process that is stopped in between does not hold up the others for ever.
         """
-        # Opened anew: the lock belongs to what was opened, and threads of this process share the descriptor.
+        # Opened anew: a lock belongs to an open file, and threads of this process share the descriptor.
         descriptor = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY)
         deadline = time.monotonic() + _LONGEST_CLAIM
         try:
@@ -159,7 +159,7 @@ class SharedBlock:
 
 
 class BlockPool:
-    """Blocks that are done with, kept for the next that are asked for: their pages are there already.
+    """Blocks that are no longer used, kept for the next requests because the system has given them pages already.
 
     Together they are never more than was in use at one time: where none fits, all go. They also go when nobody came for
     them in a while, and are not kept where memory is short.
@@ -176,7 +176,7 @@ class BlockPool:
         return sum(block.nbytes for block in self._blocks)
 
     def take(self, nbytes: int) -> SharedBlock:
-        """A block of at least so many bytes; what is in it is left from before.
+        """A block of at least so many bytes; it holds data of its last use.
 
         Raises
         ------
@@ -207,7 +207,7 @@ class BlockPool:
             self._timer.start()
 
     def clear(self) -> None:
-        """Let all of them go."""
+        """Close all blocks."""
         with self._lock:
             for block in self._blocks:
                 block.close()
@@ -229,7 +229,7 @@ def keep_reachable(block: SharedBlock) -> None:
 
 
 def reachable(array: np.ndarray[Any, Any]) -> tuple[str, int] | None:
-    """Path of the block that holds the memory of an array, and the array's offset in bytes; None if there is none."""
+    """Path of the block that holds the memory of an array, and the array's offset in bytes; None if no block does."""
     address = array.__array_interface__["data"][0]
     with _reachable_lock:
         for start, block in _reachable.items():
@@ -246,12 +246,12 @@ def _not_reachable(address: int) -> None:
 
 
 def restore(address: int, nbytes: int) -> None:
-    """Ordinary memory, all zeros, in the place of what `SharedBlock.overlay` put there."""
+    """Replace the memory that `SharedBlock.overlay` has mapped by ordinary memory, all zeros."""
     _map_at(address, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
 
 
 def file_state(file: int | str) -> list[int]:
-    """By what an open file, or one at a path, is known to be the same: device, inode, and ns of the last change."""
+    """Device, inode, and ns of the last change: numbers that show whether a file is the same as before."""
     status = os.stat(file)
     return [status.st_dev, status.st_ino, status.st_mtime_ns]
 
@@ -277,12 +277,14 @@ def _map(descriptor: int, length: int, writable: bool) -> ctypes.Array[ctypes.c_
     return buffer
 
 
+#: Bytes from which on an array between processes travels through a shared block instead of a message.
+LEAST_SHARED = 64 << 10
 _LEAST_KEPT = 1 << 20  # bytes of a block: the pages of smaller ones are soon filled
 _KEPT = 30.0  # seconds
 _MOST_REACHABLE = 8  # results
 _reachable: dict[int, SharedBlock] = {}  # address of a mapping -> its block, which maps nothing itself
 _reachable_lock = threading.RLock()  # again: the collector may end an array's life while it is held
-_LONGEST_CLAIM = 0.1  # seconds; what is done with a claim takes microseconds
+_LONGEST_CLAIM = 0.1  # seconds; the work under a claim takes microseconds
 _MAP_FIXED = 0x10
 
 _libc = ctypes.CDLL(None, use_errno=True)

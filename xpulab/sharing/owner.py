@@ -58,7 +58,7 @@ def _wait_and_end(descriptor: int, then: Callable[[], Sequence[int]]) -> None:
         others = then()
         if others:
             _wait_for_one([os.pidfd_open(pid) for pid in others])
-    finally:  # also where one of them has ended already
+    finally:  # also if one of the processes has ended already
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_GRACE)
         os.kill(os.getpid(), signal.SIGKILL)

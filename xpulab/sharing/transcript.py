@@ -1,4 +1,4 @@
-"""What a user's code says on a rank: a file that outlives the engine, however the engine ends.
+"""The output of a user's code on a rank, in a file that outlives the engine, however the engine ends.
 
 The file holds what was printed, and after it the traceback if the code raised. The notebook reads it while the code
 runs.
@@ -16,14 +16,14 @@ from pathlib import Path
 __all__ = ["RAISED", "Transcripts", "Writer"]
 
 _KEPT = 1_000_000  # characters; a loop that prints must not fill the disk
-#: Between what was printed and the traceback: ASCII's record separator.
+#: Stands between the printed text and the traceback: ASCII's record separator.
 RAISED = "\x1e"
 _CRASHED = "Fatal Python error: "  # Python's last words, with a stack whose older part is the engine's own
 _ENGINES_FRAME = f'  File "{Path(__file__).parents[1] / "engine"}'
 
 
 class Writer(io.TextIOBase):
-    """A text stream into a file that keeps the beginning of what is written.
+    """A text stream into a file, which keeps the beginning of the text.
 
     Nothing waits in a buffer of this process.
 
@@ -55,7 +55,7 @@ class Writer(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Keep `text`, or as much of it as there is room for."""
+        """Keep `text`, or its beginning if the file has less room."""
         kept = text[: self._room]
         with contextlib.suppress(OSError):  # the disk is full
             if kept:
@@ -107,7 +107,7 @@ class Transcripts:
         self._texts = [""] * size
 
     def read(self) -> list[str]:
-        """What each rank has printed since the last call."""
+        """The text that each rank has printed since the last call."""
         return [self._read(rank) for rank in range(len(self._files))]
 
     def _read(self, rank: int) -> str:
@@ -129,7 +129,7 @@ class Transcripts:
         return self._texts[rank].partition(RAISED)[2]
 
     def close(self) -> None:
-        """Close the files, and remove those into which nothing was written."""
+        """Close the files, and remove the empty ones."""
         for path in reversed(self.paths if self._files else []):
             file = self._files.pop()
             if not os.fstat(file).st_size:

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from xpulab.rendering import Html, block, counted, escape, style, widget_view
+from xpulab.rendering import Html, as_of, block, counted, escape, style, widget_view
 from xpulab.report.progress import SHARE
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = ["ClusterView"]
 _INTERVAL = 0.5  # seconds between two looks at the board
 _STANDING = 2.0  # least seconds between two updates of the standing form, each of which changes the notebook
 _BEAT = 0.5  # seconds; ages of heartbeats are rounded up to it, or the table would change at every look
+_NOW = "for now, type: %xpu_cluster status, and for the last report: %xpu_cluster last"
 
 
 class ClusterView:
@@ -107,18 +108,10 @@ class ClusterView:
 
     @staticmethod
     def _standing(status: ClusterStatus) -> dict[str, str]:
-        words = _as_of() if status.state == "running" else ""
+        words = as_of(_NOW) if status.state == "running" else ""
         below = f'<div class="xpu"><div class="xpu-dim">{escape(words)}</div></div>' if words else ""
         html = f'<div class="xpu-standing"><style>{style("standing")}</style>{status._repr_html_()}{below}</div>'
         return {"text/html": html, "text/plain": f"{status}\n  {words}" if words else str(status)}
-
-
-def _as_of() -> str:
-    """For who opens the notebook when its kernel or its cluster is gone."""
-    return (
-        f"as of {time.strftime('%Y-%m-%d %H:%M:%S')}; for now, type: %xpu_cluster status, and for the last report: "
-        "%xpu_cluster last"
-    )
 
 
 def _gist(status: ClusterStatus) -> Any:

@@ -23,7 +23,7 @@ __all__ = ["Held", "chosen_rows", "facts", "held_for", "picture", "restart", "st
 
 @dataclass(eq=False)
 class Held:
-    """What a rank keeps for one explorer, under the explorer's name among the engine's handles.
+    """The state that a rank keeps for one explorer, under the explorer's name among the engine's handles.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ def facts(task: Task, source: dict[str, Any]) -> dict[str, Any]:
 
 
 def held_for(task: Task, explorer: str, source: dict[str, Any], points: int) -> Held:
-    """What this rank keeps for an explorer; made anew when the rows in view are others than before."""
+    """The state that this rank keeps for an explorer; it is made anew if the rows in view have changed."""
     held = task.engine.handles.get(explorer)
     if held is not None and (held.handle, held.points) == (source["handle"], points):
         held.problem.resume(task)
@@ -172,7 +172,7 @@ def _explore_update(
     view: dict[str, Any],
     target: dict[str, Any],
 ) -> dict[str, Any]:
-    """New centres if there is a `begin`, an iteration if there is a `tol`, and the picture."""
+    """Choose new centres if `begin` is given, run an iteration if `tol` is given, and count the picture."""
     held = held_for(task, explorer, source, points)
     result: dict[str, Any] = {"converged": False}
     if begin is not None:

@@ -1,4 +1,4 @@
-"""Products of columns and targets, of all rows and of those of each fold, for solvers that need nothing else of them.
+"""Products of columns and targets, of all rows and of each fold's rows, for solvers that need only these products.
 
 What is of a fold's training rows is that of all rows less that of its test rows, so that all folds of a
 cross-validation are one pass over the rows beside that of the whole.

@@ -35,11 +35,12 @@ from xpulab.sharing.checkpoint import Checkpoint
 
 __all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "start"]
 
-_SHOWN = 2e-3  # seconds between two states on the board, at which nobody looks as often
-_TOLD = 0.05  # seconds between two states that are told in words
-_KEEP = 0.05  # seconds between two states that are kept: what is lost with an engine is made again
+_SHOWN = 2e-3  # seconds between two updates of the board, which no view reads more often
+_TOLD = 0.05  # seconds between two states that are described in words
+#: Seconds between two states that are kept. After the loss of an engine a fit repeats the iterations since then.
+_KEEP = 0.05
 
-#: What is kept of the best run; its labels are found again from these.
+#: Values that are kept of the best run; its labels are computed again from them.
 _KEPT = ("centers", "inertia", "n_iter", "emptied", "ending")
 
 
@@ -51,14 +52,14 @@ class Outcome:
     labels: Any
     inertia: float
     n_iter: int
-    run: int = 0  # as in the history; 0 for one that is not there
+    run: int = 0  # number of the run in the history; 0 for an outcome of no run
     ending: str = ""  # why it ended before the last iteration
     emptied: bool = False  # in its last iteration, as in `Turn`
 
 
 @dataclass
 class Turn:
-    """One iteration: where the centres go, the inertia before they do, and what decides on the next one."""
+    """One iteration: the new centres, the inertia before they move, and the values that decide what comes next."""
 
     centers: np.ndarray
     inertia: float
@@ -168,7 +169,7 @@ class Problem:
         found = np.zeros((len(index), self.rows.n_features), self.rows.dtype)
         if mine.any():
             found[mine] = self.kernels.take(self.rows, index[mine] - self.first, self.shift)
-        # Exactly one rank has each row and the others add zeros: the sum is exact.
+        # Exactly one rank has each row, and the other ranks add zeros: the sum is exact.
         return self.comm.allreduce(found)
 
     def note(self, run: int, iteration: int, inertia: float, center_shift: float) -> None:
@@ -263,7 +264,7 @@ def _assign_last(problem: Problem, centers: np.ndarray, labels: Any, emptied: bo
 
 
 class _Stopped(Interrupted):
-    """In an iteration that has ended, with what labels are found from; they stay on the device unless asked for."""
+    """A fit that was stopped after an iteration. Its labels stay on the device until the task asks for them."""
 
     def __init__(self, result: dict[str, Any], centers: np.ndarray, labels: Any, emptied: bool) -> None:
         super().__init__(result)
@@ -283,6 +284,7 @@ def _lloyd(
     labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
     ending = ""
     strict = emptied = False
+    before = None
     iteration = done - 1
     kept = time.perf_counter()
     for iteration in range(done, max_iter):
@@ -313,8 +315,11 @@ def _lloyd(
         if time.perf_counter() - kept > _KEEP:
             keep(now)
             kept = time.perf_counter()
+        before = now
         if turn.may_tune:
             problem.tune(centers)
+    if before is not None:
+        keep(before)  # an interrupt may come while the next run is begun, and this one ends again from here
     if emptied or not strict:
         _assign_last(problem, centers, labels, emptied)
     reached = inertia(problem, centers, labels)
@@ -322,7 +327,7 @@ def _lloyd(
 
 
 def iterate(problem: Problem, centers: np.ndarray, labels: Any) -> Turn:
-    """One iteration: the rows' nearest centres, which `labels` then hold, and where the centres go from there."""
+    """Run one iteration: label each row with its nearest centre, then move the centres to the means of their rows."""
     k, d = centers.shape
     sums, weights, changes = problem.kernels.lloyd_step(problem.rows, problem.shift, centers, labels)
     _clear_absent(problem, labels, sums, weights)
@@ -580,7 +585,7 @@ def _kmeans_predict(
     target: dict[str, Any] | None,
     centers: np.ndarray,
 ) -> dict[str, Any]:
-    """Labels if there is somewhere to put them, else the inertia."""
+    """The labels if the task names a place for them, else the inertia."""
     rows = rows_of(task, source, weights_of(task, weights, source["bounds"]))
     shift = np.zeros(rows.n_features, rows.dtype)
     kernels = kernels_for(rows)

@@ -93,7 +93,7 @@ def least_squares(
     if not exact and (data.n_samples - centre >= data.rows.n_features or penalties.min() > 0):
         sums = products(task, data, centre)
         gram = sums.gram
-        if task.comm.rank == 0:  # alone: what steers all must not hang on the rounding of each
+        if task.comm.rank == 0:  # alone: a decision for all ranks must not depend on how each of them rounds
             most = _MOST_STEPS if refine else 0
             solution = _by_products(sums, penalties, cutoff, data.rows.dtype, most)
         solution = task.comm.bcast(solution)
@@ -107,7 +107,7 @@ def least_squares(
 def _by_products(
     found: Products, penalties: np.ndarray, cutoff: float, dtype: np.dtype[Any], most_steps: int
 ) -> Solution | None:
-    """By the normal equations; None where their condition does not allow it."""
+    """Solve by the normal equations; None if their condition does not allow it."""
     eps, enough = float(np.finfo(dtype).eps), _ENOUGH[dtype.itemsize]
     error = 0.0
     for penalty in np.unique(penalties):
@@ -137,7 +137,7 @@ def _by_products(
 
 
 def _by_triangle(task: Task, data: Data, centre: bool) -> Solution:
-    """The triangle of X alone, and of the targets what it is to come near."""
+    """The triangle of X alone, and the part of the targets that X can fit."""
     n = data.rows.n_features  # below them the triangle of [X y] has columns of the targets alone
     if centre:
         found = centred_triangle(task, data.rows, data.targets)
@@ -149,7 +149,7 @@ def _by_triangle(task: Task, data: Data, centre: bool) -> Solution:
 
 
 def _scaled(gram: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray]:
-    """The matrix of the normal equations with ones on its diagonal, and by what it was scaled."""
+    """The matrix of the normal equations, scaled to ones on its diagonal, and the scales."""
     matrix = gram + penalty * np.eye(len(gram))
     diagonal = matrix.diagonal()
     scale = np.where(diagonal > 0, 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1)), 1.0)
@@ -181,7 +181,7 @@ def _refined(task: Task, data: Data, solution: Solution, gram: np.ndarray, penal
     away, target_away = solution.mean - shift, solution.target_mean - target_shift
     gradient = task.comm.allreduce(cross(rows, residual, shift, None))
     coef = coef.astype(np.float64)
-    # What the rounding of the means leaves of them is in the columns, and in the residuals.
+    # The columns and the residuals still have a small part of the means, because the means are rounded.
     gradient -= solution.weight * np.outer(away, away @ coef - target_away)
     better = None
     if task.comm.rank == 0:

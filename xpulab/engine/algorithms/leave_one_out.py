@@ -1,4 +1,4 @@
-"""Errors of ridge regression for each row when the others alone are fitted, for several penalties, in two passes.
+"""Errors of ridge regression on each row after a fit of all other rows, for several penalties, in two passes.
 
 References
 ----------
@@ -48,7 +48,7 @@ def leave_one_out(
         Of the next m rows.
     """
     found, _ = sharp_products(task, data, centre, always=True)  # scikit-learn's are of float64 too
-    # Of one rank: others may round otherwise.
+    # One rank decides, because other ranks may round otherwise.
     values, vectors = task.comm.bcast(tuple(np.linalg.eigh(found.gram)) if task.comm.rank == 0 else ())
     values = np.maximum(values, 0.0)
     inverse = 1 / (values[:, None] + penalties)

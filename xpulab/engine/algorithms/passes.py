@@ -24,7 +24,7 @@ from xpulab.kernels.project import project, projected
 from xpulab.kernels.rows import Rows, take
 from xpulab.kernels.scaling import centred, stretched
 
-__all__ = ["Moments", "Products", "moments", "products", "rough_mean"]
+__all__ = ["Moments", "Products", "may_be_precise", "moments", "products", "rough_mean"]
 
 _SAMPLE = 32  # rows of a rank that a rough mean is of
 _FAR = 16.0  # squared standard deviations between the rough mean and the mean, from which on a second pass is made
@@ -79,6 +79,12 @@ class Products:
     target_mean: np.ndarray
     cross: np.ndarray
     target_gram: np.ndarray
+
+
+def may_be_precise(task: Task, rows: Rows) -> bool:
+    """Whether `products` can be summed in float64 of rows of float32: the devices of all ranks have to have it."""
+    mine = rows.dtype == np.float32 and task.device.has_float64
+    return bool(task.comm.allreduce(np.array([mine], np.int64), np.minimum)[0])
 
 
 def rough_mean(task: Task, rows: Rows) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The triangle of a QR decomposition of all rows: what is to be known of the columns, without squaring their condition.
+"""The triangle of a QR decomposition of all rows: it describes the columns without squaring their condition.
 
 Each rank decomposes its rows a chunk at a time by Householder reflections, on the host and in float64, and the ranks'
 triangles are stacked and decomposed again, in the order of the ranks [1]_. A column of ones before the others takes the
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.passes import products, rough_mean
+from xpulab.engine.algorithms.passes import may_be_precise, products, rough_mean
 from xpulab.engine.dataset import data_of
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.rows import BLOCK, Rows
@@ -108,7 +108,7 @@ def local_triangle(task: Task, rows: Rows, start: int, stop: int, shift: np.ndar
 def _sides(
     rows: Rows, shift: np.ndarray | None, targets: Rows | None, target_shift: np.ndarray | None
 ) -> list[tuple[Rows, np.ndarray]]:
-    """Rows, and targets if there are any, with what is subtracted from them."""
+    """Rows, with or without targets, and the means that are subtracted from them."""
     pairs = [(rows, shift), *([] if targets is None else [(targets, target_shift)])]
     return [(side, np.zeros(side.n_features) if middle is None else middle) for side, middle in pairs]
 
@@ -246,11 +246,9 @@ def _triangular(
     as fast.
     """
     data = data_of(task, source, weights, targets)
-    if or_gram and data.rows.dtype == np.float32 and data.n_samples >= data.rows.n_features:
-        capable = task.comm.allreduce(np.array([task.device.has_float64], np.int64), np.minimum)[0]
-        if capable:
-            sums = products(task, data, True, precise=True)
-            return {"rows": data.rows.n_samples, **(vars(sums) if task.comm.rank == 0 else {})}
+    if or_gram and data.n_samples >= data.rows.n_features and may_be_precise(task, data.rows):
+        sums = products(task, data, True, precise=True)
+        return {"rows": data.rows.n_samples, **(vars(sums) if task.comm.rank == 0 else {})}
     if centre:
         found = centred_triangle(task, data.rows, data.targets)
     else:

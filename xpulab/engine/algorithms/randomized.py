@@ -1,15 +1,20 @@
-"""Truncated singular value decompositions by random starts, and quadratic forms of the rows."""
+"""Truncated singular value decompositions by random starts, and quadratic forms of the rows.
+
+Power iterations multiply by all rows again and again. Where there are few columns, the products of all columns are
+computed once, and the iterations multiply by these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.passes import moments
+from xpulab.engine.algorithms.passes import may_be_precise, moments, products
 from xpulab.engine.algorithms.qr import triangular
-from xpulab.engine.dataset import data_of, give_rows, write_block
+from xpulab.engine.dataset import Data, data_of, give_rows, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.products import cross
 from xpulab.kernels.project import project, projected
@@ -41,7 +46,7 @@ class Range:
         self._task = task
         self._rows = rows
         self._shift = mean.astype(rows.dtype)
-        self._away = self._shift - mean  # what the rounding of the mean leaves
+        self._away = self._shift - mean  # the part of the mean that rounding leaves
 
     def times(self, matrix: np.ndarray) -> Rows:
         """A @ matrix, (n_samples, k)."""
@@ -67,8 +72,8 @@ class Range:
 
     def svd(
         self, start: np.ndarray, n_components: int, n_iter: int, bounds: list[int]
-    ) -> tuple[np.ndarray, np.ndarray, Rows]:
-        """Singular values (n_components,), right vectors (n_components, n_features) and left ones of A.
+    ) -> tuple[np.ndarray, np.ndarray, Callable[[], Rows]]:
+        """Singular values (n_components,), right vectors (n_components, n_features) and how to get the left ones of A.
 
         The greatest number of each right vector is positive, as scikit-learn has it.
 
@@ -104,13 +109,50 @@ class Range:
             left = np.divide(turn.T, singular, out=np.zeros_like(turn.T), where=singular > 0)
             right = turn @ basis.T
         singular, right, left = singular[:n_components], right[:n_components], left[:, :n_components]
-        greatest = np.abs(right).argmax(axis=1)
-        signs = np.where(right[np.arange(len(right)), greatest] < 0, -1.0, 1.0)
-        return singular, right * signs[:, None], projected(tall, left * signs)
+        signs = _signs(right)
+        return singular, right * signs[:, None], lambda: projected(tall, left * signs)
+
+
+def _signs(right: np.ndarray) -> np.ndarray:
+    """What makes the greatest number of each right vector positive."""
+    greatest = np.abs(right).argmax(axis=1)
+    return np.where(right[np.arange(len(right)), greatest] < 0, -1.0, 1.0)
+
+
+def _gram_pays(data: Data, k: int, n_iter: int) -> bool:
+    """Whether one pass for the products of all columns takes less time than two for each power iteration.
+
+    It needs products in float64, of rows of float32, so that their squares lose nothing that float32 has.
+    """
+    return data.rows.n_features <= min(2 * k * (2 * n_iter + 2), data.n_samples)
+
+
+def _svd_of_gram(
+    gram: np.ndarray, start: np.ndarray, n_components: int, n_iter: int, dtype: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Singular values and right vectors of A as `Range.svd` finds them, and by what A is multiplied for the left ones.
+
+    All of a power iteration is a product with ``A.T @ A``, which is `gram`; what A does to a basis is known from
+    ``basis.T @ gram @ basis``.
+    """
+    basis = start.astype(np.float64)
+    for _ in range(n_iter):
+        basis = np.linalg.qr(gram @ basis)[0]
+    squares, turn = np.linalg.eigh(basis.T @ gram @ basis)
+    lengths = np.sqrt(np.maximum(squares, 0.0))
+    kept = lengths > len(lengths) * np.finfo(dtype).eps * lengths[-1]
+    by = basis @ (turn[:, kept] / lengths[kept])  # the columns of A @ by are orthonormal
+    found = (gram @ by).T
+    left, singular, right = np.linalg.svd(
+        np.concatenate([found, np.zeros((max(n_components - len(found), 0), found.shape[1]))]), full_matrices=False
+    )
+    singular, right, left = singular[:n_components], right[:n_components], left[: len(found), :n_components]
+    signs = _signs(right)
+    return singular, right * signs[:, None], by @ (left * signs)
 
 
 def _inverse_root(triangle: np.ndarray, dtype: Any) -> tuple[np.ndarray, float]:
-    """What makes the columns of a triangle orthonormal, (k, rank), and the condition of those that are left."""
+    """The matrix (k, rank) that makes a triangle's columns orthonormal, and the condition of the columns it keeps."""
     _, singular, right = np.linalg.svd(triangle, full_matrices=False)
     kept = singular > len(right.T) * np.finfo(dtype).eps * singular[0]
     if not kept.any():
@@ -136,19 +178,29 @@ def _randomized_svd(
     If they are asked for, the rows get the left vectors times the singular values, or of unit variance.
     """
     data = data_of(task, source)
-    columns = moments(task, data.rows)
-    matrix = Range(task, data.rows, columns.mean if centre else np.zeros(data.rows.n_features))
-    singular, right, left = matrix.svd(start, n_components, n_iter, data.bounds)
+    left: Callable[[], Rows]
+    if _gram_pays(data, start.shape[1], n_iter) and may_be_precise(task, data.rows):
+        sums = products(task, data, True, precise=True)
+        mean, whole = sums.mean, sums.gram if centre else sums.gram + sums.weight * np.outer(sums.mean, sums.mean)
+        singular, right, by = task.comm.bcast(_svd_of_gram(whole, start, n_components, n_iter, data.rows.dtype))
+        squares, explained = np.diag(sums.gram), None if centre else np.einsum("ij,jk,ik->i", right, sums.gram, right)
+        matrix = Range(task, data.rows, mean if centre else np.zeros_like(mean))
+        left = functools.partial(matrix.times, by)
+    else:
+        columns = moments(task, data.rows)
+        mean, squares = columns.mean, columns.squares
+        matrix = Range(task, data.rows, mean if centre else np.zeros_like(mean))
+        singular, right, left = matrix.svd(start, n_components, n_iter, data.bounds)
+        explained = None if centre else moments(task, projected(data.rows, right.T)).squares
     if target is not None or kept is not None:
         stretch = np.full(len(singular), np.sqrt(data.n_samples - 1)) if whiten else singular
-        give_rows(task, projected(left, np.diag(stretch)), source["bounds"], target, kept)
-    explained = None if centre else moments(task, projected(data.rows, right.T)).squares
+        give_rows(task, projected(left(), np.diag(stretch)), source["bounds"], target, kept)
     return {
         "rows": data.rows.n_samples,
         "singular": singular,
         "right": right,
-        "mean": columns.mean,
-        "squares": columns.squares,
+        "mean": mean,
+        "squares": squares,
         "explained": explained,
     }
 

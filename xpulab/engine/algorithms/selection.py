@@ -1,4 +1,4 @@
-"""Rows in another order, or some of them: what moves rows between the ranks."""
+"""Rows in another order, or some of the rows: the tasks that move rows between the ranks."""
 
 from __future__ import annotations
 

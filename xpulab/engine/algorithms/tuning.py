@@ -1,4 +1,4 @@
-"""Tuning in a fit: ranks with equal devices share what there is to measure, and all learn what was found."""
+"""Tuning in a fit: ranks with equal devices share the measurements, and each learns all results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tune(task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray) -> t
     again = isinstance(rows, Rows) and tuner.mode != "0"
     while again:
         assert isinstance(rows, Rows)
-        # Too few rows to measure with: this rank learns what the others find.
+        # This rank has too few rows to measure with, and learns the results of the other ranks.
         missing = tuner.missing(rows.dtype, d, k) if rows.n_samples >= BLOCK else []
         offers = comm.allgather((tuner.key, missing))
         if not any(tiles for _, tiles in offers):
