@@ -17,9 +17,12 @@ from xpulab.kernels.device import Array, Device  # noqa: E402
 def device(request: pytest.FixtureRequest) -> Device:
     """The CPU's device: as it is, with memory that the host does not reach, and also with what is chosen for GPUs.
 
-    The last two are no GPU, and take the ways through this package that a GPU takes. Fresh memory of all holds garbage.
+    The last two are no GPU, and take the ways through this package that a GPU takes. The second has the kernels for
+    registers of the other size than the CPU's. Fresh memory of all holds garbage.
     """
     device = Device()
+    if request.param != "the CPU":
+        device.wide = request.param == "as a GPU" or not device.wide
     device.shares_memory = request.param == "the CPU"
     device.is_cpu = request.param != "as a GPU"
     empty = device.empty

@@ -22,7 +22,7 @@ from xpulab.kernels.tune import Tuner
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 SIZES = [(F32, 14), (F64, 2), (F32, 70), (F64, 14), (F32, 2), (F64, 70)]
-CPU, OTHER = shapes(F32, True), shapes(F32, False)
+CPU, OTHER = shapes(F32, True, True), shapes(F32, False, True)
 #: Every value of the space, each with one of the types and sizes, because compiling takes seconds.
 CASES = [(tile, *SIZES[(i + j) % 6]) for j, tiles in enumerate((CPU, OTHER)) for i, tile in enumerate(tiles)]
 CASES += [(tile, F32, 14) for tile in variants(Tile(), is_cpu=True)]
@@ -74,7 +74,23 @@ def test_the_space_fits_the_kernel() -> None:
                 assert BLOCK % (tile.rows * tile.items) == 0
                 assert tile.span >= BLOCK
                 assert tile.span & (tile.span - 1) == 0
-            assert str(default_tile(dtype, is_cpu)) in space(dtype, is_cpu)
+            for wide in (True, False):
+                assert str(default_tile(dtype, is_cpu, wide)) in space(dtype, is_cpu)
+                tried = shapes(dtype, is_cpu, wide)
+                assert tried[0] == default_tile(dtype, is_cpu, wide)
+                assert set(tried) == set(shapes(dtype, is_cpu, not wide))
+
+
+def test_a_cpu_whose_registers_are_half_as_large_begins_with_half_as_many_scores(own_device: Device) -> None:
+    def scores(wide: bool) -> int:
+        own_device.wide = wide
+        tile = tile_for(own_device, F32, 14, 60)
+        return tile.rows * tile.centers
+
+    assert scores(wide=True) == 2 * scores(wide=False)
+    tuner = tuned(own_device, Clock(_4_2_16=1.5))
+    assert tuner.describe(F32, 14, 60) == "4x2x16, span 4096 (tuned)"
+    assert "2x4x16, span 4096" not in tuner.speeds["float32 d<=16 k<=128"]  # the default, which all are compared with
 
 
 def test_the_search_goes_on_from_the_fastest_and_ends(own_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +118,14 @@ def own_folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
 
 @pytest.fixture
 def own_device() -> Device:
-    return Device()
+    return wide_device()
+
+
+def wide_device() -> Device:
+    """A device with the default tile of AVX-512, whichever registers the CPU has."""
+    device = Device()
+    device.wide = True
+    return device
 
 
 class Clock:
@@ -171,7 +194,7 @@ def test_a_gain_that_shows_only_once_is_not_taken(own_device: Device) -> None:
         def __call__(self, rows: Rows, shift: Any, centers: Any, labels: Labels, tile: Tile) -> float:
             seconds = super().__call__(rows, shift, centers, labels, tile)
             others = [asked for asked in self.asked if asked == str(tile)]
-            return seconds / 2 if tile == shapes(F32, True)[1] and len(others) <= 10 else seconds
+            return seconds / 2 if tile == shapes(F32, True, True)[1] and len(others) <= 10 else seconds
 
     tuner = tuned(own_device, Lucky())
     assert tuner.describe(F32, 14, 60) == "4x4x16, span 4096 (tuned)"
@@ -206,7 +229,7 @@ def test_a_twentieth_of_what_was_computed_may_be_spent(own_device: Device) -> No
     assert tuner.computed(name, 1.0)
     tuner.computed(name, 1000.0)
     rows, centers = rows_of(own_device)
-    missing = shapes(F32, True)[1:]
+    missing = shapes(F32, True, True)[1:]
     assert len(tuner.measure(rows, None, centers, missing)) == len(missing)
     for mode in ("0", "all"):  # never, and at the beginning of each fit
         assert not Tuner(own_device, mode, Clock()).computed(name, 1000.0)
@@ -216,7 +239,7 @@ def test_a_request_to_stop_ends_the_search(own_device: Device) -> None:
     rows, centers = rows_of(own_device)
     tuner = Tuner(own_device, "all", Clock())
     answers = iter([False, False, True])
-    assert len(tuner.measure(rows, None, centers, shapes(F32, True)[1:], stop=lambda: next(answers))) == 2
+    assert len(tuner.measure(rows, None, centers, shapes(F32, True, True)[1:], stop=lambda: next(answers))) == 2
 
 
 def test_real_passes_have_a_time(device: Device) -> None:
@@ -231,7 +254,7 @@ def test_real_passes_have_a_time(device: Device) -> None:
 def test_the_next_process_reads_what_this_one_found(own_folder: Path, own_device: Device) -> None:
     first = tuned(own_device, Clock(_2_8_16=1.5))
     assert own_folder.stat().st_mode & 0o077 == 0
-    device = Device()
+    device = wide_device()
     second = Tuner(device, "1", clock=None)  # type: ignore[arg-type]
     assert second.path == first.path
     assert second.speeds == first.speeds
@@ -270,10 +293,10 @@ def test_a_file_that_is_something_else_counts_as_none(own_folder: Path, content:
     if isinstance(content, dict):
         content = json.dumps({**json.loads(tuner.path.read_text()), **content}).encode()
     tuner.path.write_bytes(content)
-    device = Device()
+    device = wide_device()
     after = Tuner(device, "all", Clock(_4_2_16=1.5))
-    assert set(device.tiles.values()) <= {default_tile(F32, True)}
-    assert [str(tile) for tile in after.missing(F32, 14, 60)] == [str(tile) for tile in shapes(F32, True)[1:]]
+    assert set(device.tiles.values()) <= {default_tile(F32, True, True)}
+    assert [str(tile) for tile in after.missing(F32, 14, 60)] == [str(tile) for tile in shapes(F32, True, True)[1:]]
     tuned(device, Clock(_4_2_16=1.5))
     assert "4x2x16, span 4096" in map(str, device.tiles.values())
     assert json.loads(tuner.path.read_text())["speeds"]["float32 d<=16 k<=128"]["4x2x16, span 4096"] > 1.4
@@ -307,7 +330,7 @@ def test_a_folder_that_cannot_be_written_is_let_be(
 def test_tuning_can_be_turned_off(own_folder: Path, own_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     tuned(own_device, Clock(_2_8_16=1.5))
     monkeypatch.setenv("XPULAB_TUNE", "0")
-    device = Device()
+    device = wide_device()
     tuner = Tuner(device)
     assert device.tiles == {}
     assert tuner.missing(F32, 14, 60) == []

@@ -81,6 +81,9 @@ class Device:
     name : str
     has_float64 : bool
     is_cpu : bool
+    wide : bool
+        False for a CPU whose vector registers have at most 32 bytes (AVX2): they hold half as many numbers as those of
+        AVX-512, so that kernels keep fewer sums in them.
     compute_units : int
     max_group : int
         Work-items per work-group at most.
@@ -109,6 +112,7 @@ class Device:
         self.compute_units: int = device.max_compute_units
         self.max_group: int = device.max_work_group_size
         self.is_cpu: bool = device.is_cpu
+        self.wide: bool = not self.is_cpu or device.native_vector_width_float > 8
         #: Whether the host can access the device's memory, as on a CPU: a copy then needs no command of the queue.
         self.shares_memory: bool = self.is_cpu
         self.kernel_seconds = 0.0

@@ -285,7 +285,7 @@ def room_for(n_features: int) -> int:
 
 def tile_for(device: Device, dtype: np.dtype[Any], n_features: int, k: int) -> Tile:
     """The tile that was measured to be fastest on the device for these sizes, or the default."""
-    return device.tiles.get(size_class(dtype, n_features, k)) or default_tile(dtype, device.is_cpu)
+    return device.tiles.get(size_class(dtype, n_features, k)) or default_tile(dtype, device.is_cpu, device.wide)
 
 
 def _cut(rows: Rows, tile: Tile, k: int, labels: Labels, summing: bool) -> tuple[int, PartialSums | None]:

@@ -33,7 +33,8 @@ from xpulab.kernels.rows import BLOCK, Rows
 __all__ = ["cross", "every_kernel", "gram"]
 
 _LANES = 16  # work-items of a group: a CPU's compiler makes no vectors of fewer
-_MANY = {4: 256, 8: 96}  # columns, from which on they are staged row by row; by the bytes of a product
+#: Columns from which on they are staged row by row, by `Device.wide` and the bytes of a product.
+_MANY = {True: {4: 256, 8: 96}, False: {4: 128, 8: 64}}
 _MOST_CHUNKS = 64  # whose sums a work-group adds up, which are sums of at most as many products
 _PARTIAL_BYTES = 32 << 20
 
@@ -45,7 +46,8 @@ class _Form:
     Attributes
     ----------
     left, right : int
-        Columns of a tile on each side; `left` divides `right`. The sums and what is multiplied fit a CPU's registers.
+        Columns of a tile on each side; `left` divides `right`. The sums and what is multiplied fit a CPU's registers:
+        32 with AVX-512, 16 of half the size with AVX2.
     chunk : int
         Rows that are staged at a time: the columns of a tile stay in a core's first cache.
     sums : int
@@ -60,20 +62,20 @@ class _Form:
 
 
 @cache
-def _form(dtype: np.dtype[Any], many: bool) -> _Form:
+def _form(dtype: np.dtype[Any], many: bool, wide: bool) -> _Form:
     if many:
-        left = 64 // dtype.itemsize
+        left = (64 if wide else 32) // dtype.itemsize
         return _Form(many, left, _LANES, BLOCK, left * _LANES)
-    side = 5 if dtype.itemsize == 4 else 3
+    side = (5 if dtype.itemsize == 4 else 3) if wide else (3 if dtype.itemsize == 4 else 2)
     return _Form(many, side, side, 2048 // dtype.itemsize, side * side * _LANES)
 
 
 @cache
-def _products_kernel(given: np.dtype[Any], dtype: np.dtype[Any], many: bool) -> Kernel:
+def _products_kernel(given: np.dtype[Any], dtype: np.dtype[Any], many: bool, wide: bool) -> Kernel:
     """`given`: of the rows; `dtype`: of all other numbers."""
     number = dtype.type
     zero, one = number(0), number(1)
-    form = _form(dtype, many)
+    form = _form(dtype, many, wide)
     lanes, tile_left, tile_right, chunk = _LANES, form.left, form.right, form.chunk
     tile_sums = form.sums
     n_sums = tile_left if many else tile_left * tile_right
@@ -278,7 +280,7 @@ def _products(
     """
     device, d = rows.device, rows.n_features
     t = 0 if others is None else others.n_features
-    form = _form(dtype, d + t >= _MANY[dtype.itemsize])
+    form = _form(dtype, d + t >= _MANY[device.wide][dtype.itemsize], device.wide)
     others_at = d if joint else -(-d // form.right) * form.right
     width = others_at + t
     right = -(-width // form.right)
@@ -309,7 +311,7 @@ def _products(
             for first in range(0, all_chunks, groups * chunks):
                 needed = -(-min(groups * chunks, all_chunks - first) // chunks)
                 launch(
-                    device, _products_kernel(rows.dtype, dtype, form.many), needed, _LANES,
+                    device, _products_kernel(rows.dtype, dtype, form.many, device.wide), needed, _LANES,
                     rows.data, np.int64(d), middle, (others or rows).data, np.int64(t), np.int64(others_at),
                     other_middle, middle if weights is None else weights, np.int32(weights is not None),
                     np.int32(joint and weights is not None), np.int64(rows.n_samples), np.int64(first),
@@ -343,7 +345,6 @@ def _tiles(form: _Form, left: int, right: range, symmetric: bool) -> npt.NDArray
 def every_kernel() -> Iterator[Kernel]:
     """All kernels of this module, for the catalogue."""
     single, double = map(np.dtype, (np.float32, np.float64))
-    for (given, dtype), many in itertools.product(
-        ((single, single), (single, double), (double, double)), (False, True)
-    ):
-        yield _products_kernel(given, dtype, many)
+    dtypes = ((single, single), (single, double), (double, double))
+    for (given, dtype), many, wide in itertools.product(dtypes, (False, True), (False, True)):
+        yield _products_kernel(given, dtype, many, wide)

@@ -16,8 +16,8 @@ __all__ = ["ROOMS", "Tile", "default_tile", "shapes", "size_class", "space", "va
 ROOMS = (4, 16, 64, 256, 512)
 _CENTERS = (8, 32, 128, 512)  # limits of the classes of k
 
-#: (rows, centers, items) that came within a fifth of the fastest on a CPU with AVX-512, in some class of sizes. With
-#: fewer than 16 items its compiler uses no vectors at all: a tenth of the speed.
+#: (rows, centers, items) that came within a fifth of the fastest on a CPU with AVX-512 or AVX2, in some class of sizes.
+#: With fewer than 16 items its compiler uses no vectors at all: a tenth of the speed.
 _CPU_SHAPES = ((4, 4, 16), (2, 8, 16), (4, 2, 16), (2, 4, 16), (4, 3, 16), (1, 8, 16))
 #: For devices of which none has been measured, from one row to four a work-item, and 16 to 64 of these a group. A
 #: sub-group may have any size.
@@ -66,20 +66,29 @@ class Tile:
 
 
 @cache
-def default_tile(dtype: np.dtype[Any], is_cpu: bool) -> Tile:
-    """Where nothing was measured.
+def default_tile(dtype: np.dtype[Any], is_cpu: bool, wide: bool) -> Tile:
+    """The tile for sizes for which no tiles were measured on the device.
 
-    What was fastest on CPUs with AVX-512, 2.0 times the float32 tile for float64, whose scores need twice the room. For
-    other devices, of which none has been measured, one whose items share the copying.
+    On CPUs it is the tile that was fastest in most classes of sizes: with AVX-512 (`wide`) 16 scores of float32 or 8 of
+    float64 for each work-item, with AVX2 8 of either. The scores have to stay in registers: with AVX2, 16 scores of
+    float32 take 1.4 to 1.7 times as long. No other device has been measured; their work-items share the copying of
+    rows.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        Of the rows.
+    is_cpu, wide : bool
+        See `xpulab.kernels.device.Device`.
     """
     if not is_cpu:
         return Tile(rows=1, centers=8, items=64, span=1024, spread=True)
-    return Tile() if dtype == np.float32 else Tile(rows=2, centers=4)
+    return Tile() if wide and dtype == np.float32 else Tile(rows=2, centers=4)
 
 
-def shapes(dtype: np.dtype[Any], is_cpu: bool) -> list[Tile]:
-    """Tiles to try, the default first; each is a kernel of its own, and takes seconds to compile for the first time."""
-    default = default_tile(dtype, is_cpu)
+def shapes(dtype: np.dtype[Any], is_cpu: bool, wide: bool) -> list[Tile]:
+    """Tiles to try, the default first; each is a kernel of its own, which the device's compiler has to finish."""
+    default = default_tile(dtype, is_cpu, wide)
     every = [replace(default, rows=r, centers=c, items=i) for r, c, i in (_CPU_SHAPES if is_cpu else _OTHER_SHAPES)]
     return [default, *(tile for tile in every if tile != default)]
 
@@ -93,7 +102,7 @@ def variants(tile: Tile, is_cpu: bool) -> list[Tile]:
 @cache
 def space(dtype: np.dtype[Any], is_cpu: bool) -> dict[str, Tile]:
     """Every tile that the search can come to, by its text."""
-    every = itertools.product(shapes(dtype, is_cpu), _locals(is_cpu), _SPANS)
+    every = itertools.product(shapes(dtype, is_cpu, wide=True), _locals(is_cpu), _SPANS)
     return {str(tile): tile for tile in (replace(shape, local=local, span=span) for shape, local, span in every)}
 
 

@@ -117,8 +117,9 @@ class Tuner:
         if self.mode == "0":
             return []
         name = size_class(dtype, n_features, n_clusters)
-        known = {str(default_tile(dtype, self.device.is_cpu)), *self.speeds.get(name, {})}
-        for tiles in (shapes(dtype, self.device.is_cpu), variants(self._fastest(name), self.device.is_cpu)):
+        is_cpu, wide = self.device.is_cpu, self.device.wide
+        known = {str(default_tile(dtype, is_cpu, wide)), *self.speeds.get(name, {})}
+        for tiles in (shapes(dtype, is_cpu, wide), variants(self._fastest(name), is_cpu)):
             if left := [tile for tile in tiles if str(tile) not in known]:
                 return left
         return []
@@ -153,7 +154,7 @@ class Tuner:
             Asked before each tile.
         """
         name = size_class(rows.dtype, rows.n_features, len(centers))
-        default = default_tile(rows.dtype, self.device.is_cpu)
+        default = default_tile(rows.dtype, self.device.is_cpu, self.device.wide)
         started = time.perf_counter()
         sample = self._sample(rows, shift, centers, default)
         speeds: dict[str, float] = {}
@@ -218,7 +219,7 @@ class Tuner:
 
     def _fastest(self, name: str) -> Tile:
         dtype, is_cpu = np.dtype(name.split()[0]), self.device.is_cpu
-        default = default_tile(dtype, is_cpu)
+        default = default_tile(dtype, is_cpu, self.device.wide)
         known = space(dtype, is_cpu)
         speeds = {tile: speed for tile, speed in self.speeds.get(name, {}).items() if tile in known}
         best = max(speeds, key=lambda tile: speeds[tile], default=None)
