@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from exercises import with_solutions
 from leftovers import processes_marked, shared_memory
 
 import xpulab
@@ -22,6 +23,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Neither what was tuned on this machine before, nor a search in the middle of a test; the tests of tuning turn it on.
 os.environ["XPULAB_TUNE"] = "0"
+
+
+@pytest.hookimpl(trylast=True)  # after `-k` and the like have taken out what is not to run
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The solutions of a notebook's exercises run with its cells."""
+    items[:] = with_solutions(items)
 
 
 def _left() -> set[str]:

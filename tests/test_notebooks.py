@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import sys
-import textwrap
-import threading
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,7 +11,7 @@ from typing import Any
 import nbformat
 import numpy as np
 import pytest
-from nbclient import NotebookClient
+from exercises import solutions_of
 from packaging.requirements import Requirement
 from sklearn.cluster import KMeans
 
@@ -53,78 +49,6 @@ def test_a_notebook_has_exercises_before_its_engines_stop(notebook: Any) -> None
         assert "redict" in exercise.partition("<details>")[0]
         assert exercise.count("<details><summary>Solution</summary>\n\n") == exercise.count("</details>") == 1
     assert solutions_of(notebook)
-
-
-def solutions_of(notebook: Any) -> list[str]:
-    (text,) = (cell.source for cell in notebook.cells if cell.source.startswith("## Exercises"))
-    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
-#: What a notebook says and a number can hold, in the names of its cells and its solutions. Counts and results only:
-#: what a notebook says about seconds was measured on a quiet machine, and the machine of the tests may be busy.
-STATEMENTS = {
-    "01": "",
-    "02": """
-        # "leave at best about two thirds of its inertia"
-        assert 0.2 < 1 - inertias[12] / inertias[6] < 0.9, inertias
-        """,
-    "03": """
-        import os, re
-        even = km.report_
-        assert len(even.iterations) == 20  # "exactly 20 iterations"
-        assert slow.report_.sent < even.sent  # "scatter the rows once, and fit the handle"
-        assert re.fullmatch(r"\\d+x\\d+x\\d+, span \\d+ \\((default|tuned).*\\)", even.tiles), even.tiles
-        # "If there are more engines than cores, the engines share cores, and xpulab warns about it"
-        cores = len(os.sched_getaffinity(0))
-        assert len(said) == (4 > cores)
-        # "One engine already uses all cores"
-        assert len(best[1].report_.engines[0].cores or range(cores)) == cores
-        # "Engine 1 has a fiftieth of the rows"
-        assert engine.rows == 10_000
-        """,
-    "04": "",
-    "05": "",
-    "06": """
-        # "The coefficients change", "R2 stays the same to rounding", "Nearly all"
-        assert not np.allclose(raw.coef_, model["linearregression"].coef_, rtol=0.1)
-        assert abs(r2_score(y_test, raw.predict(X_test)) - r2) < 1e-3
-        assert PCA(2).fit(X_train).explained_variance_ratio_[0] > 0.9
-        """,
-}
-#: What is printed by the solutions whose text says it.
-PRINTED = {
-    "04": ["[0-3] [0, 1, 4, 9]", "[1] ['01', '11', '21', '31']", "[0-3] here again"],
-}
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-def test_solutions_run_after_the_notebooks_cells_and_statements_hold(path: Path) -> None:
-    notebook = nbformat.read(path, as_version=4)
-    end = next(i for i, cell in enumerate(notebook.cells) if cell.source.startswith("## Exercises"))
-    sources = [cell.source for cell in notebook.cells[:end] if cell.cell_type == "code"]
-    sources += [*solutions_of(notebook), textwrap.dedent(STATEMENTS[path.name[:2]])]
-    if path.name.startswith("04"):
-        sources.append("%%xpu\nprint('here again')")  # "the next cell works"
-    if not path.name.startswith("03"):
-        sources.append("%xpu_cluster stop")
-    notebook.cells = [nbformat.v4.new_code_cell(source) for source in sources if source]
-    client = NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": path.parent}})
-    text = ""
-    with client.setup_kernel():
-        kernel: Any = client.km.provisioner  # type: ignore[union-attr]
-        for index, cell in enumerate(notebook.cells):
-            endless = "\ncomm.recv(" in cell.source
-            if endless:
-                cell.metadata.tags = ["raises-exception"]
-                threading.Timer(3, os.kill, (kernel.pid, signal.SIGINT)).start()
-            client.execute_cell(cell, index)
-            text += "".join(output.get("text", "") for output in cell.outputs)
-            if endless:
-                said = str(cell.outputs)
-                assert "KeyboardInterrupt" in said
-                assert all(f"rank {rank}" in said or "0-3" in said for rank in range(4)), said  # "where each was"
-    assert [line for line in PRINTED.get(path.name[:2], []) if line not in text] == []
 
 
 def test_every_pattern_of_communication_has_a_diagram() -> None:

@@ -1,0 +1,109 @@
+"""The solutions of a notebook's exercises, as cells that run in the notebook's own kernel before its engines stop."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import textwrap
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import nbformat
+import pytest
+from nbval.plugin import IPyNbCell
+
+#: What a notebook says and a number can hold, in the names of its cells and its solutions. Counts and results only:
+#: what a notebook says about seconds was measured on a quiet machine, and the machine of the tests may be busy.
+STATEMENTS = {
+    "02": """
+        # "leave at best about two thirds of its inertia"
+        assert 0.2 < 1 - inertias[12] / inertias[6] < 0.9, inertias
+        """,
+    "03": """
+        import os, re
+        even = km.report_
+        assert len(even.iterations) == 20  # "exactly 20 iterations"
+        assert slow.report_.sent < even.sent  # "scatter the rows once, and fit the handle"
+        assert re.fullmatch(r"\\d+x\\d+x\\d+, span \\d+ \\((default|tuned).*\\)", even.tiles), even.tiles
+        # "If there are more engines than cores, the engines share cores, and xpulab warns about it"
+        cores = len(os.sched_getaffinity(0))
+        assert len(said) == (4 > cores)
+        # "One engine already uses all cores"
+        assert len(best[1].report_.engines[0].cores or range(cores)) == cores
+        # "Engine 1 has a fiftieth of the rows"
+        assert engine.rows == 10_000
+        """,
+    "04": """
+        %%xpu
+        print("here again")  # "the next cell works"
+        """,
+    "06": """
+        # "The coefficients change", "R2 stays the same to rounding", "Nearly all"
+        assert not np.allclose(raw.coef_, model["linearregression"].coef_, rtol=0.1)
+        assert abs(r2_score(y_test, raw.predict(X_test)) - r2) < 1e-3
+        assert PCA(2).fit(X_train).explained_variance_ratio_[0] > 0.9
+        """,
+}
+#: What the solutions print, where their text says it.
+PRINTED = {
+    "print(comm.allgather(": "[0-3] [0, 1, 4, 9]\n",
+    'print("here again")': "[0-3] here again\n",
+}
+#: A line of what a solution prints.
+LINES = {"print(comm.alltoall(": "[1] ['01', '11', '21', '31']"}
+
+
+def solutions_of(notebook: Any) -> list[str]:
+    """The Python code of all solutions of a notebook."""
+    (text,) = (cell.source for cell in notebook.cells if cell.source.startswith("## Exercises"))
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+class Solution(IPyNbCell):
+    """A cell that the notebook does not have: known outputs are compared, and Stop ends one that waits for ever."""
+
+    def runtest(self) -> None:
+        source = self.cell.source
+        endless = "\ncomm.recv(" in source
+        if endless:
+            self.options["check_exception"] = True
+            stop = threading.Timer(3, os.kill, (self.parent.kernel.km.provisioner.pid, signal.SIGINT))
+            stop.start()
+        super().runtest()
+        said = str(self.test_outputs)
+        if endless:
+            assert "KeyboardInterrupt" in said
+            assert all(f"rank {rank}" in said or "0-3" in said for rank in range(4)), said  # "where each was"
+        assert [line for begin, line in LINES.items() if begin in source and line not in str(self.printed())] == []
+
+    def printed(self) -> list[str]:
+        """What the cell printed, stream by stream."""
+        return [output.text for output in self.test_outputs if output.output_type == "stream"]
+
+
+def with_solutions(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """The items, and before the last cell of each whole notebook, which stops its engines, the solutions."""
+    cells: dict[Any, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, IPyNbCell):
+            cells[item.parent].append(item)
+    for item in items:
+        file: Any = item.parent
+        every = cells.get(file, [])
+        if every and item is every[-1] and len(every) == sum(cell.cell_type == "code" for cell in file.nb.cells):
+            yield from _solutions(file)
+        yield item
+
+
+def _solutions(file: Any) -> Iterator[Solution]:
+    statement = textwrap.dedent(STATEMENTS.get(file.path.name[:2], "")).strip()
+    for number, source in enumerate([*solutions_of(file.nb), *([statement] if statement else [])], 1):
+        printed = [text for begin, text in PRINTED.items() if begin in source]
+        cell = nbformat.v4.new_code_cell(source)
+        if printed:
+            cell.execution_count, cell.outputs = 1, [nbformat.v4.new_output("stream", text=printed[0])]
+        options = defaultdict(bool, check=bool(printed))
+        yield Solution.from_parent(file, name=f"Solution {number}", cell_num=number, cell=cell, options=options)
