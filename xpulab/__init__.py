@@ -1,4 +1,4 @@
-"""xpulab: every accelerator of a notebook user as one scikit-learn estimator.
+"""xpulab: scikit-learn's estimators, computed on all accelerators of a notebook user.
 
 >>> %load_ext xpulab                     # doctest: +SKIP
 >>> %xpu_cluster start -n 4              # doctest: +SKIP
@@ -31,7 +31,8 @@ __all__ = [
     "to_sklearn",
 ]
 
-# Imported at first use: the engines and the probe import this package too, and must stay light.
+# These names are imported at their first use: engines and the probe of devices import this package too, and must start
+# quickly.
 _HOMES = {
     "ShardedArray": "xpulab.data",
     "XPUCluster": "xpulab.deploy.cluster",
@@ -55,14 +56,14 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """``%load_ext xpulab``: the magics and the views."""
+    """Register the magics and the live views: IPython calls this for ``%load_ext xpulab``."""
     from xpulab import magics
 
     magics.load(ipython)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """``%unload_ext xpulab``: stop the clusters started here, and take back everything else."""
+    """Stop the clusters of this process, and remove the magics and views: IPython calls this for ``%unload_ext``."""
     from xpulab import magics
 
     magics.unload(ipython)

@@ -1,4 +1,4 @@
-"""``xpulab``: the command line, with the same calls as the magic."""
+"""The command ``xpulab``. Its subcommands make the same calls as those of the magic ``%xpu_cluster``."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from xpulab.exceptions import UsageError
 
 __all__ = ["Help", "Parser", "add_placement", "count", "identifier", "numbers", "variable"]
 
-#: Values that completion offers. Selectors are left out, because finding them means asking the drivers.
+#: Values that completion offers for an option. SYCL selectors are not among them, because finding these means asking
+#: the drivers.
 _VALUES = {"--devices": ("gpu", "cpu")}
 
 
@@ -51,14 +52,14 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def words(self) -> list[str]:
-        """Every option and subcommand known at this point."""
+        """The options and subcommands of this parser."""
         found: list[str] = []
         for action in self._actions:
             found += action.option_strings or list(action.choices or ())
         return found
 
     def follow(self, before: Sequence[str]) -> list[str]:
-        """Words that may follow the words `before`, for completion."""
+        """For completion: the words that may follow the words `before`."""
         parser = self
         for word in before:
             choices = next((action.choices for action in parser._actions if isinstance(action.choices, dict)), {})

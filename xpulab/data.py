@@ -1,4 +1,4 @@
-"""Rows: how they are cut into one block a rank, how they travel, and the handle for rows that stay on the engines."""
+"""How rows are cut into one block per rank, how they reach the engines, and the handle for rows that stay there."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ __all__ = [
     "row_named",
 ]
 
-_CHUNK = 8 << 20  # bytes that one thread copies at a time: small arrays stay with one thread
-_PIECE = 1 << 20  # bytes that are looked at and copied while they are in a cache
-_THREADS = 4  # more do not fill new pages faster
+_CHUNK = 8 << 20  # bytes that one thread copies at a time: one thread copies a smaller array
+_PIECE = 1 << 20  # bytes that are checked for NaN and then copied while they are in the processor's cache
+_THREADS = 4  # more threads do not fill new pages faster
 
 
 def bounds_of(n_samples: int, size: int, counts: list[int] | None = None) -> list[int]:
-    """Cut rows into one contiguous block a rank.
+    """Cut rows into one contiguous block per rank.
 
     Parameters
     ----------
     n_samples, size : int
-        Rows and ranks.
+        Number of rows, and of ranks.
     counts : list of int, optional
         Rows of each rank; as even as possible by default.
 
     Returns
     -------
     list of int of length size + 1
-        Rank r has the rows from the r-th to the next.
+        Rank r has the rows from the r-th of these numbers up to, not including, the next one.
 
     Raises
     ------
     ValueError
-        If `counts` does not fit.
+        If `counts` is not `size` whole numbers of at least 0 that add up to `n_samples`.
     """
     if counts is None:
         return [n_samples * rank // size for rank in range(size + 1)]
@@ -71,35 +71,37 @@ def bounds_of(n_samples: int, size: int, counts: list[int] | None = None) -> lis
 
 
 def bounds_by_stored(indptr: np.ndarray[Any, Any], size: int) -> list[int]:
-    """Cut rows of a CSR matrix into one contiguous block a rank, with about as many stored values in each.
+    """Cut the rows of a CSR matrix into one contiguous block per rank, with similar numbers of stored values.
 
     Parameters
     ----------
     indptr : numpy.ndarray of int of shape (n_samples + 1,)
+        Row pointers of the CSR matrix.
     size : int
-        Ranks.
+        Number of ranks.
 
     Returns
     -------
     list of int of length size + 1
+        Rank r has the rows from the r-th of these numbers up to, not including, the next one.
     """
     n = len(indptr) - 1
-    # A row costs something even without stored values.
+    # A row takes some time even without stored values: as much as about four of them.
     work = indptr.astype(np.int64) + 4 * np.arange(n + 1)
     inner = np.searchsorted(work, work[-1] * np.arange(1, size) / size)
     return [0, *(int(bound) for bound in np.minimum(inner, n)), n]
 
 
 class Outgoing:
-    """Arrays on their way to the engines of this host: each is copied once, into memory that they map.
+    """Sends arrays to the engines of this host: copies each array once, into shared memory that the engines map.
 
-    Use it as a context manager. At its end the memory waits for the next call; after an error, when an engine may still
-    be reading, it is gone.
+    Use it as a context manager. At its end the pool keeps the memory for the next call. After an error an engine may
+    still be reading the memory, so it is not used again.
 
     Parameters
     ----------
     pool : BlockPool, optional
-        Where memory comes from, and goes to; without one it is new, and gone at the end.
+        Lends the memory, and takes it back. Without a pool the memory is new, and freed at the end.
     """
 
     def __init__(self, pool: BlockPool | None = None) -> None:
@@ -115,43 +117,43 @@ class Outgoing:
             self._pool.give(block) if self._pool and kind is None else block.close()
         for block in self._results:
             if kind is None and block.nbytes >= _PIECE:
-                keep_reachable(block)  # the next call may be given this result, and then has nothing to send
-            block.close()  # the arrays over it are the user's
+                keep_reachable(block)  # if this result is the input of the next call, that call has nothing to send
+            block.close()  # the user's arrays still map the memory
         self._results.clear()
 
     def keep(self) -> list[SharedBlock]:
-        """The blocks that were sent. From now on the caller has to release them."""
+        """Return the blocks that were sent. The caller has to release them."""
         sent, self._sent = self._sent, []
         return sent
 
     def drop(self) -> None:
-        """Close the blocks that were sent without using them again: engines that were lost may have changed them."""
+        """Free the blocks that were sent, and never use them again: engines that were lost may have changed them."""
         for block in self.keep():
             block.close()
 
     def send(self, array: np.ndarray[Any, Any]) -> dict[str, Any]:
-        """Copy an array; the answer tells all engines where it is."""
+        """Copy an array. The result is the description that tells the engines where it is."""
         (block,) = self._copies(array, [0, len(array)])
         return _place_in(block, array.shape, array.dtype)
 
     def send_rows(
         self, rows: np.ndarray[Any, Any], bounds: list[int], doubt: Callable[[], None] | None = None
     ) -> dict[str, Any]:
-        """Copy rows, those of each rank into a block of its own, which the rank may make its device's memory.
+        """Copy rows, the part of each rank into a separate block, which the rank may use as its device's memory.
 
         Parameters
         ----------
         rows : numpy.ndarray of shape (n_samples, n_features)
         bounds : list of int
-            Rank r gets the rows from the r-th to the next.
+            Rank r gets the rows from the r-th of these numbers up to, not including, the next one.
         doubt : callable, optional
-            Called if there may be NaN or infinity among large rows, of which the copy then is a look for them too:
-            raises if there is.
+            If given, the copy also checks the rows for NaN and infinity, and calls this function if there may be any.
+            The function checks exactly, and raises an error if there are any.
 
         Returns
         -------
         dict
-            The source that tells the engines where they are.
+            The description that tells the engines where the rows are.
         """
         blocks = self._copies(rows, bounds, doubt if looked_at_later(rows) else None)
         return {
@@ -162,7 +164,7 @@ class Outgoing:
         }
 
     def receive(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
-        """Make room for a result: the description of its place, for the engines, and the array that will hold it."""
+        """Allocate memory for a result: returns its description, for the engines, and the array that will hold it."""
         block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize)
         self._results.append(block)
         return _place_in(block, shape, dtype), block.array(shape, dtype)
@@ -170,7 +172,7 @@ class Outgoing:
     def _copies(
         self, array: np.ndarray[Any, Any], bounds: list[int], doubt: Callable[[], None] | None = None
     ) -> list[SharedBlock]:
-        """A block for each part of the array; threads fill them, one block each as far as there are enough."""
+        """Copy each part of the array into a block of its own, with several threads."""
         row_bytes = array[:1].nbytes or array.itemsize
         parts = list(itertools.pairwise(bounds))
         blocks = []
@@ -203,10 +205,10 @@ class Outgoing:
 
 
 def looked_at_later(X: Any) -> bool:
-    """Whether `Outgoing.send_rows` looks for NaN and infinity while it copies: large rows of float32 or float64.
+    """Whether `Outgoing.send_rows` checks X for NaN and infinity while it copies: large arrays of float32 or float64.
 
-    scikit-learn's check takes one thread, and a pass over memory of its own; what it would say of other input it has to
-    say itself.
+    scikit-learn's check takes one thread and a separate pass over the memory. All other input goes through
+    scikit-learn's check, which raises its own errors.
     """
     rows = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype in (np.float32, np.float64)
     return rows and X.nbytes >= 2 * _CHUNK
@@ -214,7 +216,7 @@ def looked_at_later(X: Any) -> bool:
 
 @contextlib.contextmanager
 def row_named(X: Any) -> Iterator[None]:
-    """Have the error of scikit-learn about NaN or infinity in X say where the first one is."""
+    """Add the place of the first NaN or infinity to scikit-learn's error about X."""
     try:
         yield
     except ValueError as error:
@@ -222,7 +224,7 @@ def row_named(X: Any) -> Iterator[None]:
         if place is None:
             raise
         row, column = place
-        if hasattr(X, "columns") and hasattr(X, "index"):  # a data frame: by position, and by its own names
+        if hasattr(X, "columns") and hasattr(X, "index"):  # a data frame: position and labels
             where = f"row {row} (index {X.index[row]!r}), column {X.columns[column]!r}"
         else:
             where = f"row {row}" if column is None else f"row {row}, column {column}"
@@ -253,7 +255,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def mapped(X: Any) -> dict[str, Any] | None:
-    """Where the rows of a memory-mapped array are, so that the engines can read them by themselves.
+    """The description of a memory-mapped array with which the engines read the file themselves.
 
     Parameters
     ----------
@@ -262,16 +264,16 @@ def mapped(X: Any) -> dict[str, Any] | None:
     Returns
     -------
     dict or None
-        None for whatever is not a mapped file of rows of float32 or float64, one after the other, or column by column.
+        None if X is not a file mapped as float32 or float64 in C or Fortran order.
 
     Raises
     ------
     ValueError
-        If another file, or none, is at the path by now: engines would read other rows than X has.
+        If the file was removed or replaced since it was mapped: the engines would read other rows than X has.
     """
     if not isinstance(X, np.memmap) or X.ndim != 2 or X.dtype not in (np.float32, np.float64) or not X.size:
         return None
-    if X.filename is None or X.mode == "c" or not X.flags.forc:  # "c": changes of the array are not in the file
+    if X.filename is None or X.mode == "c" or not X.flags.forc:  # "c": the file lacks changes of the array
         return None
     whole = X
     while isinstance(whole.base, np.memmap):
@@ -290,7 +292,7 @@ def mapped(X: Any) -> dict[str, Any] | None:
 
 
 def result_of_engines(X: Any) -> dict[str, Any] | None:
-    """Where rows are that engines have put into shared memory as a result, so that they can read them there.
+    """The description of rows that the engines returned in shared memory, with which they can read the rows there.
 
     Parameters
     ----------
@@ -299,7 +301,7 @@ def result_of_engines(X: Any) -> dict[str, Any] | None:
     Returns
     -------
     dict or None
-        None for whatever is not such a result, or part of one, of float32 or float64, row by row.
+        None if X is not such a result, or a part of one, of float32 or float64 in C order.
     """
     if not isinstance(X, np.ndarray) or X.ndim != 2 or X.dtype not in (np.float32, np.float64):
         return None
@@ -311,14 +313,15 @@ def result_of_engines(X: Any) -> dict[str, Any] | None:
 
 
 def _state_of_mapped(path: str, address: int) -> list[int]:
-    """The state of the file at a path; raises unless it is the one that is mapped at an address of this process."""
+    """The state of the file at a path. Raises ValueError if another file is mapped at the address of this process."""
     try:
         file = open(path, "rb")  # noqa: SIM115
     except FileNotFoundError:
         raise ValueError(f"{path} was removed since X was mapped; pass a copy: numpy.array(X)") from None
     with file:
         state = file_state(file.fileno())
-        # The engines say what an empty file lacks. Maps may name a file otherwise than stat does: so it is mapped, too.
+        # An empty file cannot be mapped; the engines raise an error for it. /proc/self/maps may show another device
+        # number than stat, so the file is mapped once more, and the two entries of maps are compared.
         same = not os.fstat(file.fileno()).st_size or _mapping_at(address) == _mapping_of(file.fileno())
     if not same:
         raise ValueError(f"{path} was replaced since X was mapped; map it again, or pass a copy: numpy.array(X)")
@@ -331,7 +334,7 @@ def _mapping_of(descriptor: int) -> str:
 
 
 def _mapping_at(address: int) -> str:
-    """Device and inode of the file that is mapped at an address, as the kernel names them."""
+    """Device and inode of the file that is mapped at an address, as /proc/self/maps shows them."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             addresses, _, _, device, inode, *_ = line.split()
@@ -344,24 +347,24 @@ def _mapping_at(address: int) -> str:
 class Holder(Protocol):
     """The cluster that holds the rows of a `ShardedArray`."""
 
-    #: Where memory for results comes from.
+    #: Lends the memory for results.
     blocks: BlockPool
 
     def call(self, name: str, payload: dict[str, Any]) -> Any:
         """Run a task on all engines."""
 
     def require_handle(self, array: ShardedArray) -> None:
-        """Raise HandleError unless the array's rows are on the engines."""
+        """Raise `HandleError` if the array's rows are not on the engines."""
 
     def release_with(self, owner: Any, handle: str, blocks: Sequence[SharedBlock] = ()) -> Any:
-        """Free the memory that the engines keep under this name once `owner` is deleted in this process."""
+        """Free the rows that the engines keep under the name `handle` when this process deletes `owner`."""
 
 
 class ShardedArray:
-    """Rows that live on the engines of a cluster, one contiguous block a rank.
+    """A handle for rows that stay on the engines of a cluster, one contiguous block per rank.
 
-    Made by `XPUCluster.scatter` and `XPUCluster.load_npy`; estimators take it in place of an array, and send nothing.
-    The rows are freed on the engines when the handle dies.
+    `XPUCluster.scatter` and `XPUCluster.load_npy` return handles. Estimators accept a handle in place of an array, and
+    then send no rows. The engines free the rows when Python deletes the handle.
 
     Attributes
     ----------
@@ -371,7 +374,10 @@ class ShardedArray:
     counts : tuple of int
         Rows of each rank.
     name : str or None
-        By which all who use the cluster find the rows.
+        The name under which all clients of the cluster find the rows (`XPUCluster.handles`).
+    ndim : int
+    nbytes : int
+        Size of all rows in bytes.
     """
 
     def __init__(
@@ -393,7 +399,7 @@ class ShardedArray:
         self.id = uuid.uuid4().hex
 
     def about(self) -> dict[str, Any]:
-        """JSON-serialisable values that let another process use the rows."""
+        """JSON-serialisable values with which another process can use the rows."""
         columns = None if self.columns is None else list(self.columns)
         shape, dtype = list(self.shape), self.dtype.str
         return {"name": self.name, "shape": shape, "dtype": dtype, "bounds": self.bounds, "columns": columns}
@@ -417,11 +423,12 @@ class ShardedArray:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
-        """Refuse to become an array of this process: without this, NumPy would make an array of one object.
+        """Refuse the conversion to a NumPy array. Without this method NumPy would make an array of one object.
 
         Raises
         ------
         TypeError
+            Always; the message says what to pass.
         """
         raise TypeError(
             f"an array in this process was expected, and received {self!r}, whose rows are on the engines; pass "
@@ -429,16 +436,16 @@ class ShardedArray:
         )
 
     def __getitem__(self, key: Any) -> NoReturn:
-        """As `__array__`: some of the rows, as a search takes them, are not in this process either."""
+        """Raise the error of `__array__`: selected rows, as a search asks for them, are not in this process either."""
         self.__array__()
 
     def source(self, cluster: Holder) -> dict[str, Any]:
-        """The source that tells the engines of `cluster` to use these rows.
+        """The description that tells the engines of `cluster` to use these rows.
 
         Raises
         ------
         HandleError
-            If the rows live elsewhere, or are gone.
+            If the rows are on another cluster, or were freed.
         """
         if self.cluster is not cluster:
             raise HandleError(
@@ -454,7 +461,7 @@ class ShardedArray:
         Raises
         ------
         HandleError
-            If the rows are gone, because the cluster was stopped or restarted.
+            If the engines no longer have the rows, because the cluster was stopped or restarted.
         """
         source = self.source(self.cluster)
         with Outgoing(self.cluster.blocks) as outgoing:
@@ -470,5 +477,5 @@ class ShardedArray:
 
 
 def _place_in(block: SharedBlock, shape: tuple[int, ...], dtype: DTypeLike) -> dict[str, Any]:
-    """The description that tells the engines where an array is: at the start of this block."""
+    """The description that tells the engines that an array is at the start of this block."""
     return {"path": block.path, "shape": list(shape), "dtype": np.dtype(dtype).str, "offset": 0}

@@ -66,8 +66,8 @@ class Demo(Displayed):
     inertia, n_iter : tuple
         Values of xpulab and of scikit-learn, in this order.
     seconds : tuple of three floats
-        Times of xpulab's first fit, in which the device's driver may have to finish kernels, of xpulab's second fit,
-        and of scikit-learn's fit.
+        Seconds of xpulab's first fit, in which the device's driver may have to finish compiling kernels, of xpulab's
+        second fit, and of scikit-learn's fit.
     same_labels : float
         Fraction of the pixels that have the same colour in both results.
     """
@@ -126,7 +126,7 @@ class Demo(Displayed):
         return Html("".join([self.report._repr_html_(), *self.sections()]))
 
     def sections(self) -> list[Html]:
-        """Pictures and comparison as HTML."""
+        """The pictures and the comparison as HTML."""
         pictures = "".join(
             f'<figure style="display:inline-block;margin:0 1em 1em 0"><img src="{_data_url(image)}" '
             f'alt="{escape(caption)}" style="max-width:100%"><figcaption>{escape(caption)}</figcaption></figure>'
@@ -141,7 +141,7 @@ class Demo(Displayed):
         return [Html(pictures), Html(f'<div class="xpu">{table}<p>{escape(self.verdict)}</p></div>')]
 
     def write(self, path: Path) -> None:
-        """One self-contained HTML file with pictures, comparison and report."""
+        """Write one self-contained HTML file with the pictures, the comparison and the report."""
         self.report.to_html(path, extra=self.sections())
 
 
@@ -155,7 +155,12 @@ def quantise(image: np.ndarray, n_clusters: int = 64, rows: int | None = None) -
     n_clusters : int
         Number of colours.
     rows : int, optional
-        Number of pixels to fit on, spread evenly over the picture, which is repeated if it has fewer; all by default.
+        Number of pixels to fit on, spread evenly over the picture; all pixels by default. If the picture has fewer
+        pixels, they are repeated.
+
+    Returns
+    -------
+    Demo
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Check a machine, from its drivers to its loopback port: what was found, what is missing, and what to type.
+"""Check a machine, from its drivers to its loopback interface: what was found, what is missing, and what to type.
 
-Each check is a function that yields findings. An unexpected exception in a check is reported as a finding, so that the
-doctor never ends in a traceback. It loads no driver into this process.
+Each check is a function that yields findings. An unexpected exception in a check is reported as a finding, so `doctor`
+never raises an exception. It loads no driver into this process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Status = Literal["ok", "warn", "fail"]
 
 _PYTHONS = tuple((3, minor) for minor in range(10, 15))
 _PACKAGES = ("impi-rt", "mpi4py", "ipyparallel", "ipywidgets", "scikit-learn", "matplotlib", "psutil")
-_SHARED_MEMORY = 2**30  # bytes below which an ordinary data set will not fit
+_SHARED_MEMORY = 2**30  # bytes of free shared memory below which the doctor warns
 _GPU_VENDORS = {"0x8086": "Intel", "0x10de": "NVIDIA", "0x1002": "AMD"}
 
 
@@ -43,9 +43,11 @@ class Check:
     Attributes
     ----------
     name : str
+        What was checked.
     status : {"ok", "warn", "fail"}
         With "warn" xpulab works, but cannot use everything on this machine; with "fail" it does not work.
     found : str
+        The result of the check.
     cure : str
         What to type or do; empty if there is nothing to do.
     """
@@ -102,6 +104,10 @@ def doctor(root: Path = Path("/"), timeout: float = 20) -> DoctorReport:
         Folder that holds ``sys``, ``dev``, ``etc`` and ``usr``.
     timeout : float
         Seconds after which a driver counts as hanging.
+
+    Returns
+    -------
+    DoctorReport
     """
     asked: Probe | Exception
     try:
@@ -177,7 +183,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _own_kernels() -> Iterator[Check]:
-    """Which kernels a user can write; xpulab's own are compiled before it is installed."""
+    """Which kernels a user can write. xpulab's own kernels are compiled before it is installed."""
     if "numba-dpex" in oneapi.STACK.pins:
         found = "in %%xpu cells you can write kernels in Python with numba-dpex, or in OpenCL C for OpenCL devices"
     else:
@@ -246,7 +252,7 @@ def _read(file: Path) -> str:
 
 
 def _why_not_offered(root: Path, gpu: Path) -> tuple[str, str]:
-    """The first thing that an Intel GPU lacks to be a SYCL device, and what to do about it."""
+    """The first reason why an Intel GPU is no SYCL device, and what to do about it."""
     nodes = [root / "dev/dri" / path.name for path in (gpu / "drm").glob("renderD*")]
     if not nodes:
         return "the kernel's driver (i915 or xe) is not bound to it", "sudo modprobe xe || sudo modprobe i915"

@@ -1,4 +1,4 @@
-"""Everything that xpulab raises or warns about, under `XpulabError` and `XpulabWarning`.
+"""The exceptions and warnings of xpulab, all derived from `XpulabError` or `XpulabWarning`.
 
 Wrong *values* given to an estimator raise what scikit-learn raises (`ValueError`, `TypeError`, `NotFittedError`), so
 that code written for scikit-learn keeps working. The classes here are for errors that scikit-learn does not have.
@@ -31,7 +31,7 @@ __all__ = [
 class XpulabError(Exception):
     """Base class of all errors of xpulab.
 
-    IPython shows only the message, which says what to type next and includes the engines' tracebacks where they help.
+    IPython shows only the message. It says what to type next, and has the tracebacks of the engines if any raised.
     """
 
     def _render_traceback_(self) -> list[str]:
@@ -59,7 +59,7 @@ class DeviceNotFoundError(DeviceError, PlanError):
 
 
 class KernelLaunchError(DeviceError):
-    """The device did not accept a kernel; the runtime itself would report no error."""
+    """The device did not start a kernel. xpulab checks this, because the runtime reports no error."""
 
 
 class KernelBuildError(DeviceError):
@@ -83,7 +83,7 @@ class ClusterStartError(ClusterError):
 
 
 class EngineError(ClusterError):
-    """One or more ranks raised an exception; the message has rank, host, device and traceback of each distinct one."""
+    """One or more ranks raised an exception. For each distinct one the message has rank, host, device and traceback."""
 
 
 class EngineLostError(ClusterError):

@@ -1,9 +1,10 @@
 """Find and load the oneAPI runtime and the MPI that pip installed.
 
-The only file that knows the names of their libraries and variables.
+This is the only file that knows the names of their libraries and environment variables.
 
-The wheels' RPATHs and the OpenCL vendor files name folders of the machine that built them, so nothing is found by
-itself. What works is to load each library with its full path, in the order of their needs, before dpctl is imported.
+The RPATHs in the wheels and the OpenCL vendor files name folders of the machine on which the wheels were built, so the
+dynamic loader does not find the libraries. Therefore `load` loads each library by its full path, dependencies first,
+before dpctl is imported.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ class Stack:
     Attributes
     ----------
     name : str
+        What the doctor calls it.
     pins : mapping of str to str
-        Distribution -> the versions that work with the others, as pip reads them; the same as in pyproject.toml, which
-        a test compares.
+        The version specifier of each package, as pip reads it. A test checks that pyproject.toml has the same.
     libraries : tuple of str
-        What `load` loads, in the order of their needs.
+        The libraries that `load` loads, dependencies first.
     for_dpnp : tuple of str
-        What dpnp needs besides; loaded when it is imported.
+        The other libraries that dpnp needs; they are loaded when dpnp is imported.
     sycl : str
-        The file of SYCL's library.
+        File name of the SYCL library.
     knows_processors : bool
         Whether the CPU device's compiler knows the processors of all makers, see `CPU_TARGET`.
     """
@@ -76,7 +77,8 @@ class Stack:
 
 _INTEL = ("libintlc.so.5", "libirng.so", "libsvml.so", "libimf.so")
 
-#: For Python 3.10 and 3.11: numba-dpex, which compiles kernels, was released for no later one, and fixes all others.
+#: For Python 3.10 and 3.11. numba-dpex, the compiler of kernels, has no release for later Pythons; it determines the
+#: versions of all other packages.
 WITH_COMPILER = Stack(
     name="oneAPI 2024.2 with numba-dpex",
     pins={
@@ -92,7 +94,7 @@ WITH_COMPILER = Stack(
         "intel-opencl-rt": "==2024.2.1",
     },
     libraries=(*_INTEL, "libsycl.so.7", "libOpenCL.so.1", "libtbb.so.12"),
-    for_dpnp=(  # MKL's libraries need each other in a circle: hence RTLD_LAZY in `load`
+    for_dpnp=(  # MKL's libraries depend on each other in a circle, so `_load` uses RTLD_LAZY
         "libmkl_core.so.2",
         "libmkl_tbb_thread.so.2",
         "libmkl_intel_ilp64.so.2",
@@ -102,7 +104,7 @@ WITH_COMPILER = Stack(
     knows_processors=False,
 )
 
-#: For later ones.
+#: For Python 3.12 and later.
 CURRENT = Stack(
     name="oneAPI 2026.1",
     pins={
@@ -115,39 +117,42 @@ CURRENT = Stack(
         "mkl": ">=2026.1,<2026.2",
     },
     libraries=(*_INTEL, "libtbb.so.12", "libOpenCL.so.1", "libsycl.so.9"),
-    for_dpnp=(),  # its libraries find each other
+    for_dpnp=(),  # the libraries of this release find each other
     sycl="libsycl.so.9",
     knows_processors=True,
 )
 
-#: That of this interpreter.
+#: The set of releases for this interpreter.
 STACK = WITH_COMPILER if sys.version_info < (3, 12) else CURRENT
 OPENCL = "libOpenCL.so.1"
 
-#: Which devices the runtime shows. A rank gets its own; the probe drops it, so that it numbers all devices.
+#: Variable that selects the devices that the runtime shows. A rank gets its own device. The probe removes the variable,
+#: so that it sees and numbers all devices.
 SELECTOR = "ONEAPI_DEVICE_SELECTOR"
 OPENCL_VENDORS = "OCL_ICD_FILENAMES"
 
-#: Which processor the CPU device's compiler writes for. That of 2024 knows Intel's by itself; any other, AMD's
-#: of today for one, it takes for one without vectors and fused multiply-adds: kernels are 150 times slower then.
+#: Variable that tells the CPU device's compiler for which processor to compile. The compiler of 2024 recognises Intel's
+#: processors only. For any other processor, such as AMD's, it uses no vector instructions and no fused multiply-adds,
+#: and kernels are 150 times slower.
 CPU_TARGET = "CL_CONFIG_CPU_TARGET_ARCH"
 
-#: Its names -> what Linux calls the instructions that such a processor has. The best one first.
+#: Values of `CPU_TARGET`, best first -> Linux's names of the instructions that such a processor has.
 CPU_TARGETS: Mapping[str, frozenset[str]] = {
     "skx": frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx2", "bmi1", "bmi2", "fma"]),
     "core-avx2": frozenset(["avx2", "bmi1", "bmi2", "fma"]),
 }
 
-#: Variables of a user's shell that change what is found here -> how. The doctor shows those that are set.
+#: Environment variables of a user that change which runtime or devices are used -> their effect. The doctor shows those
+#: that are set.
 INTERFERING: Mapping[str, str] = {
     SELECTOR: "is not used: each engine gets its own; choose with --devices",
     OPENCL_VENDORS: "replaces the list of OpenCL drivers, and with it the CPU device",
-    CPU_TARGET: "is the processor that the CPU device's kernels are compiled for, whatever is here",
+    CPU_TARGET: "is the processor for which kernels of the CPU device are compiled, in place of this machine's",
     "SETVARS_COMPLETED": "another oneAPI was activated in this shell, and its libraries may be found first",
     "I_MPI_ROOT": "another Intel MPI was activated in this shell, and its libraries may be found first",
 }
 
-#: Package of Intel's GPU driver -> a file of it, and where that may lie below the root folder.
+#: Package of Intel's GPU driver -> pattern of one of its files.
 GPU_DRIVER_FILES: Mapping[str, str] = {
     "intel-opencl-icd": "intel*.icd",
     "libze-intel-gpu1": "libze_intel_gpu.so.1",
@@ -162,7 +167,7 @@ def library_folder() -> Path:
     Raises
     ------
     OneAPIError
-        If no environment on the way from this interpreter to its base holds libsycl.
+        If none of the folders into which pip may have installed the runtime has SYCL's library.
     """
     schemes = [sysconfig.get_path("data"), sys.prefix, sysconfig.get_path("data", "posix_user"), sys.base_prefix]
     folders = list(dict.fromkeys(Path(scheme) / "lib" for scheme in schemes if scheme))
@@ -177,25 +182,23 @@ def library_folder() -> Path:
 
 
 def load() -> Path:
-    """Load the oneAPI runtime into this process, so that `import dpctl` works, and `import dpnp` loads what it needs.
-
-    Harmless when repeated.
+    """Load the oneAPI runtime into this process, so that dpctl and dpnp can be imported. Repeated calls do nothing.
 
     Returns
     -------
     pathlib.Path
-        The folder the libraries were loaded from.
+        The folder that the libraries were loaded from.
 
     Raises
     ------
     OneAPIError
-        If a library is missing or does not load; the message names it and holds the loader's words.
+        If a library is missing or does not load; the message has its name and the loader's reason.
     """
     folder = library_folder()
-    if not os.environ.get(OPENCL_VENDORS):  # set but empty would hide the CPU device
+    if not os.environ.get(OPENCL_VENDORS):  # an empty value would hide the CPU device
         os.environ[OPENCL_VENDORS] = str(folder / "libintelocl.so")
     if not os.environ.get(CPU_TARGET):
-        os.environ.pop(CPU_TARGET, None)  # set but empty would hide it too
+        os.environ.pop(CPU_TARGET, None)  # an empty value would hide the CPU device, too
         if not STACK.knows_processors and (target := cpu_target(Path("/proc/cpuinfo").read_text())):
             os.environ[CPU_TARGET] = target
     _load(folder, STACK.libraries)
@@ -205,7 +208,7 @@ def load() -> Path:
 
 
 class _LoadsForDpnp(MetaPathFinder):
-    """Finds no module; it loads dpnp's libraries before others find dpnp. Most engines never import it."""
+    """An import hook that loads dpnp's libraries just before dpnp is imported. Most engines never import dpnp."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -222,7 +225,7 @@ def _load(folder: Path, names: Iterable[str]) -> None:
     libc.dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]
     libc.dlerror.restype = ctypes.c_char_p
     for name in names:
-        # ctypes.CDLL would add RTLD_NOW, which MKL's circle of libraries does not survive.
+        # ctypes.CDLL would add RTLD_NOW, with which libraries that depend on each other in a circle do not load.
         if not libc.dlopen(str(folder / name).encode(), os.RTLD_LAZY | os.RTLD_GLOBAL):
             reason = (libc.dlerror() or b"no reason given").decode(errors="replace")
             raise OneAPIError(f"{name} did not load: {reason}; type: {_reinstall(*STACK.pins)}")
@@ -234,17 +237,17 @@ def _reinstall(*packages: str) -> str:
 
 
 def cpu_target(cpuinfo: str) -> str | None:
-    """What the CPU device's compiler has to be told of the processor; None where it finds out by itself.
+    """The value of `CPU_TARGET` for a processor; None if the compiler recognises the processor itself.
 
     Parameters
     ----------
     cpuinfo : str
-        As Linux has it in ``/proc/cpuinfo``.
+        Content of ``/proc/cpuinfo``.
 
     Returns
     -------
     str or None
-        One of `CPU_TARGETS`, for a processor that is not Intel's.
+        For a processor that is not Intel's, the first of `CPU_TARGETS` whose instructions it has.
     """
     facts = dict(re.findall(r"^(vendor_id|flags)\s*: (.*)$", cpuinfo, re.MULTILINE))
     if facts.get("vendor_id") == "GenuineIntel":
@@ -254,7 +257,7 @@ def cpu_target(cpuinfo: str) -> str | None:
 
 
 def processor() -> list[str]:
-    """What machine code for this CPU depends on: its maker, its model, its instructions, and what `CPU_TARGET` says."""
+    """What machine code for this CPU depends on: its maker, model and instructions, and the variable `CPU_TARGET`."""
     facts = dict(
         re.findall(r"^(vendor_id|model name|flags)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     )
@@ -262,12 +265,12 @@ def processor() -> list[str]:
 
 
 def mpiexec() -> Path:
-    """Full path of the mpiexec that belongs to this environment (it need not be on PATH).
+    """Full path of the mpiexec of this environment, which need not be on PATH.
 
     Raises
     ------
     OneAPIError
-        If there is none.
+        If the environment has no mpiexec.
     """
     folders = list(dict.fromkeys(Path(p) / "bin" for p in (sysconfig.get_path("data"), sys.prefix, sys.base_prefix)))
     for folder in folders:
@@ -281,22 +284,26 @@ def mpiexec() -> Path:
 
 
 def engine_environment(selector: str) -> dict[str, str]:
-    """Environment variables that one rank needs before `load`.
+    """Environment variables that a rank needs before it calls `load`.
 
     Parameters
     ----------
     selector : str
-        The one device that the rank sees, e.g. ``"opencl:0"``, ``"level_zero:1"`` or ``"level_zero:0.1"`` (a tile).
-        ``"level_zero:gpu:0"`` would be a parse error.
+        The only device that the rank sees, for example ``"opencl:0"``, ``"level_zero:1"`` or ``"level_zero:0.1"`` (a
+        tile). The runtime does not accept the form ``"level_zero:gpu:0"``.
+
+    Returns
+    -------
+    dict of str to str
     """
     return {SELECTOR: selector}
 
 
 def confine(cores: Iterable[int]) -> None:
-    """Keep this process on these cores. Call it before `load`: the CPU device has as many units as it then finds cores.
+    """Bind all threads of this process to these cores. Call it before `load`, which makes a CPU device of these cores.
 
-    It is done here, by the rank itself, because it then works alike under every MPI and for ranks that share cores;
-    Intel MPI's pinning (on or off) and MPI_Init leave it as it is.
+    Each rank does this itself. This works in the same way with every MPI, and for ranks that share cores. Neither Intel
+    MPI's pinning nor MPI_Init changes it.
 
     Parameters
     ----------
@@ -310,24 +317,26 @@ def confine(cores: Iterable[int]) -> None:
     """
     wanted = set(cores)
     try:
-        for thread in os.listdir("/proc/self/task"):  # libraries may have started threads; new ones inherit
+        for thread in os.listdir("/proc/self/task"):  # libraries may have started threads already
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(thread), wanted)
     except OSError as error:
         raise OneAPIError(
             f"this process cannot be confined to the cores {sorted(wanted)}: {error.strerror}; "
-            f"it may use {sorted(os.sched_getaffinity(0))}; restart the cluster, so that it is planned anew"
+            f"it may use {sorted(os.sched_getaffinity(0))}; restart the cluster, which plans it anew"
         ) from None
 
 
-#: mpiexec's own sockets stay on loopback, and all ranks on this host: within a batch job it would take the job's hosts.
+#: These options keep mpiexec's sockets on the loopback interface, and all ranks on this host. Without them, mpiexec
+#: would start ranks on all hosts of a batch job.
 MPIEXEC_ARGUMENTS: tuple[str, ...] = ("-iface", "lo", "-hosts", "localhost")
 
-#: Ranks of one host talk through shared memory, and confine themselves (`confine`). With I_MPI_OFFLOAD=1 in a user's
-#: shell MPI_Init would crash where there is no Level Zero GPU; data is staged through the host.
+#: Ranks of one host communicate through shared memory, and bind themselves to cores (`confine`). If a user's shell has
+#: I_MPI_OFFLOAD=1, MPI_Init crashes on a machine without a Level Zero GPU. xpulab copies messages from devices through
+#: host memory, so it does not need this option.
 MPIEXEC_ENVIRONMENT: Mapping[str, str] = {
     "I_MPI_FABRICS": "shm",
     "I_MPI_PIN": "0",
     "I_MPI_OFFLOAD": "0",
-    "I_MPI_HYDRA_BOOTSTRAP": "fork",  # within a batch job mpiexec would call srun or pbsdsh, for this host too
+    "I_MPI_HYDRA_BOOTSTRAP": "fork",  # otherwise mpiexec calls srun or pbsdsh in a batch job, even for this host
 }

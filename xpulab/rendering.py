@@ -1,6 +1,6 @@
-"""How values become text and HTML: numbers, sizes, times, tables. Pure functions, of use to every layer.
+"""Pure functions that turn values into text and HTML: numbers, sizes, times, tables. Every layer may use them.
 
-Whatever comes from data is escaped here, once: `escape` returns `Html`, and only `Html` is passed through as it is.
+All text from data is escaped here, once: `escape` returns `Html`, and no function escapes `Html` again.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ __all__ = [
 
 _MISSING = "–"
 
-# Of a table's cell, in pixels: a letter, the padding, and the key of a colour, at the sizes that the styles give them.
+# Widths in pixels in a table's cell, with the sizes in the style sheets: a letter, the padding, and a colour key.
 _LETTER, _PADDING, _KEY = 6.5, 14, 20
 
 
 class Html(str):
-    """Text that is HTML already, and is not escaped again."""
+    """Text that is HTML already, and must not be escaped again."""
 
     __slots__ = ()
 
 
-#: How a cell's output names the widget that a front end shows in its place.
+#: MIME type under which a cell's output names the widget that a front end shows.
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def widget_view(widget: Any) -> dict[str, Any]:
-    """The part of an output that shows this widget of ipywidgets."""
+    """The part of a cell's output that shows this widget of ipywidgets."""
     return {WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}}
 
 
 class Text(str):
-    """Text that a shell shows as it stands, with its lines, and not as a quoted string."""
+    """Text that IPython shows as lines, not as a quoted string."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class Text(str):
 
 
 class Displayed:
-    """What a front end needs to show an object that has `_repr_html_` and `__str__`: both forms, always."""
+    """Gives front ends both the HTML (`_repr_html_`) and the text (`__str__`) of an object."""
 
     def _repr_html_(self) -> str:
         raise NotImplementedError
@@ -78,17 +78,17 @@ class Displayed:
 
 
 def as_of(how: str) -> str:
-    """When a view was last true, and `how` to see more, for whoever finds it without its kernel or cluster."""
+    """When a view was last updated, and `how` to see the present state, for readers of a saved notebook."""
     return f"as of {time.strftime('%Y-%m-%d %H:%M:%S')}; {how}"
 
 
 def plain(value: object) -> str:
-    """Text on one line without control characters: a device's name must not move a terminal's cursor."""
+    """The text of a value on one line, without control characters: a device's name must not move the cursor."""
     return "".join(c if c.isprintable() else " " for c in str(value)).strip()
 
 
 def shorten(value: object, width: int) -> str:
-    """`plain`, without its middle if it is too wide: device names differ at their beginning and their end."""
+    """`plain` text with its middle left out if it is too wide. Device names differ at their beginnings and ends."""
     text = plain(value)
     if len(text) <= width:
         return text
@@ -98,12 +98,13 @@ def shorten(value: object, width: int) -> str:
 
 def in_notebook(shell: Any) -> bool:
     """Whether this shell of IPython (or None) belongs to a notebook, whose front end shows HTML and widgets."""
-    # By name: a terminal does not need ipykernel, and the shells of other front ends (Colab) derive from this class.
+    # The class is compared by name, because a terminal need not have ipykernel. Shells of other front ends, such as
+    # Colab's, derive from this class.
     return any(parent.__name__ == "ZMQInteractiveShell" for parent in type(shell).__mro__)
 
 
 def escape(value: object) -> Html:
-    """HTML that shows ``value``; `Html` comes back as it is."""
+    """HTML that shows ``value``. `Html` is returned unchanged."""
     if isinstance(value, Html):
         return value
     text = "".join(c if c.isprintable() or c == "\n" else " " for c in str(value))
@@ -111,17 +112,17 @@ def escape(value: object) -> Html:
 
 
 def format_count(value: int | None) -> str:
-    """A whole number with its thousands set apart, ``"2,000,000"``."""
+    """A whole number with separated thousands, ``"2,000,000"``."""
     return _MISSING if value is None else f"{value:,}"
 
 
 def counted(n: int, noun: str, plural: str = "") -> str:
-    """A number of things, ``"1 engine"`` or ``"3 engines"``; the plural is the noun and an s by default."""
+    """A number with its noun, ``"1 engine"`` or ``"3 engines"``. By default the plural is the noun with an s."""
     return f"{n} {noun if n == 1 else plural or noun + 's'}"
 
 
 def format_number(value: float | None, digits: int = 6) -> str:
-    """A measured number to ``digits`` significant digits."""
+    """A number with ``digits`` significant digits."""
     return _MISSING if value is None else f"{value:.{digits}g}"
 
 
@@ -136,7 +137,7 @@ def format_size(value: float | None) -> str:
 
 
 def format_seconds(value: float | None) -> str:
-    """A time in the unit that reads best: ``"0.42 ms"``, ``"3.4 s"``, ``"2 min 05 s"``, ``"1 h 02 min"``."""
+    """A time in seconds as text in a suitable unit: ``"0.42 ms"``, ``"3.4 s"``, ``"2 min 05 s"``, ``"1 h 02 min"``."""
     if value is None:
         return _MISSING
     if value < 0.9995:
@@ -161,7 +162,7 @@ def table_text(header: Sequence[str], rows: Iterable[Sequence[object]], align: s
     align : str
         One letter per column, ``"l"`` for left and ``"r"`` for right.
     indent : str
-        What each line starts with.
+        Text at the start of each line.
     """
     lines = [[plain(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
@@ -178,20 +179,20 @@ def table_html(
     align: str,
     caption: object = "",
 ) -> Html:
-    """A table in HTML, whose headers say which column or row they belong to.
+    """A table in HTML, with a scope attribute in each header for screen readers.
 
-    Where it has less room than its cells need, each row is folded into a list of named values.
+    If the page is narrower than the table, each row is folded into a list of named values.
 
     Parameters
     ----------
     header : sequence of str or Html
         Names of the columns.
     rows : iterable of sequences of str or Html
-        The cells; the first of each row names the row. All but `Html` are escaped.
+        The cells; the first of each row is its header. Cells that are not `Html` are escaped.
     align : str
         One letter per column, ``"l"`` for left and ``"r"`` for right.
     caption : str or Html
-        What the table shows; the empty text for none.
+        What the table shows; no caption if empty.
     """
     classes = [' class="xpu-r"' if letter == "r" else "" for letter in align]
     names = [escape(_words(name)) for name in header]
@@ -215,7 +216,7 @@ def table_html(
 
 
 def _least_width(header: Sequence[object], rows: Sequence[Sequence[object]], align: str) -> int:
-    """Pixels below which a table is folded: texts on the left may take three lines; numbers and the header have one."""
+    """Width in pixels below which a table is folded. Left-aligned text may take three lines, all other cells one."""
 
     def letters(cell: object, letter: str) -> float:
         text = _words(cell)
@@ -233,15 +234,16 @@ def _words(cell: object) -> str:
 
 
 def drawn(picture: str, words: str) -> Html:
-    """HTML that needs a style sheet or SVG, and what stands in its place where the front end removes these.
+    """HTML that needs a style sheet or SVG, with a replacement for front ends that remove these.
 
-    JupyterLab and others remove both from the outputs of a notebook that is not trusted, such as a copy of another
-    person's. They keep the attribute ``hidden`` if it has a value; the style of all blocks overrides it.
+    JupyterLab and others remove style sheets and SVG from the outputs of a notebook that is not trusted, such as one
+    that another person made. They keep the attribute ``hidden`` if it has a value, and so hide the picture. The style
+    sheet of all blocks, where it is kept, shows the picture and hides the words.
 
     Parameters
     ----------
     picture, words : str
-        HTML. ``words`` can contain tables and images, but no style and no SVG.
+        HTML. ``words`` is the replacement, and may contain tables and images, but no style and no SVG.
     """
     return Html(f'<div class="xpu-drawn" hidden="hidden">{picture}</div><div class="xpu-undrawn">{words}</div>')
 
@@ -254,16 +256,16 @@ def style(name: str) -> str:
 
 
 def block(label: str, body: Iterable[str], css: str = "") -> Html:
-    """One self-contained piece of a page or a notebook's output.
+    """One self-contained piece of HTML, for a page or a notebook's output.
 
     Parameters
     ----------
     label : str
-        What a screen reader calls it.
+        The name that a screen reader says.
     body : iterable of str
         Pieces of HTML, in order.
     css : str
-        Style of this kind of block, besides the style of all blocks.
+        Style of this kind of block, in addition to the style of all blocks.
     """
     css = style("base") + css
     return Html(f'<div class="xpu" role="group" aria-label="{escape(label)}"><style>{css}</style>{"".join(body)}</div>')

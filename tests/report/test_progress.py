@@ -220,7 +220,7 @@ def test_a_view_that_raises_is_dropped_and_the_others_go_on(broken: str, view: R
         with progress.open(TaskReport("robust")) as handle:
             until(lambda: len(view.updates) >= 2, handle.update)
 
-    match = "a view was dropped, since it raised RuntimeError: no paint"
+    match = "a view was removed, because it raised RuntimeError: no paint"
     with subscribed(factory), pytest.warns(XpulabWarning, match=match):
         work()
     assert Broken.calls == (broken == "update")

@@ -1,4 +1,4 @@
-"""`BasicStatistics`: that of scikit-learn-intelex, computed by all engines of the active cluster."""
+"""`BasicStatistics` of scikit-learn-intelex on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ __all__ = ["BasicStatistics"]
 class BasicStatistics(Proxy, BaseEstimator):
     """Statistics of columns, on every device of the active cluster.
 
-    Names of parameters and attributes are those of `sklearnex.basic_statistics.BasicStatistics`; what was not asked for
-    is not there. All are computed in one pass over the rows.
+    Names of parameters and attributes are those of `sklearnex.basic_statistics.BasicStatistics`. Only the attributes
+    in `result_options` are set. All statistics are computed in one pass over the rows.
 
     Parameters
     ----------
     result_options : str or list of str, default="all"
-        What to compute: "min", "max", "sum", "mean", "variance", "variation", "sum_squares", "standard_deviation",
-        "sum_squares_centered", "second_order_raw_moment", some of them, or "all".
+        The statistics to compute: "min", "max", "sum", "mean", "variance", "variation", "sum_squares",
+        "standard_deviation", "sum_squares_centered", "second_order_raw_moment", a list of these, or "all".
 
     Attributes
     ----------
     min_, max_, sum_, mean_ : ndarray of shape (n_features,), float64
+        Minimum, maximum, sum and mean of each column.
     variance_, standard_deviation_ : ndarray of shape (n_features,), float64
-        Of a sample: divided by one less than the number of rows.
+        Sample variance, with the divisor n_samples - 1, and its square root.
     variation_ : ndarray of shape (n_features,), float64
-        Standard deviation divided by the mean; NaN where the mean is 0.
+        Standard deviation divided by the mean; NaN if the mean is 0.
     sum_squares_, sum_squares_centered_ : ndarray of shape (n_features,), float64
         Sum of the squares, and of the squared differences from the mean.
     second_order_raw_moment_ : ndarray of shape (n_features,), float64
         Mean of the squares.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     Examples
     --------
@@ -58,22 +60,22 @@ class BasicStatistics(Proxy, BaseEstimator):
         self.result_options = result_options
 
     def __sklearn_is_fitted__(self) -> bool:
-        """An interrupted first fit leaves the number of columns, and nothing else."""
+        """Whether it is fitted: an interrupted first fit sets only the number of columns."""
         return any(hasattr(self, f"{name}_") for name in OPTIONS)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> BasicStatistics:
-        """Statistics of each column.
+        """Compute the statistics of each column.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features), or array-like of shape (n_samples,)
             float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array is read by the
-            engines themselves. With one dimension the statistics are numbers, not arrays.
+            engines themselves. If X has one dimension, the statistics are numbers instead of arrays.
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            What the rows are multiplied by, as in scikit-learn-intelex: the statistics are those of
+            Factors by which the rows are multiplied, as in scikit-learn-intelex: the statistics are those of
             ``sample_weight[:, None] * X``.
 
         Returns
@@ -86,13 +88,13 @@ class BasicStatistics(Proxy, BaseEstimator):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For NaN, infinity and sparse input, and for a result that is not one of those above.
+            For NaN, infinity and sparse matrices, and for an unknown name in `result_options`.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing is fitted then.
+            If the user interrupted the fit; nothing was fitted.
         """
         self._asked_for()
         flat = not isinstance(X, ShardedArray) and (X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim) == 1
@@ -103,18 +105,19 @@ class BasicStatistics(Proxy, BaseEstimator):
         return self
 
     def to_sklearn(self) -> Any:
-        """There is no such estimator in scikit-learn.
+        """Raise an error, because scikit-learn has no such estimator.
 
         Raises
         ------
         TypeError
+            Always.
         """
         raise TypeError(
             f"scikit-learn has no {type(self).__name__}; its fitted attributes are NumPy arrays, and need no cluster"
         )
 
     def _asked_for(self) -> list[str]:
-        """Names of the results."""
+        """Names of the statistics in `result_options`."""
         options = self.result_options
         names = list(OPTIONS) if options in ("all", ["all"]) else [options] if isinstance(options, str) else options
         if unknown := [name for name in names if name not in OPTIONS]:
@@ -124,7 +127,7 @@ class BasicStatistics(Proxy, BaseEstimator):
         return list(names)
 
     def _facts(self, method: str, X: Any, sample_weight: Any, reset: bool) -> dict[str, np.ndarray]:
-        """The moments of the columns, as the ranks know them."""
+        """The moments of the columns, from the ranks."""
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=reset)
         weights = self._weights(sample_weight, X, only_non_negative=False)
@@ -136,12 +139,12 @@ class BasicStatistics(Proxy, BaseEstimator):
         return found
 
     def _show(self, facts: dict[str, np.ndarray]) -> None:
-        """Set the attributes that were asked for."""
+        """Set the attributes in `result_options`."""
         found = statistics(facts)
         for name in self._asked_for():
             setattr(self, f"{name}_", found[name])
 
     def _forget(self) -> None:
-        """What an earlier fit has set: an interrupted one leaves nothing."""
+        """Delete the attributes of an earlier fit, so that an interrupted fit leaves none."""
         for name in {f"{option}_" for option in OPTIONS} & set(vars(self)):
             delattr(self, name)

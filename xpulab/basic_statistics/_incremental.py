@@ -1,4 +1,4 @@
-"""`IncrementalBasicStatistics`: that of scikit-learn-intelex, computed by all engines of the active cluster."""
+"""`IncrementalBasicStatistics` of scikit-learn-intelex on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ __all__ = ["IncrementalBasicStatistics"]
 
 
 class IncrementalBasicStatistics(BasicStatistics):
-    """Statistics of columns whose rows come in parts, on every device of the active cluster.
+    """Statistics of columns, for rows that arrive in batches, on every device of the active cluster.
 
     Names of parameters and attributes are those of `sklearnex.basic_statistics.IncrementalBasicStatistics`.
 
     Parameters
     ----------
     result_options : str or list of str, default="all"
-        As of `BasicStatistics`.
+        The statistics to compute, as for `BasicStatistics`.
     batch_size : int or None, default=None
-        Accepted for scikit-learn-intelex's sake, and told in `batch_size_`; None is ``5 * n_features``. `fit` takes all
-        rows at once: it needs no more memory for that, and the result is the same.
+        Accepted for compatibility with scikit-learn-intelex. It sets `batch_size_`, with ``5 * n_features`` for None.
+        `fit` reads all rows at once, which needs no more memory, and gives the same result.
 
     Attributes
     ----------
     min_, max_, sum_, mean_, variance_, standard_deviation_, variation_, sum_squares_, sum_squares_centered_, \
 second_order_raw_moment_ : ndarray of shape (n_features,), float64
-        As of `BasicStatistics`.
+        The statistics of `BasicStatistics`.
     n_samples_seen_ : int
-        Rows.
+        Number of rows.
     batch_size_ : int
-        Set by `fit`.
+        Number of rows of a batch; only after `fit`.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     Examples
     --------
@@ -58,7 +59,7 @@ second_order_raw_moment_ : ndarray of shape (n_features,), float64
 
     n_samples_seen_: int
     n_features_in_: int
-    #: The moments of all rows so far, of which the attributes are made.
+    #: The moments of all rows so far, from which the attributes are computed.
     _seen: dict[str, np.ndarray]
 
     def __init__(self, result_options: str | list[str] = "all", batch_size: int | None = None) -> None:
@@ -67,7 +68,7 @@ second_order_raw_moment_ : ndarray of shape (n_features,), float64
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> IncrementalBasicStatistics:
-        """Statistics of each column of these rows alone.
+        """Compute the statistics of these rows, and forget all earlier rows.
 
         Parameters
         ----------
@@ -77,7 +78,7 @@ second_order_raw_moment_ : ndarray of shape (n_features,), float64
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            What the rows are multiplied by, as in scikit-learn-intelex.
+            Factors by which the rows are multiplied, as in scikit-learn-intelex.
 
         Returns
         -------
@@ -97,16 +98,17 @@ second_order_raw_moment_ : ndarray of shape (n_features,), float64
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, check_input: bool = True
     ) -> IncrementalBasicStatistics:
-        """Take more rows into the statistics; after an interrupt they are as they were before.
+        """Add rows to the statistics. If the call is interrupted, the statistics stay as they were.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
         y : None
-            Ignored; scikit-learn expects it in this place.
+            Ignored; scikit-learn expects an argument in this position.
         sample_weight : array-like of shape (n_samples,), optional
+            Factors of the rows, as in `fit`.
         check_input : bool, default=True
-            Accepted for scikit-learn-intelex's sake: X is checked, whichever it is.
+            Accepted for compatibility with scikit-learn-intelex: X is always checked.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""What follows from the moments of columns, and the moments of two sets of rows together."""
+"""Statistics from the moments of columns, and the moments of two sets of rows together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 __all__ = ["OPTIONS", "joined", "statistics"]
 
-#: What can be asked for, by the names of scikit-learn-intelex.
+#: The statistics, under the names of scikit-learn-intelex.
 OPTIONS = (
     "min", "max", "sum", "mean", "variance", "variation", "sum_squares", "standard_deviation", "sum_squares_centered",
     "second_order_raw_moment",
@@ -29,9 +29,9 @@ def statistics(facts: Facts) -> dict[str, npt.NDArray[np.float64]]:
     Returns
     -------
     dict of str to numpy.ndarray of float64 of shape (n_features,)
-        By the names of `OPTIONS`. Variance and standard deviation are those of a sample, divided by one less than the
-        number of rows, and NaN for a single row; the variation is the standard deviation divided by the mean, and NaN
-        where the mean is 0.
+        The statistics, under the names in `OPTIONS`. The variance has the divisor n_samples - 1; variance and standard
+        deviation are NaN for a single row. The variation is the standard deviation divided by the mean, and NaN if the
+        mean is 0.
     """
     n, mean, squares = facts["count"], facts["mean"], facts["squares"]
     raw = squares + n * np.square(mean)
@@ -54,7 +54,16 @@ def statistics(facts: Facts) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def joined(facts: Facts, others: Facts) -> dict[str, npt.NDArray[np.float64]]:
-    """The facts of two sets of rows together [1]_.
+    """The moments of two sets of rows together [1]_.
+
+    Parameters
+    ----------
+    facts, others : mapping of str to numpy.ndarray of float64 of shape (n_features,)
+        The moments of each set, as for `statistics`.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray of float64 of shape (n_features,)
 
     References
     ----------

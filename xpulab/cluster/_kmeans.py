@@ -1,4 +1,4 @@
-"""`KMeans`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`KMeans`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["KMeans"]
 
 @dataclass(frozen=True)
 class _Job:
-    """What a fit was asked for, checked; `resume` goes on with it, whatever the estimator is set to by then."""
+    """The checked arguments of a fit. `resume` uses these, also if the estimator's parameters were changed since."""
 
     X: Any
     weights: np.ndarray | None
@@ -52,44 +52,53 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
 
     Parameters, attributes and results are those of `sklearn.cluster.KMeans`, for any number of engines. The same
     initial centres give the same labels, and the same centres and inertia to 1e-10 in float64 and 1e-5 in float32. A
-    row that is as close to a second centre, up to rounding, may have that label. Rows stay on the devices for the whole
-    fit; an iteration moves centres and partial sums only.
+    row that is equally close to two centres, up to rounding, may get either label. Rows stay on the devices for the
+    whole fit; an iteration sends only centres and partial sums.
 
     Parameters
     ----------
     n_clusters : int, default=8
         Number of clusters, and of centres to find.
     init : {"k-means++", "random"}, callable or array-like of shape (n_clusters, n_features), default="k-means++"
-        The start. "k-means++" is the greedy one of scikit-learn, over all engines' rows. A callable gets the rows,
-        centred, in this process, and so needs an array, not a `ShardedArray`.
+        How the initial centres are chosen. "k-means++" is scikit-learn's greedy k-means++, over the rows of all
+        engines. A callable gets the centred rows in this process, so X must be an array, not a `ShardedArray`.
     n_init : "auto" or int, default="auto"
-        Number of runs from different starts; the best is kept. "auto" is 10 for "random" and callables, else 1.
+        Number of runs from different initial centres; the best run is kept. "auto" is 10 for "random" and callables,
+        and 1 otherwise.
     max_iter : int, default=300
-        Most iterations of a run.
+        Largest number of iterations of a run.
     tol : float, default=1e-4
-        A run has converged when the centres' squared movement is at most `tol` times the mean variance of the columns.
+        A run has converged if the squared movement of the centres is at most `tol` times the mean variance of the
+        columns.
     verbose : int, default=0
-        Whether to print where each run is, at its end.
+        Whether to print the iterations of each run, after the fit.
     random_state : int, RandomState instance or None, default=None
-        The draws of the start, in scikit-learn's order. They are the rows that scikit-learn draws for the same numbers
-        in float64; a draw that falls on the border between two rows, up to rounding, may take the neighbour. For
-        float32, scikit-learn itself draws from sums that are rounded to float32, and so often draws other rows.
+        The random numbers for the initial centres, used in scikit-learn's order. They give the rows that scikit-learn
+        draws for the same numbers in float64. A draw that falls on the border between two rows, up to rounding, may
+        take the neighbouring row. For float32, scikit-learn itself draws from sums that are rounded to float32, and
+        therefore often draws other rows.
     copy_x : bool, default=True
-        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+        Accepted for compatibility with scikit-learn: the input is never changed.
     algorithm : {"lloyd", "elkan"}, default="lloyd"
-        Accepted for scikit-learn's sake: both give the same result, and both are computed by Lloyd's algorithm.
+        Accepted for compatibility with scikit-learn. Both give the same result, which is computed with Lloyd's
+        algorithm.
 
     Attributes
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
+        Centres of the clusters, in the dtype of X.
     labels_ : ndarray of shape (n_samples,)
+        Label of each row, int32.
     inertia_ : float
+        Weighted sum of the squared distances of the rows to their centres.
     n_iter_ : int
+        Number of iterations of the best run.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -106,12 +115,12 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     >>> KMeans(n_clusters=2).set_callbacks(ProgressBar()).fit(X)  # doctest: +SKIP
     """
 
-    #: Label, previous label and bound of each row; and a share of the rows, for rows that are copied side by side
-    #: (measured: benchmarks/README.md).
+    #: 12 bytes per row for its label, previous label and bound; and a share of the rows for copies of the rows that an
+    #: iteration compares (measured, see benchmarks/README.md).
     _work_memory: ClassVar[tuple[float, float]] = (12.0, 1 / 30)
     _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
 
-    #: An interrupted fit, and the state it was in.
+    #: The arguments of an interrupted fit, and its state.
     _stopped: tuple[_Job, dict[str, Any]] | None = None
     _stopped_in: int | None = None
 
@@ -127,7 +136,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            Not negative.
+            Weights of the rows, not negative.
 
         Returns
         -------
@@ -139,14 +148,15 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too; nothing has been sent then.
+            For input that scikit-learn rejects. No rows have been sent.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            All engines have stopped at the same iteration; `cluster_centers_` and `labels_` are those of the last one.
-            `resume` goes on, also that of `xpulab.interrupted()`.
+            If the user interrupted the fit. All engines have stopped at the same iteration; `cluster_centers_` and
+            `labels_` are those of the last iteration. `resume` continues the fit, also as
+            ``xpulab.interrupted().resume()``.
         """
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=True)
@@ -163,9 +173,9 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         return self._run(cluster, job, None)
 
     def resume(self) -> KMeans:
-        """Go on with a fit that was interrupted (the Stop button, Ctrl-C), from the centres of its last iteration.
+        """Continue a fit that was interrupted (with the Stop button or Ctrl-C), from the centres of its last iteration.
 
-        The rows and parameters are those of that fit, also where they were set anew since.
+        The rows and parameters are those of the interrupted fit, also if parameters were changed since.
 
         Returns
         -------
@@ -175,7 +185,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         Raises
         ------
         NotFittedError
-            If there is nothing to go on with: no fit was interrupted, or none of its iterations had ended.
+            If no fit was interrupted, or if none of its iterations had ended.
         NoClusterError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
             As `fit`.
         """
@@ -203,10 +213,10 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     def _fit(
         self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None, callbacks: Callbacks
     ) -> dict[str, Any]:
-        """What the engines answered; the attributes are set."""
+        """Run the fit on the engines, and set the attributes. Returns the answer of the engines."""
         X = job.X
         call = Call(self, "fit", X, cluster, job.n_init, callbacks.reached, job.parameters)
-        labels = np.empty(0, np.int32)  # until there is room for them: Ctrl-C may come before
+        labels = np.empty(0, np.int32)  # Ctrl-C may come before the labels are allocated
         kept: dict[str, Any] | None = None
         try:
             with (
@@ -244,8 +254,8 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     def predict(self, X: Any) -> np.ndarray:
         """Index of the nearest centre of each row.
 
-        A few rows are compared in this process, where a message to the engines would take longer, if their labels are
-        certain to be the same. The report of the call says so.
+        For a few rows this process computes the labels, if this is faster than a message to the engines, and if the
+        labels are certain to be the same. The report of the call then says so.
 
         Parameters
         ----------
@@ -257,7 +267,14 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         cluster = self._cluster()
@@ -287,12 +304,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         return distances.value
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
-        """`fit`, then `transform` of the same rows."""
-        with self._sent_once(X):
-            return self.fit(X, sample_weight=sample_weight).transform(X)
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Minus the inertia of the rows with these centres.
+        """Call `fit`, then `transform` with the same rows, which are sent once.
 
         Parameters
         ----------
@@ -300,6 +312,26 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows, not negative.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters), of the dtype of X
+            Distance of each row to each centre.
+        """
+        with self._sent_once(X):
+            return self.fit(X, sample_weight=sample_weight).transform(X)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """The negative inertia of the rows with the fitted centres.
+
+        Parameters
+        ----------
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows.
 
         Returns
         -------
@@ -315,7 +347,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         return -float(answer.results[0]["inertia"])
 
     def to_sklearn(self) -> sklearn.cluster.KMeans:
-        """A plain scikit-learn KMeans with the same parameters and what was fitted, which needs no cluster.
+        """scikit-learn's KMeans with the same parameters and fitted attributes, which needs no cluster.
 
         Returns
         -------
@@ -324,17 +356,18 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         Raises
         ------
         NotFittedError
+            If the estimator is not fitted.
         """
         plain: sklearn.cluster.KMeans = super().to_sklearn()
         plain._n_threads = _openmp_effective_n_threads()
         return plain
 
     def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool, look_now: bool = False, **rules: Any) -> Any:
-        # A function of the user's that draws the start sees the rows before they are sent.
+        # If the user's function draws the initial centres, it needs checked rows before they are sent.
         return super()._checked(cluster, X, reset=reset, look_now=look_now or (reset and callable(self.init)), **rules)
 
     def _checked_init(self, X: Any) -> tuple[int, Any]:
-        """Number of runs, and the start: a name, or a list of centres; as scikit-learn reads `n_init` and `init`."""
+        """Number of runs, and "k-means++", "random" or a list of centres; reads `n_init` and `init` as scikit-learn."""
         if X.shape[0] < self.n_clusters:
             raise ValueError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
         given = _is_arraylike_not_scalar(self.init)
@@ -361,7 +394,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         return 1, [centers]
 
     def _called_init(self, X: Any, random: np.random.RandomState, n_init: int) -> list[np.ndarray]:
-        """Centres from the user's function, which runs here, on centred rows as in scikit-learn."""
+        """Initial centres of each run from the user's function, which gets centred rows, as in scikit-learn."""
         if isinstance(X, ShardedArray):
             raise TypeError(
                 "init is a callable, which needs the rows in this process, and X is a ShardedArray; pass the centres: "
@@ -387,10 +420,11 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         labels: np.ndarray,
         kept: dict[str, Any] | None,
     ) -> str:
-        """The centres of the last complete iteration, which all ranks share; what the user can do now.
+        """Keep the state of an interrupted fit, and return a message that says what the user can do now.
 
-        Where a rank left while its device's compiler worked, the others left in another iteration, and between two
-        runs there is no iteration: there are no labels then, and the centres are those that were `kept` last.
+        Usually these are the centres and labels of the last complete iteration of all ranks. If the ranks stopped at
+        different points, because one of them was compiling kernels, or if they stopped between two runs, there are no
+        labels, and the centres are those of the checkpoint `kept`.
         """
         self.report_ = call.report
         result = _result_of(interrupt)
@@ -435,7 +469,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
 
 
 def _words(result: dict[str, Any]) -> list[str]:
-    """What scikit-learn says of the run that was the best."""
+    """The lines that scikit-learn prints about the best run."""
     iterations = [(number - 1, inertia) for run, number, inertia, *_ in result["history"] if run == result["run"]]
     return [f"Iteration {i}, inertia {inertia}." for i, inertia in iterations] + [result["ending"]] * (
         result["ending"] != ""
@@ -443,17 +477,17 @@ def _words(result: dict[str, Any]) -> list[str]:
 
 
 def _room(n_clusters: int, X: Any) -> int:
-    """Bytes that are enough for a state of a fit of X: two sets of centres, the shift, a generator, and words."""
+    """Upper bound of the bytes of a fit's state: two sets of centres, the shift, the generator, and small values."""
     return (2 * n_clusters + 1) * X.shape[1] * X.dtype.itemsize + (16 << 10)
 
 
 def _result_of(interrupt: KeyboardInterrupt) -> dict[str, Any]:
-    """What rank 0 had when all stopped; nothing if the interrupt came before or after."""
+    """The result of rank 0 at the interrupt; empty if the interrupt came before or after the task."""
     return interrupt.args[0].results[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else {}
 
 
 def _require_enough(weights: np.ndarray, n_clusters: int) -> None:
-    """Raise unless as many rows can be drawn, each once; in the words of NumPy, which scikit-learn draws by."""
+    """Raise NumPy's error, which scikit-learn raises, if fewer than `n_clusters` rows have a positive weight."""
     there = np.count_nonzero(weights / weights.sum())
     if there < n_clusters:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""`EmpiricalCovariance`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`EmpiricalCovariance`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
     """Maximum likelihood covariance, on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.covariance.EmpiricalCovariance`, for any number of engines.
-    A fit passes over the rows for their means, and once more for the products of the columns less their means, which
-    are added in float64 from a few thousand rows on.
+    A fit takes one pass over the rows for the means, and another one for the products of the centred columns. The
+    partial sums of a few thousand rows are added up in float64.
 
     Parameters
     ----------
@@ -37,13 +37,15 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
     location_ : ndarray of shape (n_features,), float64
         Means; zeros if `assume_centered`.
     covariance_ : ndarray of shape (n_features, n_features), float64
+        Covariance of the columns.
     precision_ : ndarray of shape (n_features, n_features) or None
         Pseudo-inverse of the covariance; None if `store_precision` is False.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -60,12 +62,12 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
     n_features_in_: int
 
     def __sklearn_is_fitted__(self) -> bool:
-        """An interrupted first fit leaves the number of columns, and nothing else."""
+        """Whether it is fitted: an interrupted first fit sets only the number of columns."""
         return hasattr(self, "covariance_")
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> EmpiricalCovariance:
-        """Mean and covariance of the columns.
+        """Compute the mean and the covariance of the columns.
 
         Parameters
         ----------
@@ -85,13 +87,13 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too.
+            For input that scikit-learn rejects.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing is fitted then.
+            If the user interrupted the fit; nothing was fitted.
         """
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=True)
@@ -102,7 +104,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         return self
 
     def score(self, X_test: Any, y: Any = None) -> float:
-        """Log-likelihood of rows under the Gaussian of this mean and covariance; of a row, on average.
+        """Mean log-likelihood of the rows under a Gaussian with the fitted mean and covariance.
 
         Parameters
         ----------
@@ -116,7 +118,14 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, TypeError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         cluster = self._cluster()
@@ -128,7 +137,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
     def mahalanobis(self, X: Any) -> np.ndarray:
         """Squared Mahalanobis distance of each row from the mean.
 
-        The engines multiply the rows by a root of the precision, in the dtype of X.
+        The engines multiply the rows by a square root of the precision matrix, in the dtype of X.
 
         Parameters
         ----------
@@ -140,14 +149,21 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, TypeError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
         matrix = root(self.get_precision())
         shift = self.location_.astype(X.dtype)
-        offset = (shift - self.location_.astype(np.float64)) @ matrix  # what the rounding of the shift leaves
+        offset = (shift - self.location_.astype(np.float64)) @ matrix  # the rounding error of the shift
         distances = Result(None, np.float64)
         self._ask(
             cluster,
@@ -163,9 +179,10 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         return found
 
     def _moments(self, cluster: XPUCluster, method: str, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and covariance of the columns; zeros, and their mean products, if `assume_centered`.
+        """Mean and covariance of the columns. With `assume_centered`, zeros and the mean products of the columns.
 
-        The engines subtract the means before they multiply, whichever it is: products of large numbers are not precise.
+        The engines subtract the means before they multiply in both cases, because products of large numbers lose
+        precision.
         """
         if X.shape[0] == 1 and method == "fit":
             warnings.warn("Only one sample available. You may want to reshape your data array", stacklevel=4)
@@ -174,6 +191,6 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         return location, about(location, found["weight"], found["mean"], found["gram"])
 
     def _forget(self) -> None:
-        """What an earlier fit has set: an interrupted one leaves nothing."""
+        """Delete the attributes of an earlier fit, so that an interrupted fit leaves none."""
         for name in {"covariance_", "location_", "precision_"} & set(vars(self)):
             delattr(self, name)

@@ -1,4 +1,4 @@
-"""`IncrementalEmpiricalCovariance`: that of scikit-learn-intelex, computed by all engines of the active cluster."""
+"""`IncrementalEmpiricalCovariance` of scikit-learn-intelex on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["IncrementalEmpiricalCovariance"]
 
 
 class IncrementalEmpiricalCovariance(EmpiricalCovariance):
-    """Maximum likelihood covariance of rows that come in parts, on every device of the active cluster.
+    """Maximum likelihood covariance of rows that arrive in batches, on every device of the active cluster.
 
     Names of parameters and attributes are those of `sklearnex.covariance.IncrementalEmpiricalCovariance`. Means and
-    covariances are kept in float64, and those of the parts are put together in it.
+    covariances of the batches are kept and merged in float64.
 
     Parameters
     ----------
@@ -30,27 +30,29 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
     assume_centered : bool, default=False
         Whether the means are taken as 0.
     batch_size : int or None, default=None
-        Accepted for scikit-learn-intelex's sake, and told in `batch_size_`; None is ``5 * n_features``. `fit` takes all
-        rows at once: it needs no more memory for that, and the result is the same.
+        Accepted for compatibility with scikit-learn-intelex. It sets `batch_size_`, with ``5 * n_features`` for None.
+        `fit` reads all rows at once, which needs no more memory, and gives the same result.
     copy : bool, default=True
-        Accepted for scikit-learn-intelex's sake: the input is never changed, whichever it is.
+        Accepted for compatibility with scikit-learn-intelex: the input is never changed.
 
     Attributes
     ----------
     location_ : ndarray of shape (n_features,), float64
         Means; zeros if `assume_centered`.
     covariance_ : ndarray of shape (n_features, n_features), float64
+        Covariance of the columns.
     precision_ : ndarray of shape (n_features, n_features) or None
         Pseudo-inverse of the covariance; None if `store_precision` is False.
     n_samples_seen_ : int
-        Rows.
+        Number of rows.
     batch_size_ : int
-        Set by `fit`.
+        Number of rows of a batch; only after `fit`.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     Examples
     --------
@@ -82,7 +84,7 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> IncrementalEmpiricalCovariance:
-        """Mean and covariance of the columns of these rows alone.
+        """Compute the mean and the covariance of these rows, and forget all earlier rows.
 
         Parameters
         ----------
@@ -102,13 +104,13 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too.
+            For input that scikit-learn rejects.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing is fitted then.
+            If the user interrupted the fit; nothing was fitted.
         """
         self._forget()
         self._see("fit", X)
@@ -117,7 +119,7 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, check_input: bool = True) -> IncrementalEmpiricalCovariance:
-        """Take more rows into mean and covariance; after an interrupt they are as they were before.
+        """Add rows to the mean and the covariance. If the call is interrupted, both stay as they were.
 
         Parameters
         ----------
@@ -125,7 +127,7 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
         y : None
             Ignored.
         check_input : bool, default=True
-            Accepted for scikit-learn-intelex's sake: X is checked, whichever it is.
+            Accepted for compatibility with scikit-learn-intelex: X is always checked.
 
         Returns
         -------
@@ -134,12 +136,13 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
 
         Raises
         ------
-        As `fit`.
+        NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
+            As `fit`.
         """
         return self._see("partial_fit", X)
 
     def to_sklearn(self) -> sklearn.covariance.EmpiricalCovariance:
-        """A plain `sklearn.covariance.EmpiricalCovariance` with this mean and covariance, which needs no cluster.
+        """A `sklearn.covariance.EmpiricalCovariance` with this mean and covariance, which needs no cluster.
 
         Returns
         -------
@@ -148,6 +151,7 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
         Raises
         ------
         NotFittedError
+            If the estimator is not fitted.
         """
         check_is_fitted(self)
         plain = sklearn.covariance.EmpiricalCovariance(

@@ -1,4 +1,4 @@
-"""What follows from means and products of columns: those of two sets of rows together, and a root of the precision."""
+"""Functions of means and covariances: those of two sets of rows together, and a root of the precision matrix."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ Floats = npt.NDArray[np.float64]
 def joined(
     n: int, mean: Floats, covariance: Floats, m: int, other_mean: Floats, other_covariance: Floats
 ) -> tuple[Floats, Floats]:
-    """Mean and covariance of `n` rows and `m` others together [1]_.
+    """Mean and covariance of two sets of rows together [1]_.
 
     Parameters
     ----------
     n, m : int
-        Rows.
+        Number of rows of each set.
     mean, other_mean : numpy.ndarray of shape (n_features,)
+        Means of each set.
     covariance, other_covariance : numpy.ndarray of shape (n_features, n_features)
+        Covariances of each set, with the divisor n or m.
 
     Returns
     -------
@@ -39,15 +41,15 @@ def joined(
 
 
 def about(point: Floats, n: float, mean: Floats, gram: Floats) -> Floats:
-    """Mean product of the columns less a point (n_features,), from their mean and centred products."""
+    """Mean products of the columns minus `point`, of shape (n_features,), from their mean and centred products."""
     away = mean - point
     return gram / n + np.outer(away, away)
 
 
 def root(precision: npt.NDArray[np.floating]) -> Floats:
-    """A matrix (n_features, k) whose product with its transpose is a symmetric, positive semidefinite one.
+    """A matrix R of shape (n_features, k) with ``R @ R.T == precision``, which must be positive semidefinite.
 
-    What rounding has left of eigenvalues that are 0 is taken as 0; k is the number of the others, and at least 1.
+    Eigenvalues that differ from 0 only by rounding count as 0. k is the number of the other eigenvalues, at least 1.
     """
     values, vectors = linalg.eigh(np.asarray(precision, np.float64))
     kept = values > max(values.max(initial=0.0), 0.0) * len(values) * np.finfo(np.float64).eps

@@ -1,4 +1,4 @@
-"""`IncrementalPCA`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`IncrementalPCA`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xpulab.deploy.cluster import XPUCluster, current_cluster
 
 __all__ = ["IncrementalPCA"]
 
-_ANSWER_BYTES = 32 << 20  # of triangles that the ranks give at once
+_ANSWER_BYTES = 32 << 20  # largest number of bytes of triangles in one answer of the ranks
 
 
 class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
@@ -31,26 +31,32 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
     Parameters
     ----------
     n_components : int or None, default=None
-        Number of components; None for as many as the first batch allows.
+        Number of components; by default the smaller of the numbers of rows and columns of the first batch.
     whiten : bool, default=False
-        Whether projections have unit variances.
+        Whether `transform` scales the projections to unit variance.
     copy : bool, default=True
-        Accepted for scikit-learn's sake: the input is never changed.
+        Accepted for compatibility with scikit-learn: the input is never changed.
     batch_size : int or None, default=None
-        Rows of a batch of `fit`; None for five times the number of columns.
+        Number of rows of a batch in `fit`; by default five times the number of columns.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
+        Principal axes, by descending variance.
     explained_variance_, explained_variance_ratio_, singular_values_ : ndarray of shape (n_components,)
+        Variance of each component, its share of the total variance, and its singular value.
     mean_, var_ : ndarray of shape (n_features,)
+        Mean and variance of each column.
     noise_variance_ : float
+        Mean variance of the components that were left out.
     n_components_, n_samples_seen_, batch_size_ : int
+        Numbers of components, of rows so far, and of rows of a batch.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took, of the last rows that were sent.
+        Report on the last rows that were sent: what each engine did, and how long each phase took.
 
     See Also
     --------
@@ -65,8 +71,8 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
             float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array
-            (``np.load(path, mmap_mode="r")``) is read by the engines themselves. The rows of a handle are in batches
-            of their order in all, wherever an engine's rows end.
+            (``np.load(path, mmap_mode="r")``) is read by the engines themselves. The batches of a handle follow the
+            order of its rows; a batch may have rows of several engines.
         y : None
             Ignored.
 
@@ -80,13 +86,13 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, and for sparse rows; nothing has been sent then.
+            For input that scikit-learn rejects, and for sparse matrices. No rows have been sent.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing was fitted.
+            If the user interrupted the fit; nothing was fitted.
         """
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=True)
@@ -105,7 +111,7 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, check_input: bool = True) -> IncrementalPCA:
-        """Take one more batch of rows into account.
+        """Update the components with one batch of rows.
 
         Parameters
         ----------
@@ -113,7 +119,7 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
         y : None
             Ignored.
         check_input : bool, default=True
-            Accepted for scikit-learn's sake: the input is always checked.
+            Accepted for compatibility with scikit-learn: the input is always checked.
 
         Returns
         -------
@@ -125,7 +131,7 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
         NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError
             As `fit`.
         KeyboardInterrupt
-            The batch was not taken into account.
+            If the user interrupted the call; the components stay as they were.
         """
         cluster = current_cluster()
         first = not hasattr(self, "components_")
@@ -165,7 +171,7 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
         return merged(state, batch, self._n_components(state, batch.n_samples, len(batch.mean)))
 
     def _batches(self, cluster: XPUCluster, method: str, X: Any, bounds: list[tuple[int, int]]) -> Iterator[Batch]:
-        """The batches from the engines, asked for as many at once as their triangles have room."""
+        """The batches from the engines. Each task asks for as many triangles as `_ANSWER_BYTES` allows."""
         columns = X.shape[1] + 1
         most = max(stop - start for start, stop in bounds)
         at_once = max(1, _ANSWER_BYTES // (min(most, columns) * columns * 8))
@@ -185,12 +191,12 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
                 yield batch_of([r for _, r in group], answers[0]["shift"], stop - start)
 
     def _state(self) -> State:
-        """What was fitted, in float64."""
+        """The fitted attributes in float64."""
         found = [self.mean_, self.var_, self.components_, self.singular_values_, self.explained_variance_]
         return State(self.n_samples_seen_, *(np.asarray(array, np.float64) for array in found))
 
     def _keep(self, state: State, n_samples: int, dtype: Any) -> None:
-        """Sets the attributes, after a last batch of so many rows."""
+        """Set the attributes after a last batch of `n_samples` rows."""
         k = len(state.components) if self.n_components is None else int(self.n_components)
         noise = state.explained[k:].mean() if k not in (n_samples, len(state.mean)) else 0.0
         found = {

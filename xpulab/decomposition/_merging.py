@@ -1,4 +1,4 @@
-"""Principal components of rows that come in batches [1]_; NumPy arrays of float64 only.
+"""Principal components of rows that arrive in batches [1]_. All arrays are NumPy arrays of float64.
 
 References
 ----------
@@ -20,7 +20,7 @@ __all__ = ["Batch", "State", "batch_of", "merged"]
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch of rows adds: their number, their mean (n_features,), and the triangle of the rows less it."""
+    """A batch of rows: their number, their mean (n_features,), and the triangle R of the centred rows."""
 
     n_samples: int
     mean: np.ndarray
@@ -34,11 +34,15 @@ class State:
     Attributes
     ----------
     n_samples : int
+        Number of rows of all batches.
     mean, variance : numpy.ndarray of shape (n_features,)
+        Mean and variance of the columns.
     components : numpy.ndarray of shape (n_components, n_features)
+        Principal axes.
     singular : numpy.ndarray of shape (n_components,)
+        Singular values.
     explained : numpy.ndarray of shape (m,)
-        Variances of more than these components, as far as they are known.
+        Variances of all m >= n_components components of the last merge.
     """
 
     n_samples: int
@@ -50,7 +54,20 @@ class State:
 
 
 def batch_of(triangles: Sequence[np.ndarray], shift: np.ndarray, n_samples: int) -> Batch:
-    """A batch from the triangles of ones and of the rows less a shift, of those who have some of its rows."""
+    """A batch from the triangles of the ranks that have some of its rows.
+
+    Parameters
+    ----------
+    triangles : sequence of numpy.ndarray of shape (m, 1 + n_features)
+        The triangles of a column of ones and of the rows minus the shift.
+    shift : numpy.ndarray of shape (n_features,)
+    n_samples : int
+        Number of rows of the batch.
+
+    Returns
+    -------
+    Batch
+    """
     r = np.asarray(np.linalg.qr(np.vstack(triangles), mode="r"))
     centred = r[1:, 1:]
     missing = min(n_samples, len(shift)) - len(centred)
@@ -59,7 +76,7 @@ def batch_of(triangles: Sequence[np.ndarray], shift: np.ndarray, n_samples: int)
 
 
 def merged(state: State | None, batch: Batch, n_components: int) -> State:
-    """The principal components with one more batch: as scikit-learn's ``IncrementalPCA.partial_fit``."""
+    """The principal components after one more batch, as in scikit-learn's ``IncrementalPCA.partial_fit``."""
     squares = np.square(batch.r).sum(axis=0)
     if state is None:
         n_samples, mean, stacked = batch.n_samples, batch.mean, batch.r

@@ -1,4 +1,4 @@
-"""`PCA`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`PCA`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -33,43 +33,51 @@ class PCA(Projecting, sklearn.decomposition.PCA):
     """Principal component analysis on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.decomposition.PCA`, for any number of engines, to rounding.
-    What is reduced over the engines is computed in float64 and rounded to the dtype of the rows once.
+    The fitted attributes are computed in float64, and rounded to the dtype of the rows once.
 
     Parameters
     ----------
     n_components : int, float, "mle" or None, default=None
-        Number of components, or the share of the variance that they explain; "mle" by Minka's method.
+        Number of components, or the share of the variance that they must explain. "mle" uses Minka's method.
     copy : bool, default=True
-        Accepted for scikit-learn's sake: the input is never changed.
+        Accepted for compatibility with scikit-learn: the input is never changed.
     whiten : bool, default=False
-        Whether projections have unit variances.
+        Whether `transform` scales the projections to unit variance.
     svd_solver : {"auto", "full", "covariance_eigh", "arpack", "randomized"}, default="auto"
-        "covariance_eigh" takes the eigenvectors of the covariance matrix. "full" takes the singular vectors of the
-        triangle of a QR decomposition of the rows, so that small singular values keep their accuracy; so does "arpack",
-        whose result is the same. "randomized" has scikit-learn's random start. "auto" decides as scikit-learn does.
+        "covariance_eigh" computes the eigenvectors of the covariance matrix. "full" computes the singular vectors of
+        the triangle of a QR decomposition of the rows, with which small singular values are accurate. "arpack" is
+        computed in the same way. "randomized" begins with scikit-learn's random matrix. "auto" chooses as scikit-learn
+        does.
     tol : float, default=0.0
-        Accepted for scikit-learn's sake: "arpack" is exact.
+        Accepted for compatibility with scikit-learn: "arpack" is exact.
     iterated_power : int or "auto", default="auto"
         Power iterations of "randomized".
     n_oversamples : int, default=10
         Additional random vectors of "randomized".
     power_iteration_normalizer : {"auto", "QR", "LU", "none"}, default="auto"
-        Accepted for scikit-learn's sake: "randomized" always makes its bases orthonormal, which spans the same spaces.
+        Accepted for compatibility with scikit-learn: "randomized" always makes its bases orthonormal, which does not
+        change the spaces that they span.
     random_state : int, RandomState instance or None, default=None
-        The draws of "randomized".
+        The random numbers for "randomized".
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
+        Principal axes, by descending variance.
     explained_variance_, explained_variance_ratio_, singular_values_ : ndarray of shape (n_components,)
+        Variance of each component, its share of the total variance, and its singular value.
     mean_ : ndarray of shape (n_features,)
+        Mean of each column.
     n_components_, n_samples_ : int
+        Numbers of components and of rows.
     noise_variance_ : float
+        Mean variance of the components that were left out.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -103,23 +111,39 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, and for sparse rows; nothing has been sent then.
+            For input that scikit-learn rejects, and for sparse matrices. No rows have been sent.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing was fitted.
+            If the user interrupted the fit; nothing was fitted.
         """
         self._fit_rows(X, False)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """`fit`, and the projections of the same rows.
+        """Call `fit`, and return the projections of the same rows.
 
-        After svd_solver="randomized" they are the left singular vectors that were found, times the singular values, as
-        in scikit-learn; else what `transform` gives.
+        With svd_solver="randomized" the projections are the left singular vectors times the singular values, as in
+        scikit-learn. Otherwise they are the result of `transform`.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_components), of the dtype of X
+            A handle if X is a handle.
+
+        Raises
+        ------
+        NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
+            As `fit`.
         """
         framed = _get_output_config("transform", self)["dense"] != "default"
         with self._sent_once(X):
@@ -127,7 +151,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
             return self.transform(X) if projections is None else projections
 
     def _fit_rows(self, X: Any, projected: bool) -> Any:
-        """Fits; the projections if they are asked for and come with the fit, or None."""
+        """Fit the rows. Returns the projections if `projected`, and if the fit computes them; otherwise None."""
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=True)
         solver, n_components = self._decided(X.shape)
@@ -153,7 +177,14 @@ class PCA(Projecting, sklearn.decomposition.PCA):
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         cluster = self._cluster()
@@ -191,14 +222,14 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         return float(np.mean(self.score_samples(X), dtype=np.float64))
 
     def _in_float64(self) -> PCA:
-        """A copy whose fitted numbers are float64."""
+        """A copy of this estimator with fitted attributes in float64."""
         precise = copy.copy(self)
         for name, value in rounded(dict(vars(self)), np.float64).items():
             setattr(precise, name, value)
         return precise
 
     def _decided(self, shape: tuple[int, int]) -> tuple[str, Any]:
-        """The solver and the number of components, as scikit-learn decides on them and refuses them."""
+        """The solver and the number of components, chosen and checked as in scikit-learn."""
         (n_samples, n_features), least = shape, min(shape)
         solver, n_components = self.svd_solver, self.n_components
         if n_components is None:
@@ -226,7 +257,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
     def _found(
         self, cluster: XPUCluster, X: Any, solver: str, n_components: Any, result: Result | None
     ) -> dict[str, Any]:
-        """What is fitted, in float64."""
+        """The fitted attributes in float64."""
         n_samples, n_features = X.shape
         if solver == "randomized":
             start = random_start(

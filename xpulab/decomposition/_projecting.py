@@ -1,4 +1,4 @@
-"""Estimators that multiply rows by a matrix of components, there and back."""
+"""Base class of the decompositions: projects rows on components, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Projecting"]
 
 
 class Projecting(TransformerProxy, TransformerMixin):
-    """`transform` and `inverse_transform` by `components_`, about `mean_` and whitened where an estimator has these."""
+    """Implements `transform` and `inverse_transform` with `components_`, and with `mean_` and `whiten` if present."""
 
     components_: np.ndarray
 
@@ -30,11 +30,18 @@ class Projecting(TransformerProxy, TransformerMixin):
         Returns
         -------
         ndarray or ShardedArray of shape (n_samples, n_components), of the dtype of X
-            A handle for a handle: no rows move.
+            A handle if X is a handle; no rows move.
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         if not len(self.components_):
@@ -54,11 +61,18 @@ class Projecting(TransformerProxy, TransformerMixin):
         Returns
         -------
         ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
-            A handle for a handle: no rows move.
+            A handle if X is a handle; no rows move.
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         n_components, n_features = self.components_.shape
@@ -68,15 +82,15 @@ class Projecting(TransformerProxy, TransformerMixin):
         )
 
     def __sklearn_is_fitted__(self) -> bool:
-        # An interrupted fit has set the number of columns, and leaves the estimator unfitted.
+        # An interrupted first fit sets the number of columns, and nothing else.
         return hasattr(self, "components_")
 
     def _middle(self) -> np.ndarray | None:
-        """What is subtracted from rows before they are projected."""
+        """The mean that is subtracted from rows before the projection; None for none."""
         return getattr(self, "mean_", None)
 
     def _variance(self) -> np.ndarray:
-        """What each projection is divided by the root of, (n_components,) in float64."""
+        """The variances of the projections for whitening: (n_components,) in float64."""
         whitened = getattr(self, "whiten", False)
         found = self.explained_variance_ if whitened else np.ones(len(self.components_))
         return np.asarray(found, np.float64)

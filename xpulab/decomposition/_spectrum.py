@@ -1,4 +1,4 @@
-"""From singular values and vectors of centred rows to what a fitted PCA has; NumPy arrays of float64 only."""
+"""Fitted attributes of a PCA from singular values and vectors of centred rows. All arrays are float64."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ def of_triangle(r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def principal_components(
     singular: np.ndarray, right: np.ndarray, n_components: Any, n_samples: int, n_features: int
 ) -> dict[str, Any]:
-    """What PCA keeps of a full decomposition: scikit-learn's ``PCA._fit_full`` from there on.
+    """Fitted attributes from a full decomposition, computed as in scikit-learn's ``PCA._fit_full``.
 
     Parameters
     ----------
     singular : numpy.ndarray of shape (m,)
+        Singular values in descending order.
     right : numpy.ndarray of shape (m, n_features)
+        Right singular vectors.
     n_components : int, float between 0 and 1, or "mle"
     n_samples, n_features : int
 
@@ -65,7 +67,7 @@ def principal_components(
 def truncated_components(
     singular: np.ndarray, right: np.ndarray, total: float, n_samples: int, n_features: int
 ) -> dict[str, Any]:
-    """What PCA keeps of a truncated decomposition, given the total variance: as ``PCA._fit_truncated``."""
+    """Fitted attributes from a truncated decomposition and the total variance, as in ``PCA._fit_truncated``."""
     _, right = svd_flip(None, right, u_based_decision=False)
     variance = singular**2 / (n_samples - 1)
     least = min(n_features, n_samples)
@@ -87,7 +89,7 @@ def _attributes(
 
 
 def rounded(attributes: dict[str, Any], dtype: Any) -> dict[str, Any]:
-    """The attributes with their floating-point numbers in a dtype; arrays are contiguous copies."""
+    """The attributes with all floating-point numbers converted to `dtype`. Arrays are contiguous copies."""
     made = {}
     for name, value in attributes.items():
         if isinstance(value, np.ndarray):
@@ -106,9 +108,10 @@ def random_start(
     n_iter: Any,
     random: np.random.RandomState,
 ) -> dict[str, Any]:
-    """What scikit-learn's ``_randomized_svd`` begins with, for the task "randomized_svd".
+    """Arguments of the task "randomized_svd", with the random matrix of scikit-learn's ``_randomized_svd``.
 
-    Its normalizers change the basis of a space and not the space; the ranks always make a basis orthonormal.
+    scikit-learn's power_iteration_normalizer changes only the basis of a space, so the ranks always use orthonormal
+    bases.
     """
     if n_iter == "auto":
         n_iter = 7 if n_components < 0.1 * min(shape) else 4

@@ -1,4 +1,4 @@
-"""`TruncatedSVD`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`TruncatedSVD`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -18,38 +18,43 @@ __all__ = ["TruncatedSVD"]
 
 
 class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
-    """Truncated singular value decomposition of the rows as they are, on every device of the active cluster.
+    """Truncated singular value decomposition of the rows, without centring, on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.decomposition.TruncatedSVD`, for any number of engines, to
-    rounding. Sparse rows are refused.
+    rounding. Sparse matrices raise an error.
 
     Parameters
     ----------
     n_components : int, default=2
-        Number of components, at most the number of columns; fewer than rows and columns for "arpack".
+        Number of components, at most the number of columns. For "arpack" it must be smaller than the numbers of rows
+        and columns.
     algorithm : {"arpack", "randomized"}, default="randomized"
-        "randomized" has scikit-learn's random start. "arpack" is computed without ARPACK, from the triangle of a QR
-        decomposition of the rows, and is exact.
+        "randomized" begins with scikit-learn's random matrix. "arpack" is computed without ARPACK, from the triangle of
+        a QR decomposition of the rows, and is exact.
     n_iter : int, default=5
         Power iterations of "randomized".
     n_oversamples : int, default=10
         Additional random vectors of "randomized".
     power_iteration_normalizer : {"auto", "QR", "LU", "none"}, default="auto"
-        Accepted for scikit-learn's sake: "randomized" always makes its bases orthonormal, which spans the same spaces.
+        Accepted for compatibility with scikit-learn: "randomized" always makes its bases orthonormal, which does not
+        change the spaces that they span.
     random_state : int, RandomState instance or None, default=None
-        The draws of "randomized".
+        The random numbers for "randomized".
     tol : float, default=0.0
-        Accepted for scikit-learn's sake: "arpack" is exact.
+        Accepted for compatibility with scikit-learn: "arpack" is exact.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
+        Right singular vectors.
     explained_variance_, explained_variance_ratio_, singular_values_ : ndarray of shape (n_components,)
+        Variance of each component, its share of the total variance, and its singular value.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -78,13 +83,13 @@ class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, and for sparse rows; nothing has been sent then.
+            For input that scikit-learn rejects, and for sparse matrices. No rows have been sent.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing was fitted.
+            If the user interrupted the fit; nothing was fitted.
         """
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=True, ensure_min_features=2)

@@ -25,6 +25,7 @@ class Answer:
     totals : list of float
         Seconds from the task's arrival to its end, for each engine.
     interrupted : bool
+        Whether the user interrupted the task.
     """
 
     def __init__(self, replies: list[dict[str, Any]]) -> None:
@@ -36,14 +37,20 @@ class Answer:
 
 
 def raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
-    """Raise one error for all ranks that failed; it has each distinct traceback once, with its ranks.
+    """Raise one error for all ranks that failed. It has each distinct traceback once, with its ranks.
 
     Parameters
     ----------
     replies : list of dict
-        By rank, as `XPUCluster.replies` gives them.
+        The replies by rank, as `XPUCluster.replies` returns them.
     users : bool
-        Whether the task ran a user's code. Errors about input that the package's own code raises are raised unchanged.
+        Whether the task ran a user's code. If not, and all ranks raised the same error of xpulab, a `ValueError` or a
+        `MemoryError`, this error is raised instead, because it is about the input.
+
+    Raises
+    ------
+    EngineError
+        If a rank raised any other exception.
     """
     failed = [reply for reply in replies if reply["status"] == "error"]
     if not failed:
@@ -69,7 +76,7 @@ def raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
 
 
 def _same_error(error: dict[str, str], failed: list[dict[str, Any]], size: int) -> Exception | None:
-    """The error itself, with the ranks that raised it unless all ranks did; None for other errors."""
+    """An error of xpulab, ValueError or MemoryError, with its ranks unless all ranks raised it; None for others."""
     if error["module"] == "xpulab.exceptions":
         kind = getattr(exceptions, error["type"])
     elif error["type"] in ("ValueError", "MemoryError"):

@@ -14,25 +14,29 @@ def main() -> None:
     pid = int(os.environ.get("XPULAB_OWNER", "0"))
     if pid:
         owner.end_with(pid, functools.partial(owner.successors, os.environ["XPULAB_FOLDER"]))
-    # The controller forks its heart monitor, which would outlive it: threads, the one above too, do not pass a fork.
+    # The controller forks its heart monitor. A forked child does not inherit threads, so it needs its own thread to end
+    # with the controller.
     os.register_at_fork(after_in_child=lambda: owner.end_with(os.getppid()))
 
     from ipyparallel.controller.app import IPController
     from ipyparallel.controller.hub import Hub
     from traitlets.config import Config
 
-    # The hub would read every message and keep a line about every call for ever; nothing asks it for them.
+    # Without this, the hub would parse every message and keep a record of every call for ever, which nobody reads.
     Hub.save_broadcast_request = Hub.save_broadcast_result = lambda *_: None
 
     class Controller(IPController):
-        """Ends with its heart monitor: without it no engine can register, and registered engines leave after 40 s."""
+        """A controller that ends if its heart monitor ends.
+
+        Without a heart monitor no engine can register, and registered engines end after 40 s.
+        """
 
         def start(self) -> None:
             self.loop.add_callback(lambda: owner.end_with(self.heartmonitor_process.pid))
             super().start()
 
-    # CurveZMQ authenticates messages already, but ipyparallel warns if they are unsigned. CurveZMQ also rejects
-    # repeated messages, so that the signatures of the last 65,536 need not be kept.
+    # CurveZMQ authenticates messages, but ipyparallel warns if they have no signature. CurveZMQ also rejects repeated
+    # messages, so the signatures of the last 65,536 messages need not be kept.
     Controller.launch_instance(config=Config(Session=Config(key=secrets.token_hex(32).encode(), digest_history_size=0)))
 
 

@@ -22,18 +22,19 @@ from xpulab.sharing.board import Board
 
 __all__ = ["Conversation", "not_running"]
 
-_RECOVERIES = 3  # restarts within one call: a task that kills its engine would otherwise be repeated for ever
+_RECOVERIES = 3  # largest number of restarts in one call: a task that kills its engine must not be repeated for ever
 
 
 class Conversation:
-    """The tasks that a cluster runs on its engines; the part of `XPUCluster` that talks to them.
+    """The part of `XPUCluster` that runs tasks on the engines.
 
     `XPUCluster` starts and ends the processes: it sets ``_processes``, ``_board`` and ``facts``, and implements `start`
     and ``_close``, which this class calls when engines are lost.
 
     Parameters
     ----------
-    recover, silence : bool, float
+    recover : bool
+    silence : float
         As for `XPUCluster`.
     """
 
@@ -48,7 +49,7 @@ class Conversation:
         self._processes: Processes | None = None
         self._board: Board | None = None
         self._stuck = False
-        self._words_before = ""  # of the engines that these ones replaced
+        self._words_before = ""  # last log lines of the lost engines, which the present engines replace
         self._sending = threading.RLock()
 
     def start(self) -> Any:
@@ -60,7 +61,7 @@ class Conversation:
         raise NotImplementedError
 
     def _close(self, on_purpose: bool) -> None:
-        """End all processes of the cluster; not `on_purpose` if engines were lost in a cluster of another process."""
+        """End all processes of the cluster. `on_purpose` is False if another process has to learn of lost engines."""
         raise NotImplementedError
 
     @property
@@ -86,7 +87,7 @@ class Conversation:
 
     @property
     def recovers(self) -> bool:
-        """Whether a call continues after engines are lost; only the process that started it can start new ones."""
+        """Whether calls continue after engines are lost. Only the process that started the cluster can do this."""
         return self.recover and not self.attached
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
@@ -97,8 +98,11 @@ class Conversation:
         Parameters
         ----------
         function : callable
-            Called with an object as its first argument that has what a ``%%xpu`` cell finds: ``comm`` (mpi4py's
-            communicator), ``rank``, ``size``, ``queue`` (dpctl's); and ``device`` (with ``queue`` and ``name``).
+            Its first argument is an object with the variables of a ``%%xpu`` cell as attributes: ``comm`` (mpi4py's
+            communicator), ``rank``, ``size``, ``queue`` (a `dpctl.SyclQueue`) and ``device`` (with ``queue`` and
+            ``name``).
+        *args, **kwargs : Any
+            Further arguments of `function`. They must be picklable.
 
         Returns
         -------
@@ -110,13 +114,17 @@ class Conversation:
         TypeError
             If `function` is not callable, or if it or its arguments cannot be sent to the engines.
         EngineError
-            If `function` raised on a rank, or its value cannot be sent back; the message has the tracebacks.
+            If `function` raised an exception on a rank, or its value cannot be sent back; the message has the
+            tracebacks.
         KeyboardInterrupt
-            If it was interrupted; the message says where each rank was.
+            If the user interrupted the call; the message says where each rank was.
         EngineStuckError
-            If ranks did not end after an interrupt, and the user interrupted again; new engines were started.
+            If ranks did not end after an interrupt, and the user interrupted again. New engines have been started.
         EngineLostError
-            If an engine ended or stood still; new engines were started, unless the cluster has ``recover=False``.
+            If an engine ended, or gave no sign of life. Unless the cluster has ``recover=False``, new engines have been
+            started.
+        NoClusterError
+            If the cluster is not running.
         """
         if not callable(function):
             raise TypeError(
@@ -131,9 +139,9 @@ class Conversation:
 
     @contextlib.contextmanager
     def following(self) -> Iterator[Following]:
-        """Follow a user's code on the engines. New engines are started in the place of lost ones."""
+        """A context that follows a user's code on the engines, and starts new engines if engines are lost."""
         following: Following | None = None
-        recovers = self.recovers  # asked now: after a loss this object does not know any more who started the engines
+        recovers = self.recovers  # read first: after a loss this object no longer knows who started the engines
         try:
             processes = self._require_running()._processes
             if processes is None:
@@ -160,7 +168,7 @@ class Conversation:
         return following.raised()
 
     def start_again(self) -> None:
-        """Start new engines in the place of engines that were lost, or that do not end their task."""
+        """Start new engines to replace engines that were lost, or that do not end their task."""
         with self._sending:  # if several threads lost the engines, the first starts new ones
             if self.running and not self._stuck:
                 return
@@ -181,20 +189,35 @@ class Conversation:
 
         Parameters
         ----------
-        name, payload : str, dict
-            The task and its arguments.
+        name : str
+            Name of the task.
+        payload : dict
+            Arguments of the task.
         watch : callable, optional
             Called with the board's records and the number of the task while the task waits and runs. By default a
             report tells the user which task this one waits for.
         again : callable, optional
-            For tasks that can be sent again to new engines after engines were lost (see `recover`): called with the
-            error, returns the new payload.
+            For tasks that can be sent again to new engines after engines were lost (see `recover`): takes the
+            `EngineLostError`, and returns the new payload.
+
+        Returns
+        -------
+        Answer
+            The results of all ranks.
 
         Raises
         ------
-        NoClusterError, EngineError, EngineLostError
+        NoClusterError
+            If the cluster is not running.
+        EngineError
+            If a rank raised an exception.
+        EngineLostError
+            If engines were lost, and the task cannot be sent again.
+        EngineStuckError
+            If ranks did not end the task after an interrupt.
         KeyboardInterrupt
-            After all ranks have stopped at the same point; its argument has their answers so far.
+            If the user interrupted the call, after all ranks have stopped at the same point. Its argument is the
+            `Answer` with their results so far.
         """
         if watch is None:
             with told_of_waiting(f"xpulab: {name}", self.display) as watch:
@@ -217,9 +240,19 @@ class Conversation:
     def replies(
         self, name: str, payload: dict[str, Any], watch: Callable[[Any, int], None] | None = None
     ) -> list[dict[str, Any]]:
-        """Run one task on all engines, and return the reply of each rank, errors and interrupts included.
+        """Run one task on all engines, and return the reply of each rank, including errors and interrupts.
 
-        The parameters are those of `call`. Like `call`, it raises if the cluster is not running or loses engines.
+        The parameters are those of `call`.
+
+        Returns
+        -------
+        list of dict
+            The replies by rank.
+
+        Raises
+        ------
+        NoClusterError, EngineLostError, EngineStuckError
+            As `call`.
         """
         return self._require_running()._exchange(name, payload, watch)
 
@@ -252,16 +285,16 @@ class Conversation:
         return self
 
     def _require_alive(self, processes: Processes) -> None:
-        """Raise unless these processes still belong to the cluster and all of them run."""
+        """Raise an error if these processes no longer belong to the cluster, or if one of them has ended."""
         if self._processes is not processes:
-            if processes.lost:  # another thread has found out
+            if processes.lost:  # another thread has noticed that engines were lost
                 raise EngineLostError(f"{processes.lost}.\ntype: %xpu_cluster start", processes.lost)
             raise NoClusterError("the cluster was stopped while a task was running; type: %xpu_cluster start")
         ended = processes.ended()
         if not ended:
             return
         stopped = processes.record.stopped
-        if self._processes is not processes:  # it was another thread, just now
+        if self._processes is not processes:  # another thread has just stopped the cluster
             self._require_alive(processes)
         if stopped:
             self._close(on_purpose=True)
@@ -274,7 +307,7 @@ class Conversation:
         self._give_up(processes, f"the {ended} ended, and so did the engines")
 
     def _require_heard(self, processes: Processes, signs: Signs, silence: Silence, users: bool) -> None:
-        """Give up engines that give no sign of life: they are stopped, or stand still in a driver."""
+        """End the engines if one gives no sign of life, because it was stopped or hangs in a driver."""
         ranks = self._board.ranks if self._board is not None else None
         stuck = silence.stuck(signs(ranks["heartbeat"])) if ranks is not None else []
         self.unheard = silence.unheard(min(SILENT, self.silence))
@@ -284,7 +317,7 @@ class Conversation:
             self._give_up(processes, f"{where} gave no sign of life for {limit:g} s, so all engines were ended")
 
     def _give_up(self, processes: Processes, reason: str) -> None:
-        """Stop the remaining processes, and raise EngineLostError."""
+        """Stop the remaining processes, and raise `EngineLostError`."""
         words = ""
         with self._sending:
             if self._processes is processes:

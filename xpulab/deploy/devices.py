@@ -23,7 +23,7 @@ _ALIGN = ALIGN + "l"
 
 @dataclass(frozen=True)
 class Devices(Displayed):
-    """The devices of a host, and their engines. A notebook shows it as a table.
+    """The devices of a host, and their engines. A notebook shows them as a table.
 
     Attributes
     ----------
@@ -45,7 +45,11 @@ class Devices(Displayed):
         return asdict(self)
 
     def used_by(self, device: DeviceInfo) -> str:
-        """``"rank 0, 1"``, ``"rank 0 on tile 0; tile 1 idle: only 1 engine"``, ``"idle: engines run on the GPU"``."""
+        """Text that says which ranks use a device, or why it is idle.
+
+        For example ``"rank 0, 1"``, ``"rank 0 on tile 0; tile 1 idle: only 1 engine"`` or
+        ``"idle: engines run on the GPU"``.
+        """
         if self.plan is None:
             return "idle"
         ranks: dict[int | None, list[int]] = {}
@@ -97,6 +101,10 @@ def devices(cluster: XPUCluster | None = None) -> Devices:
     ----------
     cluster : XPUCluster, optional
         The running cluster, if there is one.
+
+    Returns
+    -------
+    Devices
 
     Raises
     ------

@@ -17,32 +17,32 @@ from xpulab.sharing.board import Board, awaited, new_task_number, running
 
 __all__ = ["USERS", "Exchange"]
 
-_POLL = 0.05  # seconds between two looks at the board while a task runs
+_POLL = 0.05  # seconds between two reads of the board while a task runs
 _INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
 USERS = ("run", "%%xpu")  # tasks that run a user's code
 _USERS_GRACE = 2.0  # seconds that a user's code has to end after SIGINT
-_SIGNAL_AGAIN = 0.5  # seconds until SIGINT is repeated: an engine that is about to begin the task misses it
+_SIGNAL_AGAIN = 0.5  # seconds until SIGINT is repeated, because an engine that is about to begin the task ignores it
 
 
 class _Ending:
     """Decides how long to wait for a task that was asked to end, and when to signal the engines.
 
-    A user's code may be in a long call that cannot be interrupted. Its variables are lost with the engines, so that
-    only the user may end it: by another interrupt, after having been told.
+    A user's code may be in a long call that cannot be interrupted. If the engines were ended, its variables would be
+    lost. Therefore a message informs the user, and only another interrupt ends the engines.
 
     Parameters
     ----------
     task : str
-        Name of the task: engines that run a user's code get SIGINT, since that code does not look at the board.
+        Name of the task. Engines that run a user's code get SIGINT, because that code does not read the board.
 
     Attributes
     ----------
     grace : float
         Seconds that the task may take to end after it was asked to.
     failure : Exception or None
-        The error of the caller's `watch`, if that is why the task is to end.
+        The error of the caller's `watch`, if this error is the reason to end the task.
     told : bool
-        Whether the user was told that a user's code does not end.
+        Whether a message has informed the user that the code does not end.
     """
 
     def __init__(self, task: str) -> None:
@@ -59,7 +59,7 @@ class _Ending:
         return self._deadline < float("inf")
 
     def begin(self) -> None:
-        """The task was asked to end; asking again signals at once, and gives no more time."""
+        """Note that the task was asked to end. Asking again signals at once, and gives no more time."""
         self._deadline = min(self._deadline, time.monotonic() + self.grace)
         self._decided = self.told
         if self._signals:
@@ -67,15 +67,15 @@ class _Ending:
 
     @property
     def asks(self) -> bool:
-        """Whether the user has to decide that the task is given up."""
+        """Whether only the user may decide to end the engines."""
         return self._signals and self.failure is None and not self._decided
 
     def overdue(self) -> bool:
-        """Whether the task has had its time."""
+        """Whether the time in which the task has to end is over."""
         return time.monotonic() > self._deadline
 
     def signals_now(self) -> bool:
-        """Whether to signal the engines now; the next time is counted from this call."""
+        """Whether to signal the engines now. If so, the time until the next signal begins."""
         if time.monotonic() <= self._next_signal:
             return False
         self._next_signal = time.monotonic() + _SIGNAL_AGAIN
@@ -85,15 +85,18 @@ class _Ending:
 class Exchange:
     """A task that was sent to all engines.
 
-    Create it while Ctrl-C is postponed: nothing would wait for a task that was sent to some engines only, or stop it.
+    Create it while Ctrl-C is postponed. Otherwise an interrupt could leave a task that was sent to some engines only,
+    and that nothing waits for or stops.
 
     Parameters
     ----------
     client : ipyparallel.Client
     board : Board or None
-        Board on which the engines write; None until they have told where it is.
-    name, payload : str, dict
-        The task and its arguments.
+        Board on which the engines write; None until they have sent its path.
+    name : str
+        Name of the task.
+    payload : dict
+        Arguments of the task.
     """
 
     def __init__(self, client: Any, board: Board | None, name: str, payload: dict[str, Any]) -> None:
@@ -112,9 +115,9 @@ class Exchange:
         Parameters
         ----------
         require_well : callable
-            Called at every look at the board; raises if the engines are lost.
+            Called at every read of the board; raises an error if engines were lost.
         watch : callable, optional
-            Called at every look with the board's records and the number of the task.
+            Called at every read with the board's records and the number of the task.
         pressed : list
             Not empty if Ctrl-C was pressed while the task was sent.
 
@@ -127,6 +130,8 @@ class Exchange:
         ------
         EngineStuckError
             If ranks do not stop in time.
+        KeyboardInterrupt
+            If the user interrupted the task, after all ranks have stopped; its argument is the list of replies.
         """
         try:
             return self._wait(require_well, watch, pressed)
@@ -135,7 +140,7 @@ class Exchange:
                 self._forget(self._pending)
                 if self._ranks is not None:
                     self._board.forget(self.number)  # type: ignore[union-attr]
-            else:  # this task still waited for another one: the engines drop it when its turn comes
+            else:  # the task has not begun, because another one runs; the engines drop it when its turn comes
                 self._pending.add_done_callback(self._forget)
 
     def _wait(
@@ -160,7 +165,7 @@ class Exchange:
                 ending.begin()
 
     def _look(self, watch: Callable[[Any, int], None], ending: _Ending) -> None:
-        """Call `watch`; if it raises, ask the engines to stop, as they must not work for a caller that has failed."""
+        """Call `watch`. If it raises an error, ask the engines to stop, because the caller will not use the result."""
         if (ranks := self._ranks) is None:
             return
         try:
@@ -172,7 +177,7 @@ class Exchange:
             ending.begin()
 
     def _hurry(self, ending: _Ending) -> None:
-        """Send SIGINT again if it is time; raise if the ranks have had all the time they get to end the task."""
+        """Send SIGINT again if it is time. Raise an error if the time in which the task has to end is over."""
         if ending.overdue():
             if not ending.asks:
                 raise self._stuck(ending) from ending.failure
@@ -199,7 +204,7 @@ class Exchange:
         )
 
     def _collected(self, ending: _Ending) -> list[dict[str, Any]]:
-        """The replies of all ranks, once they have ended; raises the error of `watch`."""
+        """The replies of all ranks, after they have ended. Raises the error of `watch`, if there is one."""
         if ending.failure is not None:
             raise ending.failure
         replies = list(self._pending.get())
@@ -214,34 +219,34 @@ class Exchange:
         return self._board.ranks if self._board is not None else None
 
     def _cancel(self) -> bool:
-        """Ask the engines to end the task. True if it still waits for another task; engines then drop it."""
+        """Ask the engines to end the task. True if it has not begun, because another task runs; it is then dropped."""
         if (ranks := self._ranks) is None:
             return False
         self._board.cancel(self.number)  # type: ignore[union-attr]
         return awaited(ranks, self.number) != ""
 
     def _signal_running(self) -> None:
-        """Send SIGINT to the engines that run the task: a user's function does not look at the board."""
+        """Send SIGINT to the engines that run the task, because a user's code does not read the board."""
         for record in self._ranks:
             if record["task"] == self.number:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(record["pid"]), signal.SIGINT)
 
     def _busy(self) -> str:
-        """``"rank 1, 3"``: the ranks that are still running the task."""
+        """The ranks that are still running the task, such as ``"rank 1, 3"``."""
         busy = running(self._ranks, self.number)
         return f"rank {', '.join(map(str, busy))}" if busy else ""
 
     def _forget(self, pending: Any) -> None:
-        """Drop the data that ipyparallel keeps about every task, so that memory does not grow in a long session."""
+        """Delete the data that ipyparallel keeps about every task, so that memory does not grow in a long session."""
         client = self._client
-        with contextlib.suppress(Exception):  # it may be closed
+        with contextlib.suppress(Exception):  # the client may be closed
             client.purge_local_results(pending)
             client.history.clear()
-            whole = {sent.rpartition("_")[0] for sent in pending.msg_ids}  # a broadcast's own never ends
+            whole = {sent.rpartition("_")[0] for sent in pending.msg_ids}  # IDs of broadcasts, which never end
             client.outstanding.difference_update(whole)
             for known in (client._futures, client._output_futures, client.metadata):
                 for sent in (*whole, *pending.msg_ids):
                     known.pop(sent, None)
-        for name in ("__len__", "_count_chunks", "split"):  # functools' caches, which keep the last 128 results each
+        for name in ("__len__", "_count_chunks", "split"):  # each has a functools cache of 128 results
             getattr(getattr(ipp.AsyncResult, name, None), "cache_clear", lambda: None)()

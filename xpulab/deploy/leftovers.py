@@ -14,7 +14,7 @@ _NAMES = "Intel_MPI_*"
 
 
 def remove_leftovers() -> None:
-    """Remove the files of this user that no process has open.
+    """Remove those of Intel MPI's files of this user that no process has open.
 
     MPI unlinks each file as soon as all ranks have opened it, so only an interrupted start leaves one.
     """
@@ -33,7 +33,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _used() -> Iterator[str]:
-    """Files in the folder that a process of this user maps, or has open."""
+    """Names of the files in the folder that a process of this user maps, or has open."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             for line in (process / "maps").read_text().splitlines():

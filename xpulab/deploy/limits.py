@@ -12,7 +12,7 @@ from xpulab.rendering import format_size
 
 __all__ = ["LEAST", "Demand", "require_room"]
 
-LEAST = 64 << 20  # bytes of rows below which nothing is checked: asking the host takes as long as a small call
+LEAST = 64 << 20  # fewer bytes of rows are not checked, because the check takes as long as a small call
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Demand:
 
 
 def require_room(rows: Demand, facts: Sequence[dict[str, Any]], held: Sequence[int], free: float) -> None:
-    """Raise unless there is memory for the rows and for the working arrays of the call.
+    """Raise an error if there is too little memory for the rows and for the working arrays of the call.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def require_room(rows: Demand, facts: Sequence[dict[str, Any]], held: Sequence[i
     held : sequence of int
         Bytes that each rank holds on its device already.
     free : float
-        Bytes that the host has left.
+        Free bytes of the host's memory.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Lines that several ranks print, merged: ranks that print the same share the lines, each marked with its ranks."""
+"""Merges the lines that several ranks print. Ranks that print the same text share one copy, marked with their ranks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from xpulab.deploy.probe import core_ranges
 
 __all__ = ["Merging", "merged"]
 
-_HOLD = 0.5  # seconds that a line waits for other ranks to print the same
-_PER_SECOND = 10  # lines of a group of ranks that are shown beyond the first ones
+_HOLD = 0.5  # seconds that a line waits for other ranks to print the same line
+_PER_SECOND = 10  # lines per second of a group of ranks that are shown in addition to the first ones
 
 
 class Merging:
-    """Passes on the lines of several ranks as they come.
+    """Passes on the lines of several ranks while the ranks print.
 
     Parameters
     ----------
     say : callable
         Called with each line.
     most : int, optional
-        Lines of each group of ranks that are shown at once; the rest is counted. All by default.
+        Number of lines of each group of ranks that are passed on at once; further lines are only counted. By default
+        all lines are passed on.
     """
 
     def __init__(self, say: Callable[[str], None], most: int | None = None) -> None:
@@ -30,22 +31,22 @@ class Merging:
         self._most = most
         self._begun = time.monotonic()
         self._lines: dict[int, deque[tuple[float, str]]] = {}
-        self._rest: dict[int, str] = {}  # the beginning of a line, which is not yet complete
+        self._rest: dict[int, str] = {}  # the beginning of a line that is not yet complete
         self._shown: Counter[tuple[int, ...]] = Counter()
         self._omitted: Counter[tuple[int, ...]] = Counter()
 
     def add(self, rank: int, text: str) -> None:
-        """A rank has printed this text."""
+        """Add text that a rank has printed."""
         if not text:
             return
         now = time.monotonic()
         *lines, self._rest[rank] = (self._rest.get(rank, "") + text).split("\n")
-        # A rest that a progress bar overwrites again and again must not grow.
+        # Of a line that a progress bar overwrites many times, only the visible text is kept.
         self._rest[rank] = "\r" * ("\r" in self._rest[rank]) + _visible(self._rest[rank])
         self._lines.setdefault(rank, deque()).extend((now, _visible(line)) for line in lines)
 
     def unfinished(self) -> str:
-        """The line that a rank has begun and not ended, such as a progress bar; "" if there is none."""
+        """A line that a rank has begun but not ended, such as a progress bar; "" if there is none."""
         for _, rest in sorted(self._rest.items()):
             if _visible(rest):
                 ranks = [other for other, text in self._rest.items() if text == rest]
@@ -53,14 +54,14 @@ class Merging:
         return ""
 
     def show(self, running: Sequence[int] = (), last: bool = False) -> None:
-        """Pass on the lines that need not wait for other ranks.
+        """Pass on the lines that need not wait any longer for other ranks.
 
         Parameters
         ----------
         running : sequence of int
             Ranks that may still print.
         last : bool
-            Whether no rank prints anything more.
+            Whether all ranks have ended.
         """
         if last:
             for rank, rest in self._rest.items():
@@ -72,14 +73,15 @@ class Merging:
             before = time.monotonic() - _HOLD
             if not last and oldest > before and not set(running) <= set(waiting):
                 return
-            # What was printed at about the same time comes in the order of the ranks, so that it is the same each time.
+            # Lines that were printed at about the same time are shown in the order of the ranks, so that the order is
+            # the same in every run.
             first = next(rank for rank, lines in waiting.items() if lines[0][0] <= oldest + _HOLD)
             self._pass_on(waiting, first, None if last else before)
         for ranks in list(self._omitted) if last else ():
             self._say_omitted(ranks)
 
     def _pass_on(self, waiting: Mapping[int, deque[tuple[float, str]]], first: int, before: float | None) -> None:
-        """Pass on the lines that a rank's group has in common."""
+        """Pass on the lines that the rank `first` has in common with other ranks."""
         head = waiting[first][0][1]
         ranks = tuple(rank for rank, lines in waiting.items() if lines[0][1] == head)
         for number in range(min(len(waiting[rank]) for rank in ranks)):
@@ -105,14 +107,19 @@ class Merging:
 
 
 def merged(texts: Mapping[int, str], most: int | None = None) -> list[str]:
-    """The lines of complete texts, by rank.
+    """Merge the lines of complete texts.
 
     Parameters
     ----------
     texts : mapping of int to str
-        Rank -> what it printed.
+        Rank -> the text that it printed.
     most : int, optional
-        Lines of each group of ranks; all by default.
+        Largest number of lines of each group of ranks; all lines by default.
+
+    Returns
+    -------
+    list of str
+        The lines, each marked with its ranks.
     """
     lines: list[str] = []
     merging = Merging(lines.append, most)
@@ -123,5 +130,5 @@ def merged(texts: Mapping[int, str], most: int | None = None) -> list[str]:
 
 
 def _visible(line: str) -> str:
-    """What a terminal shows of a line: a carriage return begins it anew."""
+    """The part of a line that a terminal shows: the text after the last carriage return."""
     return line.rstrip("\r").rpartition("\r")[2]

@@ -1,4 +1,4 @@
-"""A user's function as bytes, for the engines."""
+"""Pickles a user's function for the engines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ import cloudpickle
 
 __all__ = ["packed"]
 
-_pickling = threading.Lock()  # the modules to pickle by value are a setting of the whole process
+_pickling = threading.Lock()  # which modules are pickled by value is a setting of the whole process
 
 
 def packed(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
-    """A call of a function, pickled for the engines."""
+    """Pickle a call of a function.
+
+    Raises
+    ------
+    TypeError
+        If the function or an argument cannot be pickled.
+    """
     try:
         return _by_value((function, args, kwargs), function)
     except Exception as error:

@@ -26,7 +26,9 @@ class Placement:
     Attributes
     ----------
     rank : int
+        MPI rank of the engine.
     host : str
+        Name of the machine.
     device : DeviceInfo
     tile : int or None
         Number of the tile (SYCL sub-device); None for the whole device.
@@ -69,12 +71,13 @@ class Plan(Displayed):
     Attributes
     ----------
     ranks : tuple of Placement
-        By rank.
+        The placements of the engines, in the order of the ranks.
     warnings : tuple of str
         One text for each group of engines that shares cores or a GPU.
     idle : tuple of Idle
+        The devices and tiles that no engine uses.
     others : tuple of str
-        What other clusters of this user have of these cores and GPUs.
+        A sentence for each other cluster of this user that uses some of these cores and GPUs.
     """
 
     ranks: tuple[Placement, ...]
@@ -83,7 +86,7 @@ class Plan(Displayed):
     others: tuple[str, ...] = ()
 
     def environment(self, rank: int) -> dict[str, str]:
-        """Environment variables that the rank's process needs before it loads its runtimes."""
+        """Environment variables that the process of `rank` needs before it loads its runtimes."""
         placement = self.ranks[rank]
         return {**placement.variables, **oneapi.engine_environment(placement.selector)}
 
@@ -175,6 +178,7 @@ def plan(
     Parameters
     ----------
     probe : Probe
+        Devices, cores and memory of the host.
     n : int, optional
         Number of engines.
     devices : str, optional
@@ -185,11 +189,15 @@ def plan(
     env : mapping of str to str, optional
         Environment variables of the engines: ``{"NAME": "VALUE"}`` for all, ``{"1:NAME": "VALUE"}`` for rank 1.
 
+    Returns
+    -------
+    Plan
+
     Raises
     ------
     PlanError
-        If ``n`` is not a positive integer, if ``strict`` is set and engines would share, or if ``env`` has something
-        else than variables of ranks that exist.
+        If ``n`` is not a positive integer, if ``strict`` is set and engines would share cores or a GPU, or if ``env``
+        has a wrong name, a variable that xpulab sets itself, or a rank that does not exist.
     DeviceNotFoundError
         If there is no device, or none that ``devices`` selects.
     """
@@ -208,7 +216,7 @@ def plan(
 
 
 def _variables(env: Mapping[str, str], size: int) -> list[dict[str, str]]:
-    """The variables of each rank; those for one rank come before those for all."""
+    """The variables of each rank. A variable for one rank overrides a variable of the same name for all ranks."""
     every: dict[str, str] = {}
     of_rank: list[dict[str, str]] = [{} for _ in range(size)]
     for key, value in env.items():
@@ -355,9 +363,10 @@ def _unfit(device: DeviceInfo) -> str:
 
 
 def _same(preferred: DeviceInfo, device: DeviceInfo) -> bool:
-    """Whether both are the same device, and `preferred` is the one to use.
+    """Whether two drivers offer the same device, and the entry `preferred` is the one to use.
 
-    The model decides: both of Intel's backends list every GPU of a model, and a host has one kind of CPU.
+    The entries are compared by model, because each of Intel's backends lists every GPU of a model, and a host has only
+    one kind of CPU.
     """
     if preferred.kind != device.kind:
         return False

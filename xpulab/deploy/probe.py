@@ -1,7 +1,7 @@
 """Devices, cores and memory of this host.
 
-A subprocess (`xpulab.engine.devices`) loads the drivers, so that a driver that crashes or hangs causes an error message
-and does not end the notebook. Nothing is cached.
+A subprocess (`xpulab.engine.devices`) loads the drivers. If a driver crashes or hangs, the notebook shows an error
+message, and its process goes on. Nothing is cached.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ class DeviceInfo:
     backend : str
         ``"level_zero"``, ``"opencl"``, ``"cuda"``, …
     index : int
-        Its number within the backend, as in ``ONEAPI_DEVICE_SELECTOR``.
+        Number of the device within the backend, as in ``ONEAPI_DEVICE_SELECTOR``.
     kind : str
         ``"gpu"``, ``"cpu"`` or ``"accelerator"``.
     name, vendor, driver : str
-        As the driver reports them.
+        Name, vendor and driver version, as the driver reports them.
     compute_units : int
+        Number of compute units; for a CPU, of logical cores.
     memory, max_allocation, local_memory : int
         Bytes of the device, of the largest allocation, and of a work-group's local memory.
     max_work_group_size : int
+        Largest number of work-items of a work-group.
     float64, float16, usm : bool
         Whether the device has float64, float16, and unified shared memory.
     sub_devices : int
@@ -79,10 +81,12 @@ class Probe(Displayed):
     Attributes
     ----------
     host : str
+        Name of the machine.
     cores : tuple of tuple of int
-        The logical CPUs that the notebook may use, in one tuple per physical core; neighbours stand together.
+        The logical CPUs that the notebook may use, with one tuple per physical core. Neighbouring cores follow each
+        other.
     memory_total, memory_available : int
-        Bytes of the host, or of the container.
+        Bytes of memory of the host, or of the container, and free bytes.
     libraries : str
         Folder of the oneAPI runtime; empty if it was not found.
     devices : tuple of DeviceInfo
@@ -159,6 +163,10 @@ def probe(timeout: float = 20) -> Probe:
     timeout : float
         Seconds after which a driver counts as hanging.
 
+    Returns
+    -------
+    Probe
+
     Raises
     ------
     DeviceError
@@ -166,7 +174,7 @@ def probe(timeout: float = 20) -> Probe:
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "xpulab.engine.devices"],
-        cwd="/",  # in the user's folder Python would import a file with the name of a module instead of the module
+        cwd="/",  # from the user's folder, Python would import a file that has the name of a module
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -187,7 +195,7 @@ def probe(timeout: float = 20) -> Probe:
 def _end(process: subprocess.Popen[str]) -> str:
     """Kill the process, and return its last output."""
     process.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits inside the kernel cannot be ended
+    with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits in the kernel cannot be killed
         return process.communicate(timeout=1)[1]
     return ""
 

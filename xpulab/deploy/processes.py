@@ -1,7 +1,7 @@
 """Start and stop the processes of a cluster: ipyparallel's controller, and one engine per rank through mpiexec.
 
-Nothing here knows what the engines compute. The settings that make a start quick are gathered in `controller_settings`
-and `engine_settings`, which start nothing.
+This module does not know what the engines compute. `controller_settings` and `engine_settings` have the settings that
+make a start quick; they start nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from xpulab.sharing.transcript import RAISED
 
 __all__ = ["Launched", "Processes", "controller_settings", "engine_settings"]
 
-_STOP_GRACE = 3.0  # seconds that a process has to be gone
+_STOP_GRACE = 3.0  # seconds to wait until a killed process has ended
 
 
 def controller_settings(folder: Path, owner: int) -> Config:
@@ -57,18 +57,18 @@ def controller_settings(folder: Path, owner: int) -> Config:
     config.LocalControllerLauncher.controller_cmd = [sys.executable, "-m", "xpulab.deploy.controller"]
     config.LocalControllerLauncher.controller_args = [
         "--ip=127.0.0.1",
-        # One process and its threads instead of seven processes.
+        # The controller then is one process with threads, instead of seven processes.
         "--IPController.use_threads=True",
-        # A client without the keys of the connection file is refused before its messages are read.
+        # A client without the keys of the connection file is rejected before its messages are read.
         "--IPController.enable_curve=True",
         "--TaskScheduler.scheme_name=none",
         # One scheduler sends every SPMD task to all engines, so that they get tasks in the same order from all clients.
         "--IPController.broadcast_scheduler_depth=0",
-        # An engine counts as registered after two beats (3 s each by default). A stopped process is not a lost one:
-        # the board and mpiexec tell about the engines, so that the controller never drops any by itself.
+        # An engine counts as registered after two beats (3 s each by default). The controller must not drop an engine
+        # that misses beats: the board and mpiexec show whether engines are lost, and a stopped process may continue.
         "--HeartMonitor.period=100",
         "--HeartMonitor.max_heartmonitor_misses=1000000",
-        # Results are not stored: nothing stays in the controller.
+        # The controller does not store results.
         "--IPController.db_class=NoDB",
     ]
     config.LocalControllerLauncher.environment = {
@@ -80,16 +80,17 @@ def controller_settings(folder: Path, owner: int) -> Config:
 
 
 def _ipythons_folder(folder: Path) -> dict[str, str]:
-    """Where IPython keeps files: not in the user's home, which may be full or read-only."""
+    """Environment variables for IPython's files, which must not be in the user's home: it may be full or read-only."""
     return {"IPYTHONDIR": str(folder / "ipython")}
 
 
 def engine_settings(folder: Path, owner: int, variables: Mapping[str, str]) -> Config:
-    """ipyparallel's settings for the engines of a local cluster, which do not depend on where engines go either.
+    """ipyparallel's settings for the engines of a local cluster, which do not depend on where engines go.
 
     Parameters
     ----------
-    folder, owner
+    folder : pathlib.Path
+    owner : int
         As for `controller_settings`.
     variables : mapping of str to str
         The user's environment variables for all engines.
@@ -99,14 +100,14 @@ def engine_settings(folder: Path, owner: int, variables: Mapping[str, str]) -> C
     config.MPIEngineSetLauncher.mpi_args = list(oneapi.MPIEXEC_ARGUMENTS)
     config.MPIEngineSetLauncher.engine_cmd = [sys.executable, "-m", "xpulab.engine"]
     config.MPIEngineSetLauncher.engine_args = [
-        "--Session.digest_history_size=0",  # CurveZMQ takes no message twice; 65,536 signatures would be kept
-        "--IPEngine.enable_nanny=False",  # a process an engine, for signals that the board makes unnecessary
+        "--Session.digest_history_size=0",  # CurveZMQ rejects repeated messages, so no signatures are kept
+        "--IPEngine.enable_nanny=False",  # one process per engine, which passes on signals; the board does this
         "--IPEngine.init_mpi=",
     ]
     config.MPIEngineSetLauncher.environment = {
         **oneapi.MPIEXEC_ENVIRONMENT,
         **_ipythons_folder(folder),
-        "MPLBACKEND": "module://xpulab.engine.figures",  # a notebook's own draws in the notebook's process
+        "MPLBACKEND": "module://xpulab.engine.figures",  # the notebook's backend would draw in the notebook's process
         **variables,
         "XPULAB_ENGINE": json.dumps(
             {
@@ -127,7 +128,7 @@ _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
 
-_LOOK = 0.5  # seconds between two looks at ranks that start
+_LOOK = 0.5  # seconds between two checks of ranks that start
 _KNOCK = 1.0  # seconds to wait for the controller's first answer before asking again
 
 
@@ -147,14 +148,14 @@ class _Engines(_KeepsLog, MPIEngineSetLauncher):
 
 
 class _Client(ipp.Client):
-    """A client that adds no magics: ipyparallel's ``%px`` would run code in other variables than ``%%xpu``."""
+    """A client that registers no magics, because ipyparallel's ``%px`` has other variables than ``%%xpu``."""
 
     def activate(self, *_: Any, **__: Any) -> None:
         pass
 
 
 class Processes:
-    """The processes of one cluster, whichever process started them.
+    """The processes of a cluster that this or another process started.
 
     Parameters
     ----------
@@ -166,6 +167,7 @@ class Processes:
     folder : pathlib.Path
         Private (0700) folder with connection files and logs; removed by `stop`.
     client : ipyparallel.Client
+        The connection to the engines.
     """
 
     def __init__(self, record: Record) -> None:
@@ -173,18 +175,23 @@ class Processes:
         self.folder = Path(record.folder)
         self.client: Any = None
         self._watched: dict[str, tuple[int, int]] = {}  # name -> pid, pidfd
-        #: Pids of the engines that ended before the others did; these are the lost engines.
+        #: Pids of the engines that ended first. These were lost; mpiexec then ends the other engines.
         self.first_gone: list[int] = []
-        #: Why the cluster gave them up, if it did: for those who wait in other threads.
+        #: Why the processes were ended, if engines were lost; for calls that wait in other threads.
         self.lost = ""
 
     def attach(self, timeout: float) -> None:
-        """Reach the processes that another one started.
+        """Connect to processes that another process started.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds to wait for an answer.
 
         Raises
         ------
         ClusterError
-            If they do not answer.
+            If the processes do not answer.
         """
         deadline = time.monotonic() + timeout
         try:
@@ -223,7 +230,7 @@ class Processes:
                 self.client = _Client(str(connection), timeout=_KNOCK, ipython_dir=str(self.folder))
             except (
                 TimeoutError
-            ):  # a busy controller answers the next time; one that has ended raises in _still_starting
+            ):  # a busy controller answers the next time; if it has ended, _still_starting raises an error
                 self._still_starting(deadline)
         self.client.session.digest_history_size = 0  # as on the engines
 
@@ -235,7 +242,7 @@ class Processes:
             raise _Ended("the engines were not ready in time; their log so far:")
 
     def watch(self, pids: list[int]) -> None:
-        """Note which of the engines' processes ends first: mpiexec then ends the others within milliseconds."""
+        """Note which of the engines' processes ends first. mpiexec then ends the others within milliseconds."""
         descriptors = {}
         for pid in pids:
             try:
@@ -260,12 +267,12 @@ class Processes:
         for name, (_, descriptor) in list(self._watched.items()):
             if name == "mpiexec":
                 poll.register(descriptor, select.POLLIN)
-        poll.poll(2000)  # it ends the other engines, says why, and ends
+        poll.poll(2000)  # mpiexec ends the other engines, logs the cause, and ends
         found = re.search(rf"PID {pid} .*\n=\s+(.*)", self.logs(200))
         return f": {found[1].lower()}" if found else ""
 
     def ended(self) -> str:
-        """Name of a process that has ended although it should run, or ""."""
+        """Name of a process of the cluster that has ended; "" if all run."""
         if self.first_gone:
             return "an engine"
         poll = select.poll()
@@ -312,14 +319,14 @@ class Processes:
         Parameters
         ----------
         on_purpose : bool
-            If false, the folder stays, so that other processes learn that the cluster was lost and not stopped.
+            If False, the folder is kept, so that other processes learn that the cluster was lost and not stopped.
         """
-        if on_purpose:  # first, so that nobody attaches any more
+        if on_purpose:  # first, so that no process attaches any more
             (self.folder / RECORD).unlink(missing_ok=True)
-        # The processes have no state to save. Killing them takes 0.1 s, asking them to end takes 2 s.
+        # The processes have no state to save. Killing them takes 0.1 s; asking them to end would take 2 s.
         processes = []
         for pid in self.pids():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, perhaps just now
+            with contextlib.suppress(psutil.NoSuchProcess):  # the process has ended
                 process = psutil.Process(pid)
                 process.kill()
                 processes.append(process)
@@ -340,15 +347,15 @@ class Launched(Processes):
     name : str, optional
         Name under which other processes find the cluster.
     silence : float
-        Seconds that an engine may be stopped while it starts.
+        Seconds that an engine may stand still while it starts.
     """
 
     def __init__(self, owner: int, name: str | None = None, *, silence: float) -> None:
         super().__init__(Record.create(name, owner, xpulab.__version__))
         self._owner = owner
         self._silence = silence
-        self._looked = 0.0  # when, for ranks that are lost while they start
-        self._odd: dict[tuple[int, str], float] = {}  # pid and state -> since when
+        self._looked = 0.0  # time of the last check for ranks that were lost while they start
+        self._odd: dict[tuple[int, str], float] = {}  # (pid, state) -> time since which the process is in that state
         self._cluster = ipp.Cluster(
             engines=_Engines,
             controller=_Controller,
@@ -362,19 +369,20 @@ class Launched(Processes):
         )
 
     def start_controller(self) -> None:
-        """Start the controller without waiting for it; it may be ready when `start` is called."""
+        """Start the controller without waiting for it. `start` waits until it is ready."""
         self._cluster.start_controller_sync()
         pid = self._cluster.controller.process.pid
         self._watched["controller"] = (pid, os.pidfd_open(pid))
 
     def start_engines(self, n: int, variables: Mapping[str, str]) -> None:
-        """Start mpiexec and the engines without waiting for them; they need not know yet where they go.
+        """Start mpiexec and the engines without waiting for them, before their devices are chosen.
 
-        They import what does not depend on it, and wait for `start` to place them.
+        The engines import the modules that do not depend on the device, and wait until `start` tells them their device.
 
         Parameters
         ----------
         n : int
+            Number of engines.
         variables : mapping of str to str
             The user's environment variables for all engines.
         """
@@ -384,7 +392,15 @@ class Launched(Processes):
         self._watched["mpiexec"] = (pid, os.pidfd_open(pid))
 
     def start(self, plan: Plan, timeout: float, progress: Callable[[str], None]) -> None:
-        """Place the engines, which are started now if they were not before, and wait until every rank answers.
+        """Start the engines if they were not started before, tell each its device, and wait until every rank answers.
+
+        Parameters
+        ----------
+        plan : Plan
+        timeout : float
+            Seconds after which the start fails.
+        progress : callable
+            Called with a text for each step.
 
         Raises
         ------
@@ -414,7 +430,7 @@ class Launched(Processes):
             raise
 
     def _place(self, plan: Plan) -> None:
-        """Write what the engines wait for: each rank's variables, cores and device."""
+        """Write the file that the engines wait for, with the variables, cores and device of each rank."""
         ranks = [
             {"environment": plan.environment(p.rank), "cores": list(p.cores), "selector": p.selector}
             for p in plan.ranks
@@ -431,8 +447,8 @@ class Launched(Processes):
             self._require_ranks()
 
     def _require_ranks(self) -> None:
-        """Raise if a rank ended or was stopped before it initialised MPI: mpiexec would wait for it for ever."""
-        # A process that a rank has started may have ended just now, and is a zombie for a moment.
+        """Raise if a rank ended or was stopped before it initialised MPI; mpiexec would wait for it for ever."""
+        # A child process of a rank that has just ended is a zombie for a moment; this is not an error.
         limits: dict[str, tuple[float, str]] = {
             psutil.STATUS_ZOMBIE: (_LOOK / 2, "ended"),
             psutil.STATUS_STOPPED: (self._silence, "was stopped"),
@@ -450,7 +466,7 @@ class Launched(Processes):
                 raise _Ended(f"an engine (pid {pid}) {what} while the cluster was starting; the log of all processes:")
 
     def publish(self, **about: Any) -> None:
-        """Let other processes of this user find the cluster, after it has started.
+        """Complete the record with which other processes of this user find the cluster, after it has started.
 
         Parameters
         ----------
@@ -470,7 +486,7 @@ class Launched(Processes):
 
 
 class _Ended(Exception):
-    """A process ended, or did not come up in time."""
+    """A process ended, or was not ready in time."""
 
 
 def _still_there(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
@@ -488,5 +504,6 @@ def _still_there(processes: list[psutil.Process], seconds: float) -> list[psutil
     return left
 
 
-#: Processes that keep running without this one. Kept here because Python warns when it deletes a running Popen.
+#: Detached processes, which keep running after this one. The list keeps the Popen objects, because Python warns if it
+#: deletes the Popen of a running process.
 _let_go: list[Any] = []

@@ -23,7 +23,7 @@ from xpulab.sharing.owner import RECORD
 __all__ = ["Record", "choose", "find", "identity", "in_use", "new_folder", "runs"]
 
 _PREFIX = "xpulab-"
-_ROOM = 2**20  # bytes that a cluster's connection files and first logs may take
+_ROOM = 2**20  # free bytes that a folder must have for a cluster's connection files and first logs
 _CLOCK = 2.0  # seconds of tolerance for the start time of a process, which moves if the host's clock is set
 
 
@@ -36,6 +36,7 @@ class Record:
     folder : str
         Folder of the cluster, which only its user can read.
     name : str
+        Name of the cluster.
     owner : tuple of int and float
         Process that started the cluster, see `identity`.
     detached : bool
@@ -49,9 +50,11 @@ class Record:
     settings : dict
         Arguments of `XPUCluster` with which it was started.
     plan : dict
+        `Plan.to_dict` of the plan.
     facts : list of dict
         Description that each engine sent, by rank.
     seconds_to_start : float
+        Seconds that the start took.
     """
 
     folder: str
@@ -70,12 +73,21 @@ class Record:
     def create(cls, name: str | None, owner: int, version: str) -> Record:
         """Create the folder and the record of a cluster that is about to start.
 
+        Parameters
+        ----------
+        name : str or None
+            Name of the cluster; generated if None.
+        owner : int
+            Pid of the process that starts it.
+        version : str
+            Version of xpulab.
+
         Raises
         ------
         ClusterError
-            If the name is taken.
+            If a running cluster has this name.
         ClusterStartError
-            If there is no folder for the files of a cluster.
+            If no folder has space for the files of a cluster.
         """
         if name is not None and any(name == other.name for other in find()):
             raise ClusterError(
@@ -87,7 +99,7 @@ class Record:
         return record
 
     def write(self, **changes: Any) -> Record:
-        """Replace the file atomically, with these attributes changed."""
+        """Change attributes, and replace the file atomically. Returns the new record."""
         new = replace(self, **changes)
         partly = Path(self.folder, f".{RECORD}")
         partly.touch(0o600)
@@ -102,13 +114,13 @@ class Record:
 
     @property
     def runs(self) -> bool:
-        """Whether the cluster runs, as far as this process can see: in a container it does not see those outside."""
+        """Whether the cluster's processes run. A process in a container cannot see processes outside of it."""
         one = self.processes.get("controller", self.owner)
         return self.namespace == os.readlink("/proc/self/ns/pid") and runs(*one)
 
     @property
     def stale(self) -> bool:
-        """Whether the cluster ended without being stopped, and nobody is left who could start new engines."""
+        """Whether the cluster was killed, and nothing starts new engines: it was detached, or its owner has ended."""
         here = self.namespace == os.readlink("/proc/self/ns/pid")
         return here and not self.runs and (self.detached or not runs(*self.owner))
 
@@ -118,12 +130,12 @@ class Record:
 
 
 def new_folder() -> str:
-    """Create a private (0700) folder for the files of a cluster, with room for them.
+    """Create a private (0700) folder for the files of a cluster, where there is space for them.
 
     Raises
     ------
     ClusterStartError
-        Names the folders that were tried, and what is wrong with each.
+        If no folder can be used; the message names each folder that was tried, and the reason.
     """
     failures = []
     for place in _folders():
@@ -145,12 +157,12 @@ def new_folder() -> str:
 
 
 def identity(pid: int) -> tuple[int, float]:
-    """Pid and start time (seconds since the epoch) of a process; the pid alone may be reused."""
+    """Pid and start time (seconds since the epoch) of a process, because the system reuses pids."""
     return pid, psutil.Process(pid).create_time()
 
 
 def runs(pid: int, started: float) -> bool:
-    """Whether this process still runs; a zombie does not."""
+    """Whether this process still runs. A zombie does not count as running."""
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - started) < _CLOCK
@@ -159,12 +171,12 @@ def runs(pid: int, started: float) -> bool:
 
 
 def find() -> list[Record]:
-    """Running clusters of this user on this host. Removes the folders of clusters that were killed."""
+    """The running clusters of this user on this host. Removes the folders of clusters that were killed."""
     return _sorted()[0]
 
 
 def _sorted() -> tuple[list[Record], list[Record]]:
-    """Running clusters by name, and clusters that were killed, whose folders are removed."""
+    """The running clusters, sorted by name, and the clusters that were killed, whose folders it removes."""
     found, gone = [], []
     for folder in (path for place in _folders() for path in Path(place).glob(f"{_PREFIX}*")):
         record = _read(folder)
@@ -179,13 +191,17 @@ def _sorted() -> tuple[list[Record], list[Record]]:
 
 
 def in_use(plan: Plan, own: str = "") -> tuple[str, ...]:
-    """What other running clusters of this user have of a plan's cores and GPUs, a sentence for each cluster.
+    """A sentence for each other running cluster of this user that uses some of a plan's cores and GPUs.
 
     Parameters
     ----------
     plan : Plan
     own : str
-        Folder of the cluster that runs this plan, if it runs.
+        Folder of the cluster that has this plan, if it runs; this cluster is left out.
+
+    Returns
+    -------
+    tuple of str
     """
     return tuple(said for record in find() if record.folder != own and record.plan and (said := _shared(plan, record)))
 
@@ -195,7 +211,7 @@ def _shared(plan: Plan, record: Record) -> str:
         mine, theirs = plan.ranks, Plan.from_dict(record.plan).ranks
     except (KeyError, TypeError):  # another version of xpulab wrote it
         return f"the cluster {record.name}, of another version of xpulab, runs too, and may use the same cores"
-    on_cpu = any(rank.device.kind == "cpu" for rank in (*mine, *theirs))  # engines on GPUs leave their cores to others
+    on_cpu = any(rank.device.kind == "cpu" for rank in (*mine, *theirs))  # engines on GPUs hardly use their cores
     cores = {core for rank in mine for core in rank.cores} & {core for rank in theirs for core in rank.cores}
     gpus = {rank.selector for rank in theirs if rank.device.kind != "cpu"} & {rank.selector for rank in mine}
     parts = [f"the {'core' if len(cores) == 1 else 'cores'} {core_ranges(cores)}"] if cores and on_cpu else []
@@ -217,8 +233,13 @@ def choose(name: str | None, command: str = "%xpu_cluster attach") -> Record:
     Parameters
     ----------
     name : str or None
+        Name of the cluster; None for the only running cluster.
     command : str
         Command that the error message suggests, with another name.
+
+    Returns
+    -------
+    Record
 
     Raises
     ------
@@ -247,7 +268,7 @@ def choose(name: str | None, command: str = "%xpu_cluster attach") -> Record:
 
 
 def _read(folder: Path) -> Record | None:
-    """Read a record; None if there is none, or if another user may have written it."""
+    """Read the record in a folder; None if there is none, or if another user may have written it."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
         about = folder.lstat()
         if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077:
@@ -260,13 +281,14 @@ def _read(folder: Path) -> Record | None:
 
 
 def _folders() -> list[str]:
-    """Folders that hold clusters' folders. New clusters use the first that has room; it is in memory if possible.
+    """Folders that may contain the folders of clusters, best first. XDG_RUNTIME_DIR is usually in memory.
 
-    The others are searched too, because processes of one user may have different environments.
+    A new cluster uses the first folder with enough space. All folders are searched for clusters, because processes of
+    one user may have different environments.
     """
     mine = os.environ.get("XDG_RUNTIME_DIR", "")
     places = [mine] if mine and os.access(mine, os.W_OK) else []
-    with contextlib.suppress(FileNotFoundError):  # Python looked for a folder with room
+    with contextlib.suppress(FileNotFoundError):  # gettempdir raises this if no folder can be written
         places.append(tempfile.gettempdir())
     places.append("/tmp")
     return list(dict.fromkeys(str(Path(place).resolve()) for place in (*places, f"/run/user/{os.getuid()}")))

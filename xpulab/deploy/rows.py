@@ -23,14 +23,15 @@ __all__ = ["RowsOnEngines"]
 
 
 class RowsOnEngines(Conversation):
-    """The rows that a cluster's engines keep; the part of `XPUCluster` that knows them.
+    """The part of `XPUCluster` that manages the rows on the engines.
 
     A thread frees the rows of deleted handles while the cluster runs: ``_watch_handles`` starts it, and
     ``_forget_handles`` ends it.
 
     Parameters
     ----------
-    recover, silence : bool, float
+    recover : bool
+    silence : float
         As for `XPUCluster`.
 
     Attributes
@@ -52,8 +53,8 @@ class RowsOnEngines(Conversation):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples,)
-            float32 and float64 keep their dtype, other numbers become float64. NaN and infinity raise `ValueError`. The
-            engines themselves read a memory-mapped array (``np.load(path, mmap_mode="r")``).
+            float32 and float64 keep their dtype, other numbers become float64. The engines themselves read a
+            memory-mapped array (``np.load(path, mmap_mode="r")``).
         counts : list of int, optional
             Number of rows of each rank; the sum must be n_samples. By default the rows are distributed evenly.
         name : str, optional
@@ -63,12 +64,21 @@ class RowsOnEngines(Conversation):
         Returns
         -------
         ShardedArray
+
+        Raises
+        ------
+        ValueError
+            If X has more than two dimensions, is empty, or has NaN or infinity, or if `counts` does not fit.
+        NoClusterError
+            If the cluster is not running.
+        NotEnoughMemoryError
+            If the host or the devices have too little memory.
         """
         from sklearn.utils import check_array
 
         where = mapped(X)
         columns = getattr(X, "columns", None)
-        flat = np.ndim(X) == 1  # targets: one number a row
+        flat = np.ndim(X) == 1  # targets, with one number per row
 
         def checked(ensure_all_finite: bool = True) -> Any:
             with row_named(X):
@@ -85,7 +95,7 @@ class RowsOnEngines(Conversation):
         self.require_room(Demand(what, np.diff(bounds).tolist(), row_bytes, sent=where is None))
         array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns, name=name)
         blocks: list[SharedBlock] = []
-        # Before the rows are there: an interrupted transfer frees them too.
+        # Set up before the transfer, so that the rows of an interrupted transfer are freed, too.
         keeper = self.release_with(array, array.id, blocks)
         with Outgoing(self.blocks) as outgoing:
 
@@ -111,18 +121,27 @@ class RowsOnEngines(Conversation):
         columns: Any = None,
         blocks: Sequence[SharedBlock] = (),
     ) -> ShardedArray:
-        """A handle for rows that a task is about to make of others on the engines; they are freed when it dies."""
+        """A handle for rows that a task is going to compute on the engines. They are freed when it is deleted."""
         array = ShardedArray(self, shape, dtype, bounds, columns)
         self.release_with(array, array.id, blocks)
         self._handles.add(array.id)
         return array
 
     def handles(self) -> dict[str, ShardedArray]:
-        """The rows on the engines by name, whichever process sent them; rows without a name by a generated name.
+        """The rows that all processes have sent to the engines, by name. Rows without a name have a generated name.
 
         Deleting a returned `ShardedArray` does not free its rows. Named rows stay until the cluster stops or `release`
         is called. Other rows stay until the `ShardedArray` that `scatter` returned is deleted, or until the cluster
         stops if the process that had it has ended.
+
+        Returns
+        -------
+        dict of str to ShardedArray
+
+        Raises
+        ------
+        NoClusterError
+            If the cluster is not running.
         """
         found = {}
         for about in self.call("handles", {}).results[0]["handles"]:
@@ -140,7 +159,12 @@ class RowsOnEngines(Conversation):
         Parameters
         ----------
         array : ShardedArray
-            Returned by `scatter` or `handles`.
+            A handle from `scatter` or `handles`.
+
+        Raises
+        ------
+        NoClusterError
+            If the cluster is not running.
         """
         self.call("release", {"handles": [array.id]})
         self._handles.discard(array.id)
@@ -148,10 +172,24 @@ class RowsOnEngines(Conversation):
     def load_npy(
         self, path: str | os.PathLike[str], *, counts: list[int] | None = None, name: str | None = None
     ) -> ShardedArray:
-        """Load rows from a file of `numpy.save` onto the engines; each engine reads its rows itself.
+        """Load rows from a file of `numpy.save` onto the engines. Each engine reads its rows itself.
+
+        Parameters
+        ----------
+        path : path-like
+            File with an array of shape (n_samples, n_features), float32 or float64.
+        counts : list of int, optional
+        name : str, optional
+            As for `scatter`.
+
+        Returns
+        -------
+        ShardedArray
 
         Raises
         ------
+        FileNotFoundError
+            If there is no such file.
         ValueError
             If the file does not hold rows of float32 or float64, or if a row has NaN or infinity.
         """
@@ -167,13 +205,13 @@ class RowsOnEngines(Conversation):
         return self.scatter(X, counts=counts, name=name)
 
     def release_with(self, owner: Any, handle: str, blocks: Sequence[SharedBlock] = ()) -> weakref.finalize[Any, Any]:
-        """Free the rows with this handle, and their blocks of shared memory, when this process deletes `owner`."""
+        """Free the rows of `handle` and their blocks of shared memory when this process deletes `owner`."""
         keeper = weakref.finalize(owner, self._released.put, (handle, blocks))
         keeper.atexit = False  # at exit the cluster ends anyway, or it is detached and other processes may use the rows
         return keeper
 
     def require_handle(self, array: ShardedArray) -> None:
-        """Raise HandleError unless the array's rows are on the engines."""
+        """Raise `HandleError` if the array's rows are not on the engines."""
         if array.id not in self._handles:
             raise HandleError(
                 "the rows of this ShardedArray are gone: the engines were stopped or restarted after they were sent; "
@@ -181,14 +219,14 @@ class RowsOnEngines(Conversation):
             )
 
     def require_room(self, rows: Demand) -> None:
-        """Raise NotEnoughMemoryError unless host and devices have memory for the rows and their working arrays."""
+        """Raise `NotEnoughMemoryError` if host or devices have too little memory for the rows and working arrays."""
         if self._board is None or rows.nbytes < LEAST:
             return
         free = host_memory.available(swap=True) + self.blocks.nbytes
         require_room(rows, self.facts, self._board.ranks["device_bytes"].tolist(), free)
 
     def _watch_handles(self) -> None:
-        """Free rows from now on when their handles are deleted."""
+        """Start the thread that frees rows when their handles are deleted."""
         self._watching = True
         threading.Thread(target=self._release_handles, name="xpulab-handles", daemon=True).start()
 
@@ -201,14 +239,14 @@ class RowsOnEngines(Conversation):
         self.blocks.clear()
 
     def _release_handles(self) -> None:
-        """Free rows on the engines when their handles are deleted; in a thread, as that can happen at any moment."""
+        """Free the rows of deleted handles. It runs in a thread, because a handle may be deleted at any moment."""
         while True:
             released = self._released.get()
             if released is None:
                 return
             handle, blocks = released
             self._handles.discard(handle)
-            with contextlib.suppress(Exception):  # the cluster may be going
+            with contextlib.suppress(Exception):  # the cluster may be stopping
                 self._exchange("release", {"handles": [handle]}, None)
                 for block in blocks:
                     self.blocks.give(block)

@@ -12,7 +12,7 @@ __all__ = ["postponed", "uninterrupted"]
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C inside this context, for example while processes are ended."""
+    """Ignore Ctrl-C in this context, for example while processes are ended."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -25,7 +25,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def postponed() -> Iterator[list[int]]:
-    """Postpone Ctrl-C; the list is not empty if it was pressed."""
+    """Postpone Ctrl-C in this context. The list that it yields is not empty after Ctrl-C was pressed."""
     pressed: list[int] = []
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):

@@ -16,17 +16,17 @@ __all__ = ["SILENT", "Signs", "Silence", "most_silence"]
 
 SILENT = 5.0  # seconds without a sign of life after which the status says so
 
-_PATIENT = 10  # factor for the limit if all engines are silent together (a laptop sleeps), or if a user's code runs
-_LONGEST_STEP = 1.0  # seconds that count at most between two looks: this process may have slept too
-_BUSY = 0.05  # share of a core that a process must use to count as alive: its threads wake in any case
-_DEVICE_TIME = ("drm-engine-", "drm-cycles-")  # what the kernel's GPU drivers count for each open device
+_PATIENT = 10  # factor for the limit if all engines are silent at once (a laptop sleeps), or if a user's code runs
+_LONGEST_STEP = 1.0  # largest number of seconds that count between two checks, because this process may have slept, too
+_BUSY = 0.05  # share of a core that a process must use to count as alive; its idle threads use less
+_DEVICE_TIME = ("drm-engine-", "drm-cycles-")  # counters of use that Linux's GPU drivers have for each open device
 
 
 class Signs:
-    """Signs of life of processes of this host. Only their changes have a meaning.
+    """Signs of life of processes of this host: numbers of which only the changes have a meaning.
 
-    A heartbeat needs Python's global interpreter lock, which a call of compiled code may hold for minutes. So the
-    kernel's accounts of processor time and of device time count as well.
+    A heartbeat needs Python's global interpreter lock, which a call of compiled code may hold for minutes. Therefore
+    the use of a processor or a GPU, which the Linux kernel counts, is a sign of life, too.
 
     Parameters
     ----------
@@ -39,18 +39,18 @@ class Signs:
     def __init__(self, pids: Sequence[int], limit: float) -> None:
         self._pids = pids
         self._pace = min(1.0, limit / 4)
-        self._looked = time.monotonic()  # most tasks end before the first look
-        self._computed = np.zeros(len(pids))  # seconds of processor time at the last look
+        self._looked = time.monotonic()  # time of the last check; most tasks end before the first
+        self._computed = np.zeros(len(pids))  # seconds of processor time at the last check
         self._on_device = np.zeros(len(pids))
         self._busy = np.zeros(len(pids))  # grows with the use of a processor or a device
 
     def __call__(self, heartbeats: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Numbers that change as long as the processes live, one for each heartbeat."""
+        """For each heartbeat a number that changes as long as the process lives."""
         now = time.monotonic()
         if (passed := now - self._looked) >= self._pace:
             self._looked = now
             for rank, pid in enumerate(self._pids):
-                with contextlib.suppress(psutil.Error, OSError):  # it has ended, which others notice
+                with contextlib.suppress(psutil.Error, OSError):  # it has ended, which `Processes.ended` notices
                     self._look(rank, pid, passed)
         return heartbeats + self._busy
 
@@ -63,9 +63,9 @@ class Signs:
 
 
 def _device_times(pid: int, proc: Path = Path("/proc")) -> Iterator[int]:
-    """What the kernel has counted for each engine of each GPU that the process has open, in any unit."""
+    """Counters of the Linux kernel for each engine of each GPU that the process has open, in any unit."""
     for descriptor in os.listdir(proc / str(pid) / "fd"):
-        with contextlib.suppress(OSError, ValueError):  # closed in the meantime
+        with contextlib.suppress(OSError, ValueError):  # the file was closed in the meantime
             if os.readlink(proc / str(pid) / "fd" / descriptor).startswith("/dev/dri/"):
                 for line in (proc / str(pid) / "fdinfo" / descriptor).read_text().splitlines():
                     if line.startswith(_DEVICE_TIME):
@@ -82,7 +82,7 @@ def most_silence(limit: float, n_silent: int, size: int, users: bool = False) ->
     n_silent, size : int
         Number of silent engines, and of all engines. A single engine gets no extra time.
     users : bool
-        Whether the engines run a user's code, which may have a reason to stand still: the user is asked first.
+        Whether the engines run a user's code, which may have a reason to wait; they get ten times as long.
     """
     return limit * (_PATIENT if users or n_silent == size > 1 else 1)
 
@@ -111,10 +111,10 @@ class Silence:
 
         Parameters
         ----------
-        signs : numpy.ndarray of shape (size,)
-            Last sign of life of each engine, by any clock: only changes count.
+        signs : numpy.ndarray of shape (size,), dtype float64
+            A number for each engine, in any unit. A change is a sign of life.
         now : float, optional
-            Seconds of any clock, of this process by default.
+            Time in seconds; by default `time.monotonic` of this process.
         """
         now = time.monotonic() if now is None else now
         if self._signs is None:
@@ -124,7 +124,9 @@ class Silence:
         heard = signs != self._signs
         step = min(now - self._looked, _LONGEST_STEP)
         self._silent += step
-        # Engines that are stopped together give their last signs, and the first ones after it, a moment apart.
+        # Engines that are stopped together do not give their last signs of life at exactly the same moment, nor the
+        # first ones after they continue. So another engine counts as heard if it was silent for less than half the
+        # limit.
         if self._silent.min() < self._limit / 2:
             self._alone += step
         self._silent[heard] = self._alone[heard] = 0
@@ -136,5 +138,5 @@ class Silence:
         return [int(rank) for rank in np.flatnonzero(stuck)]
 
     def unheard(self, least: float) -> dict[int, float]:
-        """Engines that were silent for at least `least` seconds at the last look: rank -> seconds."""
+        """Engines that were silent for at least `least` seconds at the last check: rank -> seconds."""
         return {int(rank): float(self._silent[rank]) for rank in np.flatnonzero(self._silent >= least)}

@@ -18,10 +18,10 @@ __all__ = ["ClusterStatus", "Controlled", "EngineStatus", "engine_statuses"]
 
 
 class Controlled(Protocol):
-    """The cluster that a live view asks for its status again, and that its buttons act on."""
+    """The cluster of a live view: the view asks it for its status, and the view's buttons act on it."""
 
     def status(self) -> ClusterStatus:
-        """Engines, devices, memory and health, now."""
+        """The present state of engines, devices and memory."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class EngineStatus:
     state : str
         "idle", the name of the running task, or "silent" if the heartbeat has stopped and the process does not compute.
     heartbeat_age_s : float
-        Seconds since it last wrote to the board.
+        Seconds since the engine last wrote to the board.
     tile : str
-        The last tile (see `EngineReport`), and the number of size classes that have a tuned tile.
+        The last launch parameters (see `EngineReport`), and the number of ranges of sizes that have tuned parameters.
     memory_used, device_bytes, device_memory : int
         Resident memory of the process, bytes held on the device for handles, and the device's memory, in bytes.
     memory_free, device_free : int or None
@@ -44,7 +44,7 @@ class EngineStatus:
     run, iteration : int
         Current run and iteration of a fit, counted from 1; 0 if no fit is iterating.
     metrics : dict of str to float
-        What the algorithm measured in that iteration, the inertia of k-means for one.
+        Values that the algorithm computed in that iteration, such as the inertia of k-means.
     """
 
     rank: int
@@ -114,7 +114,7 @@ def _engine_status(fact: dict[str, Any], record: Any, silent: float, free: int, 
 
 
 def _computes(pid: int) -> bool:
-    """Whether the process is on a processor now: compiled code that holds Python's lock stops the heartbeat."""
+    """Whether the process uses a processor now. Compiled code that holds Python's lock stops the heartbeat."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_RUNNING)
     except psutil.Error:
@@ -135,17 +135,21 @@ class ClusterStatus(Displayed):
     Attributes
     ----------
     state : {"running", "stopped", "lost"}
+        "lost" if engines were lost.
     seconds_to_start : float or None
+        Seconds that the start took.
     engines : tuple of EngineStatus
+        The engines, in the order of the ranks.
     warnings : tuple of str
+        The warnings of the plan.
     tile_files : tuple of str
-        Files with tuned tiles, one for each kind of device; empty if tuning is off.
+        Files with tuned launch parameters, one for each kind of device; empty if tuning is off.
     id : str
         The cluster's name.
     lives : str
-        ``"detached"``; or ``"ends with process 123"`` if another process started the cluster; otherwise "".
+        ``"detached"``, or ``"ends with process 123"`` if another process started the cluster, or "".
     others : tuple of str
-        What other clusters of this user have of these cores and GPUs.
+        A sentence for each other cluster of this user that uses some of these cores and GPUs.
     cluster : Controlled or None
         Cluster that a live view follows; None for a static view.
     """
@@ -162,7 +166,7 @@ class ClusterStatus(Displayed):
     cluster: Controlled | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same data as lists and dicts."""
+        """The status as JSON-serialisable values."""
         content = asdict(replace(self, cluster=None))
         del content["cluster"]
         return content

@@ -18,11 +18,9 @@ def status_html(status: Mapping[str, Any]) -> Html:
     Parameters
     ----------
     status : mapping
-        ``state``, ``n``, ``id``, ``lives`` (how long), ``seconds_to_start``, ``warnings`` and ``others`` (texts), and
-        ``engines``, a list of mappings with ``rank, host, pid, device, selector, cores`` (numbers), ``memory_used,
-        memory_free`` (bytes, of the host), ``device_bytes, device_free`` (bytes, of the device), ``state, run,
-        iteration, metrics, heartbeat_age_s`` (seconds) and ``tile`` (text); and ``tile_files``, paths. A value that is
-        missing or None is shown as a dash; a column that no engine has is left out.
+        `ClusterStatus.to_dict`, with the number ``n`` of engines. ``engines`` is a list of mappings with the fields of
+        `EngineStatus`. A value that is missing or None is shown as a dash. A column whose values are missing for all
+        engines is left out.
     """
     header, rows, align = _engines_table(status.get("engines") or ())
     parts = [Html(f"<div><strong>{escape(_name(status))}</strong>: {escape(_summary(status))}</div>")]
@@ -39,7 +37,7 @@ def status_html(status: Mapping[str, Any]) -> Html:
 
 
 def _breaking(column: str, cell: str) -> str:
-    """A cell with good line breaks: a state's mark stays with its word, free memory goes below used memory."""
+    """A cell with line breaks at good places: not inside a state, and between used and free memory."""
     first, comma, rest = cell.partition(",")
     if column == "state":
         return Html(f'<span class="xpu-word">{escape(first)}</span>{comma}{escape(rest)}')
@@ -60,7 +58,7 @@ def status_text(status: Mapping[str, Any]) -> str:
 
 
 def _homely(path: str) -> str:
-    """A path with ~ for the home folder, so that a shared notebook does not show the name of the home folder."""
+    """A path with ~ for the home folder, so that a shared notebook does not show the user's name."""
     home = os.path.expanduser("~")
     return path.replace(home, "~", 1) if path.startswith(home + os.sep) else path
 
@@ -87,7 +85,7 @@ def _summary(status: Mapping[str, Any]) -> str:
     return ", ".join(part for part in parts if part) + cure
 
 
-#: Header, alignment, the engine's keys that the column needs, and how it shows an engine.
+#: For each column its header, its alignment, the keys that an engine must have, and a function from engine to text.
 _COLUMNS: tuple[tuple[str, str, tuple[str, ...], Callable[[Mapping[str, Any]], str]], ...] = (
     ("engine", "r", (), lambda e: str(e.get("rank"))),
     ("state", "l", ("state",), lambda e: _health(e)),

@@ -1,4 +1,4 @@
-"""Run a user's code on the engines: show what the ranks print while they run, and say what became of it."""
+"""Follow a user's code on the engines: show what the ranks print while they run, and raise their errors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from xpulab.sharing.transcript import Transcripts
 __all__ = ["GONE", "LINES", "CellInterrupted", "Following", "raise_for_users"]
 
 LINES = 40  # lines that are shown at once for each group of ranks with the same output
-_PATIENCE = 3.0  # seconds after a rank raised until the notebook says which ranks are still running
-_FIRST = 1.0  # seconds that the code waits for another client before the notebook says so
+_PATIENCE = 3.0  # seconds after an exception on a rank until a message names the ranks that still run
+_FIRST = 1.0  # seconds that the code waits for another client until a message says so
 
-#: What a user loses with the engines, and how to get it back.
+#: Message that says what is lost with the engines, and how to restore it.
 GONE = (
     "New engines were started; the variables of %%xpu cells and the rows that were only on the engines are gone: run "
     "those cells and scatter these rows again. For the last words of the engines before, type: %xpu_cluster logs"
@@ -40,21 +40,22 @@ class Engines(Protocol):
 
 
 class CellInterrupted(KeyboardInterrupt):
-    """Ctrl-C ended code on the engines. The message, which is all that IPython shows, says where each rank was."""
+    """Ctrl-C ended code on the engines. IPython shows only the message, which says where each rank was."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"KeyboardInterrupt: {self}"]
 
 
 class Following:
-    """Follows a user's code on the engines; a `watch` for `Conversation.replies`.
+    """Follows a user's code on the engines. It is a `watch` for `Conversation.replies`.
 
-    Prints what the ranks print, which client the code waits for, which ranks still run some seconds after a rank has
-    raised, and which ranks stand still.
+    It prints the output of the ranks, and messages: which client the code waits for, which ranks still run some seconds
+    after a rank has raised an exception, and which ranks give no sign of life.
 
     Parameters
     ----------
     engines : Engines
+        The cluster.
     folder : pathlib.Path
         Folder of the cluster's logs.
     """
@@ -64,7 +65,7 @@ class Following:
         self._transcripts = Transcripts(folder, engines.size)
         self._size = engines.size
         self._merging = Merging(self._say, LINES)
-        self._overwritten = ""  # the line that the next one overwrites
+        self._overwritten = ""  # the shown line that the next line overwrites
         self._asked = time.monotonic()
         self._since: float | None = None
         self._told = self._told_waiting = False
@@ -72,7 +73,7 @@ class Following:
 
     @property
     def paths(self) -> list[str]:
-        """File into which each rank writes."""
+        """The file into which each rank writes its output."""
         return self._transcripts.paths
 
     def printed(self) -> dict[int, str]:
@@ -80,7 +81,7 @@ class Following:
         return {rank: text for rank in range(self._size) if (text := self._transcripts.printed(rank))}
 
     def finish(self) -> None:
-        """Print what is left; nothing runs any more. May be called twice."""
+        """Print the rest of the output, after all ranks have ended. May be called twice."""
         self._read()
         self._merging.show(last=True)
         self._overwrite("")
@@ -108,7 +109,7 @@ class Following:
                 )
 
     def _ask_about(self, busy: list[int]) -> None:
-        """Say which ranks stand still; the user may know why."""
+        """Print which ranks give no sign of life; the user may know the reason."""
         limit = self._engines.silence
         unheard = self._engines.unheard
         still = {rank for rank, seconds in unheard.items() if seconds > limit} & set(busy) - self._told_still
@@ -125,7 +126,7 @@ class Following:
             self._merging.add(rank, text)
 
     def raised(self) -> str:
-        """The tracebacks of ranks that had raised, for an error about something else."""
+        """The tracebacks of ranks that raised an exception before another error occurred; "" if none did."""
         by_text: dict[str, list[int]] = {}
         for rank in range(self._size):
             if text := self._transcripts.raised(rank):
@@ -145,7 +146,7 @@ class Following:
         print(text, file=sys.stderr)
 
     def _overwrite(self, line: str) -> None:
-        """Show a line that the next output overwrites, where output can be overwritten."""
+        """Show a line that the next output overwrites, if the output of this process can be overwritten."""
         if line != self._overwritten and _overwrites():
             width = len(self._overwritten)
             print(f"\r{line.ljust(width)}", end="" if line else "\r", flush=True)
@@ -153,13 +154,13 @@ class Following:
 
 
 def _overwrites() -> bool:
-    """Whether a carriage return begins a line anew where this process prints."""
+    """Whether a carriage return in this process's output goes back to the beginning of the line."""
     shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
     return in_notebook(shell) or sys.stdout.isatty()
 
 
 def raise_for_users(replies: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
-    """One error for all ranks on which a user's code did not end well, if there is one."""
+    """Raise one error for all ranks on which a user's code raised an exception or was interrupted."""
     raise_errors(
         [
             {**reply, "status": result["outcome"], "error": result.get("error") or reply["error"]}

@@ -1,4 +1,4 @@
-"""Variables of ``%%xpu`` cells: send them to the engines, and bring them back."""
+"""Send variables of ``%%xpu`` cells to the engines, and return them to the notebook."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from xpulab.sharing.memory import LEAST_SHARED, SharedBlock
 
 __all__ = ["VariablesOnEngines", "checked_ranks", "received"]
 
-_KINDS = "biufcmMSU"  # of dtypes: bool, numbers, times and text
+_KINDS = "biufcmMSU"  # kinds of dtypes that can be cut into parts: bool, numbers, times and text
 
 
 def checked_ranks(ranks: Sequence[int] | None, size: int) -> list[int]:
-    """The ranks in order, all by default.
+    """The ranks, sorted and without repetition; by default all ranks.
 
     Raises
     ------
     UsageError
-        If there is none, or one that the cluster does not have.
+        If `ranks` is empty, or has a rank that the cluster does not have.
     """
     if ranks is None:
         return list(range(size))
@@ -35,7 +35,7 @@ def checked_ranks(ranks: Sequence[int] | None, size: int) -> list[int]:
 
 
 def received(value: Mapping[str, Any]) -> Any:
-    """A variable that a rank has sent; its large arrays stay in the shared memory to which the rank has copied them."""
+    """A variable that a rank has sent. Its large arrays stay in the shared memory to which the rank has copied them."""
     buffers: list[bytearray | np.ndarray[Any, Any]] = []
     for part in value["buffers"]:
         if isinstance(part, bytes):
@@ -50,16 +50,16 @@ class VariablesOnEngines(RowsOnEngines):
     """The variables of a cluster's ``%%xpu`` cells."""
 
     def push(self, variables: Mapping[str, Any], *, ranks: Sequence[int] | None = None, scatter: bool = False) -> None:
-        """Make variables for ``%%xpu`` cells.
+        """Send objects to the engines, as variables of ``%%xpu`` cells.
 
-        Large arrays travel through shared memory, also those inside of other objects.
+        Large arrays, also those inside of other objects, travel through shared memory.
 
         Parameters
         ----------
         variables : mapping of str to object
-            By name. A `ShardedArray` becomes each rank's own rows, as a NumPy array.
+            Name -> object. For a `ShardedArray`, each rank gets a NumPy array of its own rows.
         ranks : sequence of int, optional
-            Who gets them; all ranks by default.
+            The ranks that get the variables; all by default.
         scatter : bool
             Whether each of the ranks gets a part of each array, as even as possible along the first axis. The array may
             have any shape, and any dtype of numbers, bool, text or times. By default each rank gets the whole object.
@@ -67,13 +67,15 @@ class VariablesOnEngines(RowsOnEngines):
         Raises
         ------
         UsageError
-            If a name is not one of a variable, a rank does not exist, or an object cannot be cut into parts.
+            If a name is not a Python identifier, a rank does not exist, or an object cannot be cut into parts.
         TypeError
             If an object cannot be pickled.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         MemoryError
-            If the host has no memory for them.
+            If the host has too little memory.
+        NoClusterError
+            If the cluster is not running.
         """
         chosen = checked_ranks(ranks, self._require_running().size)
         with Outgoing(self.blocks) as outgoing:
@@ -81,33 +83,38 @@ class VariablesOnEngines(RowsOnEngines):
                 _named(name): self._sent(name, thing, outgoing, chosen, scatter) for name, thing in variables.items()
             }
             self.call("push", {"things": things, "ranks": chosen})
-            outgoing.drop()  # the parts of arrays are the memory of the ranks now
+            outgoing.drop()  # the ranks now own the memory of these parts
 
     def pull(self, name: str, *, ranks: Sequence[int] | None = None) -> list[Any]:
-        """A variable of ``%%xpu`` cells, by rank.
+        """Return a variable of ``%%xpu`` cells from the ranks.
 
         Parameters
         ----------
         name : str
+            Name of the variable.
         ranks : sequence of int, optional
-            All by default.
+            The ranks to ask; all by default.
 
         Returns
         -------
         list
-            One value for each of the ranks; arrays on the device become NumPy arrays.
+            The value of each of these ranks. Arrays on a device become NumPy arrays.
 
         Raises
         ------
+        UsageError
+            If the name is not a Python identifier, or a rank does not exist.
         EngineError
-            If a rank does not have the variable, or if it cannot be pickled.
+            If a rank does not have the variable, or if the value cannot be pickled.
+        NoClusterError
+            If the cluster is not running.
         """
         chosen = checked_ranks(ranks, self._require_running().size)
         results = self.call("pull", {"name": _named(name), "ranks": chosen}).results
         return [received(results[rank]["value"]) for rank in chosen]
 
     def _sent(self, name: str, thing: Any, outgoing: Outgoing, ranks: list[int], scatter: bool) -> dict[str, Any]:
-        """What tells the ranks how to make the object."""
+        """The description with which the ranks make the object."""
         if isinstance(thing, ShardedArray):
             return {"handle": thing.source(self), "shape": thing.shape}
         if scatter:

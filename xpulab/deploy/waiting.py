@@ -13,7 +13,7 @@ from xpulab.sharing.board import awaited
 
 __all__ = ["told_of_waiting"]
 
-_PATIENCE = 0.3  # seconds without a report: short waits, for example for a thread that releases rows, are not shown
+_PATIENCE = 0.3  # seconds: shorter waits, for example for the thread that frees rows, are not shown
 
 
 @contextlib.contextmanager
@@ -23,6 +23,7 @@ def told_of_waiting(title: str, display: Display = "full") -> Iterator[Callable[
     Parameters
     ----------
     title : str
+        Title of the report.
     display : {"full", "compact", "none"}
         As `XPUCluster.display`.
     """

@@ -1,8 +1,8 @@
 """``python -m xpulab.engine``: the program that mpiexec starts on each rank.
 
-The order matters: the rank is known from MPI, and its device and cores from the notebook, which looks for devices
-while the engines import what needs none. They are set before NumPy and the oneAPI runtime load, and only then does the
-ipyparallel engine start, with `run` as the one name that the notebook calls.
+The order of the steps matters. The engine first imports modules that need no device, while the notebook looks for
+devices. MPI gives it its rank, and the notebook its device and cores. The engine sets these before it loads NumPy and
+the oneAPI runtime. Then it starts the ipyparallel engine, of which the notebook only calls `run`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xpulab import oneapi
 from xpulab.sharing import owner
 
 _ANY = ("0.0.0.0", "::")
-_LONGEST_INIT = 600  # seconds that the ranks may take to find each other
+_LONGEST_INIT = 600  # largest number of seconds for MPI_Init
 
 
 def main() -> None:
@@ -33,16 +33,17 @@ def main() -> None:
         if options["owner"]:
             owner.end_with(options["owner"], functools.partial(owner.successors, options["folder"]))
 
-        # MPI_Init waits for the other ranks, and holds Python's global interpreter lock: the thread that watches the
-        # notebook does not run meanwhile. If the notebook and another rank are killed now, the kernel's alarm ends us.
+        # MPI_Init waits for the other ranks, and holds Python's global interpreter lock. The thread that ends this
+        # process after the notebook's end cannot run meanwhile. If the notebook and another rank are killed during
+        # MPI_Init, the kernel's alarm ends this process.
         signal.alarm(_LONGEST_INIT)
         from mpi4py import MPI
 
         signal.alarm(0)
         _serve(options, MPI.COMM_WORLD.rank)
     except BaseException:
-        # A rank that only ended would leave the others waiting for it, and the notebook for them all: mpiexec ends
-        # them when a rank is killed that MPI knows of, and the notebook looks for those that it does not know of yet.
+        # The rank kills itself, because the other ranks and the notebook would wait for a rank that ends normally.
+        # After MPI_Init, mpiexec then ends the other ranks; before it, the notebook notices that the rank has ended.
         traceback.print_exc()
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -66,8 +67,8 @@ def _serve(options: dict[str, Any], rank: int) -> None:
     engine.ignore_interrupts()
     this = engine.Engine(placement)
     _await_file(options["connection"])
-    # What an engine does is on the board, and what it prints belongs in its log: with messages that nobody reads, an
-    # empty task takes a quarter longer.
+    # The engine's state is on the board, and its output goes to its log. Messages about these would make an empty task
+    # take a quarter longer, and nobody reads them.
     IPythonParallelKernel._publish_status = lambda *_, **__: None
     IPEngine.redirect_output = lambda *_: None
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -78,7 +79,7 @@ def _serve(options: dict[str, Any], rank: int) -> None:
 
 
 def _import_without_debugpy() -> None:
-    """Import what ipykernel would import later, without debugpy: no debugger reaches an engine, and it takes 0.3 s."""
+    """Import modules of ipykernel without debugpy, which takes 0.3 s, and which an engine does not need."""
     if "debugpy" not in sys.modules:
         sys.modules["debugpy"] = None  # type: ignore[assignment]
         importlib.import_module("ipykernel.debugger")
@@ -86,7 +87,7 @@ def _import_without_debugpy() -> None:
 
 
 def _await_file(path: str) -> Any:
-    """What is in this JSON file, as soon as all of it is there; the notebook ends those who wait in vain."""
+    """Wait until a JSON file is complete, and return its content. If it never is, the notebook ends this process."""
     while True:
         with contextlib.suppress(FileNotFoundError, ValueError), open(path) as file:
             return json.load(file)
@@ -94,9 +95,9 @@ def _await_file(path: str) -> Any:
 
 
 def _close_launcher_port() -> None:
-    """Close the port of MPI's launcher, which listens on every interface and is needed no more.
+    """Close the port of MPI's launcher, which listens on every network interface, and is no longer needed.
 
-    The ranks inherit the socket, and shutting it down ends it for all who hold it; the launcher does not mind.
+    The ranks inherit the socket. A shutdown ends it for all processes that have it; the launcher continues without it.
     """
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -106,7 +107,7 @@ def _close_launcher_port() -> None:
         with held:
             inet = held.family in (socket.AF_INET, socket.AF_INET6)
             if inet and held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and held.getsockname()[0] in _ANY:
-                with contextlib.suppress(OSError):  # another rank was first
+                with contextlib.suppress(OSError):  # another rank has closed it already
                     held.shutdown(socket.SHUT_RDWR)
 
 

@@ -1,4 +1,4 @@
-"""Advice for errors of a cell whose own message does not say what to type instead."""
+"""Advice on errors in a cell whose own message does not say what to type instead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 __all__ = ["EXAMPLE", "advice"]
 
-#: A kernel of a user's own, as the whole of a cell. A test runs it.
+#: A complete cell with a kernel in OpenCL C. A test runs it.
 EXAMPLE = '''\
 import ctypes
 
@@ -55,17 +55,17 @@ def advice(error: BaseException) -> str:
     Parameters
     ----------
     error : BaseException
-        What a cell raised.
+        The exception that a cell raised.
 
     Returns
     -------
     str
-        Lines that follow its traceback.
+        Lines for the end of the traceback.
     """
     if type(error).__name__ == "SyclProgramCompilationError":
         return _NOT_COMPILED
     if isinstance(error, ImportError) and sys.version_info >= (3, 12):
-        # "from package import module" has the module in name_from.
+        # For "from package import module", name is the package and name_from the module.
         missing = ".".join(filter(None, (error.name, error.name_from)))
         if missing.split(".")[0] == "numba_dpex":
             return _NO_NUMBA_DPEX

@@ -1,4 +1,4 @@
-"""Where a rank's rows come from, and where its results go: shared memory of this host, a file, or a handle."""
+"""Reads a rank's rows, and writes its results: from and to shared memory of this host, a file, or a handle."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ __all__ = [
     "write_block",
 ]
 
-_PIECE = 4 << 20  # bytes
+_PIECE = 4 << 20  # bytes of a result that are on the host at a time
 
 
 def weights_of(task: Task, weights: dict[str, Any] | None, bounds: list[int]) -> np.ndarray | None:
-    """This rank's sample weights, on the host; None for ones."""
+    """This rank's sample weights on the host; None if all are 1."""
     if weights is None:
         return None
     with SharedBlock.open(weights["path"]) as block:
@@ -56,9 +56,9 @@ class Data:
     rows : Rows
         This rank's block, with its sample weights.
     targets : Rows or None
-        The same rows' targets.
+        The targets of these rows.
     bounds : list of int
-        Rank r has the rows from bounds[r] to bounds[r + 1].
+        Rank r has the rows from bounds[r] up to, not including, bounds[r + 1].
     """
 
     rows: Rows
@@ -67,14 +67,20 @@ class Data:
 
     @property
     def n_samples(self) -> int:
-        """Rows of all ranks."""
+        """Number of rows of all ranks."""
         return self.bounds[-1]
 
 
 def data_of(
     task: Task, source: dict[str, Any], weights: dict[str, Any] | None = None, targets: dict[str, Any] | None = None
 ) -> Data:
-    """What a proxy has packed, on this rank's device; dense rows only."""
+    """The rows, weights and targets that a proxy has sent, on this rank's device; for dense rows only.
+
+    Raises
+    ------
+    HandleError
+        If the rows of a handle are sparse, or were freed.
+    """
     bounds = source["bounds"]
     rows = rows_of(task, source, weights_of(task, weights, bounds))
     aligned = None if targets is None else rows_of(task, targets)
@@ -84,7 +90,7 @@ def data_of(
 
 
 def keep_rows(task: Task, rows: AnyRows, place: dict[str, Any]) -> None:
-    """Keep rows here for other tasks, under the id of a handle, with what is to be known of them."""
+    """Keep rows on this rank for other tasks, under the id of a handle, with their description."""
     task.engine.handles[place["handle"]], task.engine.abouts[place["handle"]] = rows, place["about"]
 
 
@@ -95,7 +101,7 @@ def give_rows(
     target: dict[str, Any] | None = None,
     kept: dict[str, Any] | None = None,
 ) -> None:
-    """Hand rows that were made from the rows of X to the notebook, or keep them here under a new handle."""
+    """Send rows that were computed from the rows of X to the notebook, or keep them under a new handle."""
     if kept is not None:
         keep_rows(task, made, kept)
     if target is not None:
@@ -103,7 +109,7 @@ def give_rows(
 
 
 def kind_of(task: Task, source: dict[str, Any]) -> tuple[ModuleType, np.dtype[Any], int]:
-    """Kernels for the rows of a source, their dtype and their number of features, before they are here."""
+    """The module of kernels for the rows of a source, their dtype, and their number of features."""
     if "handle" in source:
         held = _held(task, source)
         return kernels_for(held), held.dtype, held.n_features
@@ -125,16 +131,28 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
     Parameters
     ----------
     task : Task
-        Its `transfer` grows by the seconds that this takes, what the device computes aside.
+        Its `transfer` is increased by the seconds that this takes, without the device's computations.
     source : dict
-        ``bounds`` (rank r has the rows from bounds[r] to bounds[r + 1]) and one of: ``parts``, the path of a shared
-        block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for data, indices and indptr, with ``shape``;
-        ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and ``order``; ``block``, the path of a shared block
-        that holds a result, with ``shape``, ``dtype`` and ``offset``; ``handle``, rows that are here. Rows from a file
-        or a result are looked through for NaN, unless ``nan`` allows it, and infinity: the notebook has not done it.
-        With ``hold``, the id and description of a handle, the rows stay here for other tasks.
+        ``bounds`` (rank r has the rows from bounds[r] up to, not including, bounds[r + 1]) and one of: ``parts``, the
+        path of a shared block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for data, indices and
+        indptr, with ``shape``; ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and ``order``; ``block``, the
+        path of a shared block that has a result, with ``shape``, ``dtype`` and ``offset``; ``handle``, the id of rows
+        that the ranks keep. Rows from a file or a result are checked here for infinity, and for NaN unless ``nan``
+        allows it, because the notebook has not checked them. With ``hold``, the id and description of a handle, the
+        rank keeps the rows for other tasks.
     sample_weight : numpy.ndarray or None
-        As `weights_of` gives them.
+        This rank's weights, as `weights_of` returns them.
+
+    Returns
+    -------
+    Rows or SparseRows
+
+    Raises
+    ------
+    HandleError
+        If the rows of the handle were freed.
+    ValueError
+        If the file has changed, or if a row has NaN or infinity.
     """
     device, rank, bounds = task.device, task.comm.rank, source["bounds"]
     task.show(doing="reading the rows")
@@ -164,7 +182,7 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
 
 @contextmanager
 def _transfer(task: Task) -> Iterator[None]:
-    """Count the seconds of the block as transfer, what the device and the ranks did meanwhile aside."""
+    """Count the seconds of the body as transfer, without those of kernels and of communication."""
 
     def others() -> float:
         return sum(seconds for phase, seconds in task.seconds().items() if phase != "transfer")
@@ -176,7 +194,7 @@ def _transfer(task: Task) -> Iterator[None]:
 
 
 def _look_through(task: Task, rows: Rows, source: dict[str, Any]) -> None:
-    """Raise the same error on all ranks if any row holds infinity, or NaN where the source does not allow it."""
+    """Raise the same error on all ranks if a row has infinity, or NaN that the source does not allow."""
     if source.get("nan"):
         _no_infinity(task, rows)
     else:
@@ -184,7 +202,7 @@ def _look_through(task: Task, rows: Rows, source: dict[str, Any]) -> None:
 
 
 def _all_finite(task: Task, rows: Rows, bounds: list[int]) -> None:
-    """Raise the same error on all ranks if any row holds NaN or infinity."""
+    """Raise the same error on all ranks if a row has NaN or infinity."""
     local = dense.find_nonfinite(rows)
     place = bounds[task.comm.rank] + local if local >= 0 else bounds[-1]
     first = min(task.comm.allgather(place))
@@ -193,7 +211,7 @@ def _all_finite(task: Task, rows: Rows, bounds: list[int]) -> None:
 
 
 def _no_infinity(task: Task, rows: Rows) -> None:
-    """Raise the same error on all ranks if any row holds infinity, in the words of scikit-learn."""
+    """Raise scikit-learn's error on all ranks if a row has infinity."""
     facts = column_facts(rows)
     infinite = bool((facts.minimum == -np.inf).any() or (facts.maximum == np.inf).any())
     if any(task.comm.allgather(infinite)):
@@ -214,7 +232,7 @@ def _sparse(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
 
 def _from_file(source: dict[str, Any], rank: int) -> np.ndarray:
     shape, dtype, offset = tuple(source["shape"]), np.dtype(source["dtype"]), source["offset"]
-    # Mapped pages that the file does not have would end this process.
+    # Reading mapped pages beyond the end of the file would kill this process.
     has, needs = os.path.getsize(source["file"]), offset + int(np.prod(shape)) * dtype.itemsize
     if has < needs:
         raise ValueError(
@@ -230,7 +248,7 @@ def _from_file(source: dict[str, Any], rank: int) -> np.ndarray:
 
 
 def write_block(task: Task, target: dict[str, Any], bounds: list[int], parts: Iterable[np.ndarray]) -> None:
-    """Put this rank's rows of a result, some at a time, into the shared block that the notebook made for it."""
+    """Write this rank's rows of a result, a part at a time, into the shared block that the notebook has created."""
     dtype = np.dtype(target["dtype"])
     place = target["offset"] + bounds[task.comm.rank] * int(np.prod(target["shape"][1:])) * dtype.itemsize
     with _transfer(task), SharedBlock.open(target["path"], writable=True) as shared:
@@ -241,12 +259,12 @@ def write_block(task: Task, target: dict[str, Any], bounds: list[int], parts: It
 
 @contextmanager
 def held_open(target: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The place of a result, which stays also when the process that made it ends meanwhile."""
+    """Keep the shared block of a result open, also if the process that created it ends."""
     with SharedBlock.open(target["path"], writable=True) as block:
         yield {**target, "path": block.path}
 
 
 def pieces(n: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """First and last of some of `n` rows at a time: a result is never on the host as a whole."""
+    """Bounds of parts of `n` rows, small enough that the host needs little memory for a part of a result."""
     step = max(1, _PIECE // row_bytes)
     return ((first, min(first + step, n)) for first in range(0, n, step))

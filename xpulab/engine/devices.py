@@ -1,7 +1,7 @@
-"""The devices that this host has for engines, as a JSON document on standard output: ``-m xpulab.engine.devices``.
+"""``python -m xpulab.engine.devices``: write the devices of this host to standard output, as a JSON document.
 
-It runs in a process of its own, because it loads every driver that there is. Nothing ends in a traceback: what could
-not be found out is said in the document's ``errors``.
+It runs in a separate process, because it loads every driver of the host. It does not raise exceptions: ``errors`` in
+the document says what could not be read.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def describe() -> dict[str, Any]:
     Returns
     -------
     dict
-        What `xpulab.deploy.probe.Probe` holds: ``host``; ``cores``, the logical CPUs that this process may use, in one
-        list per physical core; ``memory_total`` and ``memory_available`` in bytes; ``libraries``, the folder of the
-        oneAPI runtime; ``devices``; ``errors``, as text.
+        The fields of `xpulab.deploy.probe.Probe`: ``host``; ``cores``, the logical CPUs that this process may use, in
+        one list per physical core; ``memory_total`` and ``memory_available`` in bytes; ``libraries``, the folder of the
+        oneAPI runtime; ``devices``, a list of dicts; and ``errors``, a list of texts.
     """
     document: dict[str, Any] = {
         "host": platform.node(),
@@ -57,21 +57,21 @@ def _noting(errors: list[str], where: str = "") -> Iterator[None]:
 
 
 def _cores() -> list[list[int]]:
-    """Logical CPUs by physical core, and these by package: who splits the list keeps neighbours together."""
+    """Logical CPUs by physical core, sorted by package, so that neighbours stay together when the list is split."""
     cores: dict[tuple[int, str], list[int]] = {}
     for cpu in sorted(os.sched_getaffinity(0)):
         folder = Path(_TOPOLOGY.format(cpu))
         try:
             package = int((folder / "physical_package_id").read_text())
             siblings = (folder / "thread_siblings_list").read_text()
-        except (OSError, ValueError):  # some containers and virtual machines hide it
+        except (OSError, ValueError):  # some containers and virtual machines hide the topology
             package, siblings = 0, str(cpu)
         cores.setdefault((package, siblings), []).append(cpu)
     return [cores[key] for key in sorted(cores, key=lambda key: (key[0], cores[key]))]
 
 
 def _runtime(document: dict[str, Any]) -> None:
-    os.environ.pop(oneapi.SELECTOR, None)  # it would renumber the devices
+    os.environ.pop(oneapi.SELECTOR, None)  # with it the runtime would number the devices differently
     document["libraries"] = str(oneapi.load())
     import dpctl
 
@@ -87,7 +87,7 @@ def _runtime(document: dict[str, Any]) -> None:
 def _device(device: Any, backend: str, index: int) -> dict[str, Any]:
     from dpctl.utils import intel_device_info
 
-    # dpctl 0.17 tells neither the PCI address nor the UUID, only the PCI number of the model.
+    # dpctl 0.17 gives neither the PCI address nor the UUID of a device, only the PCI number of its model.
     model = intel_device_info(device).get("device_id")
     return {
         "backend": backend,
@@ -110,7 +110,7 @@ def _device(device: Any, backend: str, index: int) -> dict[str, Any]:
 
 
 def _sub_devices(device: Any) -> int:
-    """Tiles of a GPU; 0 where it has none, or where each is a device of its own already."""
+    """Number of tiles of a GPU; 0 if it has none, or if the runtime lists each tile as a device."""
     import dpctl
 
     if not device.is_gpu:
@@ -127,5 +127,5 @@ if __name__ == "__main__":
     os.dup2(2, 1)
     with answer:
         json.dump(describe(), answer)
-    # A driver that crashes while it is unloaded has answered already.
+    # Exit without unloading the drivers, because a driver may crash while it is unloaded.
     os._exit(0)

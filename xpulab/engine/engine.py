@@ -1,4 +1,4 @@
-"""One rank: its device, its place in MPI, its handles, and the one way in which a task runs on it."""
+"""One rank: its device, its communicators, its handles, and the function that runs a task on it."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["Engine", "Interrupted", "Task", "task", "users_code", "warm_up", "warms_up"]
 
-_HEARTBEAT = 0.5  # seconds
-_IDLE = 1.0  # seconds without a task, after which an engine does other work
+_HEARTBEAT = 0.5  # seconds between two heartbeats
+_IDLE = 1.0  # seconds without a task after which an engine does other work
 
-#: Keys of a task's result that its report shows; the rest may be large.
+#: Keys of a task's result that its report shows. Other parts of the result may be large, and are not kept.
 FIGURES = ("rows", "tile", "tuning", "history", "metrics", "converged")
 
 _Function = Callable[..., dict[str, Any]]
 
-#: Name -> the function that runs on every rank. Filled by the decorator `task`.
+#: Name of a task -> the function that runs on every rank. The decorator `task` adds entries.
 TASKS: dict[str, _Function] = {}
 
 
-#: Task -> names of the numbers that it shows for each iteration; it minimises or maximises the first of them.
+#: Name of a task -> names of the metrics of its iterations; the task minimises or maximises the first one.
 METRIC_NAMES: dict[str, tuple[str, ...]] = {}
 
 
@@ -48,7 +48,7 @@ _WARM_UPS: list[Callable[[Engine], None]] = []
 
 
 def warms_up(function: Callable[[Engine], None]) -> Callable[[Engine], None]:
-    """Register a function `(Engine) -> None` that has the device's driver finish kernels before a first fit."""
+    """Register a function that gets the `Engine`, and lets the device's driver finish kernels before a first fit."""
     _WARM_UPS.append(function)
     return function
 
@@ -60,14 +60,15 @@ def warm_up(engine: Engine) -> None:
 
 
 def task(name: str, metrics: tuple[str, ...] = ()) -> Callable[[_Function], _Function]:
-    """Register a function `(Task, **payload) -> dict` under the name by which the notebook asks for it.
+    """Register a function as a task. The function gets the `Task` and the payload as keywords, and returns a dict.
 
     Parameters
     ----------
     name : str
+        Name with which the notebook asks for the task.
     metrics : tuple of str
-        Names of the numbers that its iterations show; the first is what it minimises. A result with ``history`` has
-        them in each entry, after run and iteration and before the seconds.
+        Names of the metrics of its iterations; it minimises or maximises the first one. If the result has a
+        ``history``, each entry consists of run, iteration, these metrics, and seconds.
     """
 
     def register(function: _Function) -> _Function:
@@ -84,7 +85,7 @@ class Interrupted(Exception):
     Attributes
     ----------
     result : dict
-        What the task has so far.
+        The result of the task so far.
     """
 
     def __init__(self, result: dict[str, Any] | None = None) -> None:
@@ -98,26 +99,27 @@ class Engine:
     Attributes
     ----------
     rank, size : int
+        Rank of this engine, and number of ranks.
     device : Device
-        The one SYCL device of this rank.
+        The SYCL device of this rank.
     tuner : Tuner
-        What was measured on it.
+        The launch parameters that were measured on the device.
     handles : dict of str to objects with `nbytes`
-        Rows, and what an explorer keeps: they live here until the notebook's handle dies.
+        Rows and explorers' states by the id of their handle, until the notebook deletes the handle.
     abouts : dict of str to dict
-        What is to be known of rows that others may use, see `ShardedArray.about`.
+        Descriptions of the rows that all clients may use, see `ShardedArray.about`.
     last : dict or None
-        The latest call of an estimator that has ended: what the notebook said of it, and this rank's answer.
+        The latest call of an estimator that has ended: the notebook's description, and this rank's answer.
     namespace : dict
-        Variables of the cells that ran here.
+        Variables of the cells that ran on this rank.
     lent : dict of int to list of SharedBlock
-        Memory that a client, by its pid, maps until its next task.
+        Pid of a client -> memory that the client maps until its next task.
     transcript : str
-        File with what the last code of a user printed here.
+        File with the output of the last user's code on this rank.
     board : Board
-        Shared with the other ranks of this host and with the notebook.
+        The board, shared with the other ranks of this host and with the notebook.
     record : numpy.void
-        This rank's place on the board.
+        This rank's record on the board.
     """
 
     def __init__(self, placement: dict[str, Any]) -> None:
@@ -126,7 +128,7 @@ class Engine:
         self.size: int = world.size
         self.placement = placement
         self.device = Device()
-        # One mode for all: it steers collectives.
+        # All ranks need the same mode, because it decides which collectives they call.
         self.tuner = Tuner(self.device, world.bcast(os.environ.get(MODE, "1")))
         self.handles: dict[str, Any] = {}
         self.abouts: dict[str, dict[str, Any]] = {}
@@ -144,13 +146,13 @@ class Engine:
         self._generation = 0
         self._abandoned: list[MPI.Intracomm] = []
         self._stale = False
-        self._waiting: asyncio.TimerHandle | None = None  # runs if no task comes
+        self._waiting: asyncio.TimerHandle | None = None  # calls an action if no task arrives
         self.record["pid"] = os.getpid()
         self.record["tile"] = f"none used yet, {self.tuner.summary}".encode()
         threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
 
     def describe(self) -> dict[str, Any]:
-        """Who and where this rank is."""
+        """The description of this rank: rank, host, pid, device, cores and so on."""
         return {
             "rank": self.rank,
             "size": self.size,
@@ -166,18 +168,18 @@ class Engine:
         }
 
     def run(self, name: str, number: int, payload: dict[str, Any], client: int = 0) -> dict[str, Any]:
-        """Run a task that every rank runs. This never raises: errors are in the answer.
+        """Run a task, at the same time as all other ranks. It never raises an exception: errors are in the answer.
 
         Parameters
         ----------
         name : str
-            As registered with `task`.
+            Name of the task.
         number : int
-            The notebook's number for this task, on the board while it runs.
+            The notebook's number for this task, which is on the board while the task runs.
         payload : dict
-            Arguments of the task; ``report``, if there is one, says what call of an estimator it is.
+            Arguments of the task, and ``report`` if the task is a call of an estimator: a description of the call.
         client : int
-            The process that asks.
+            Pid of the process that sent the task.
 
         Returns
         -------
@@ -196,12 +198,12 @@ class Engine:
         try:
             current.check()
             answer["result"] = TASKS[name](current, **payload)
-            # All end together, or all learn that one has raised.
+            # All ranks end the task together, or all learn that one of them has raised an exception.
             current.comm.end()
         except Interrupted as interrupted:
             answer.update(status="interrupted", result=interrupted.result)
             if self.rank == 0:
-                self.board.forget(number)  # all have seen it; who asked may have left
+                self.board.forget(number)  # all ranks have seen the request; the process that wrote it may have ended
         except PeerFailed:
             answer.update(status="peer failed")
         except KeyboardInterrupt:
@@ -230,13 +232,13 @@ class Engine:
         return answer
 
     def when_idle(self, action: Callable[[Engine], None]) -> None:
-        """Do something a second from now, unless a task comes first."""
+        """Call `action` after a second without a task."""
         self._waiting = asyncio.get_running_loop().call_later(_IDLE, action, self)
 
     def _fresh_communicator(self) -> None:
-        """New communicators after a failure: on the old ones, ranks left a barrier that others never entered."""
+        """Make new communicators after a failure: on the old ones, ranks left a barrier that others never entered."""
         self._generation += 1
-        # What is pending on the old ones must not be freed.
+        # Requests may still be pending on the old communicators, so they must not be freed.
         self._abandoned += [self._comm, self._ends, *self._communicators.values()]
         self._communicators.clear()
         self._comm = WORLD.Create_group(WORLD.group, self._generation)
@@ -245,14 +247,14 @@ class Engine:
         self._stale = False
 
     def communicator(self, ranks: Sequence[int]) -> Intracomm:
-        """The communicator of these ranks for a user's code; nobody else takes part in making it."""
+        """The communicator of these ranks for a user's code. Only these ranks take part in its creation."""
         ranks = tuple(ranks)
         if ranks not in self._communicators:
             self._communicators[ranks] = Intracomm(WORLD.Create_group(WORLD.group.Incl(ranks)))
         return self._communicators[ranks]
 
     def _users_world(self) -> None:
-        """Give `MPI.COMM_WORLD` a meaning that a user's code can leave; all ranks call this together."""
+        """Replace `MPI.COMM_WORLD` by a communicator whose calls can be interrupted. All ranks call this together."""
         setattr(MPI, "COMM_WORLD", self.communicator(range(self.size)))  # noqa: B010 -- mpi4py declares it final
 
     def _beat(self) -> None:
@@ -267,9 +269,11 @@ class Task:
     Attributes
     ----------
     comm : Communicator
+        The communicator of all ranks.
     device : Device
+        The device of this rank.
     transfer : float
-        Seconds spent moving rows between the notebook and the device; the task adds to it.
+        Seconds of transfers of rows between the notebook and the device; the task adds to it.
     """
 
     def __init__(self, engine: Engine, name: str, number: int, client: int) -> None:
@@ -291,37 +295,40 @@ class Task:
         record["task"] = number
 
     def cancelled(self) -> bool:
-        """Whether this rank has seen the request to stop. A fact of this rank only: reduce it before acting on it."""
+        """Whether this rank has seen the request to stop. Other ranks may not have: reduce it before a decision."""
         return self.engine.board.cancelled(self.number)
 
     def check(self) -> None:
-        """Leave, on all ranks together, if one has seen the request to stop.
+        """End the task on all ranks together, if one of them has seen the request to stop.
 
         Raises
         ------
         Interrupted
+            If a rank has seen the request.
         """
         if self.comm.allreduce(np.array([self.cancelled()], dtype=np.int8), np.maximum)[0]:
             raise Interrupted
 
     def leave_if_cancelled(self) -> None:
-        """Leave, this rank first, if it has seen the request to stop: before what takes seconds and reduces nothing.
+        """End the task on this rank, if it has seen the request to stop. For steps of seconds without a reduction.
 
-        The others leave their collective then, as if this one had raised.
+        The other ranks then leave their collective, as after an exception on this rank.
 
         Raises
         ------
         KeyboardInterrupt
+            If this rank has seen the request.
         """
         if self.cancelled():
             raise KeyboardInterrupt
 
     def check_peers(self) -> None:
-        """Leave if another rank has raised.
+        """End the task on this rank, if another rank has raised an exception.
 
         Raises
         ------
         PeerFailed
+            If another rank has raised an exception.
         """
         if self.engine.board.failed(self.number):
             raise PeerFailed
@@ -339,7 +346,7 @@ class Task:
         record["total"] = time.perf_counter() - self.started
 
     def show_tile(self, rows: Any, n_clusters: int) -> str | None:
-        """Write on the board which tile these sizes get, and return it; None for sparse rows, which have no tiles."""
+        """Write the launch parameters (tile) for these sizes on the board, and return them; None for sparse rows."""
         if not isinstance(rows, Rows):
             return None
         tuner = self.engine.tuner
@@ -359,11 +366,11 @@ class Task:
         return dict(zip(PHASES, spent, strict=True))
 
     def raised(self) -> None:
-        """Tell the other ranks that this one has left."""
+        """Tell the other ranks through the board that this rank has raised an exception."""
         self.engine.record["failed"] = self.number
 
     def close(self) -> None:
-        """Done, however it went."""
+        """End the task on the board."""
         self.show(task=0, device_bytes=sum(rows.nbytes for rows in self.engine.handles.values()))
 
 
@@ -378,18 +385,18 @@ def _error_fields(error: BaseException) -> dict[str, str]:
 
 
 def ignore_interrupts() -> None:
-    """SIGINT is the notebook's affair: it asks through the board, and every rank stops at the same point."""
+    """Ignore SIGINT. The notebook stops a task through the board, so that all ranks stop at the same point."""
     while True:
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             return
-        except KeyboardInterrupt:  # a signal that came just before, for a code that has ended
+        except KeyboardInterrupt:  # a late signal for a user's code that has ended
             pass
 
 
 @contextlib.contextmanager
 def users_code() -> Iterator[None]:
-    """A user's code need not look at the board: SIGINT ends it."""
+    """A context in which SIGINT raises KeyboardInterrupt, because a user's code does not read the board."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

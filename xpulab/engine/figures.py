@@ -1,6 +1,6 @@
-"""matplotlib's backend on the engines, which have no display: what a cell shows becomes PNG, for the notebook.
+"""matplotlib's backend on the engines, which have no display. It draws the figures of a cell as PNG for the notebook.
 
-Imported when a cell has imported matplotlib, and not before.
+An engine imports this module only after a cell has imported matplotlib.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _drawn: list[bytes] = []
 
 
 def draw(figure: Figure) -> None:
-    """Draw a figure now, and close it."""
+    """Draw a figure as PNG, and close it."""
     file = io.BytesIO()
     figure.savefig(file, format="png", bbox_inches="tight")
     _drawn.append(file.getvalue())
@@ -25,13 +25,13 @@ def draw(figure: Figure) -> None:
 
 
 def show(*_: object, **__: object) -> None:
-    """Draw all open figures, and close them: `matplotlib.pyplot.show`."""
+    """Draw all open figures, and close them; this implements `matplotlib.pyplot.show`."""
     for manager in Gcf.get_all_fig_managers():
         draw(manager.canvas.figure)
 
 
 def taken() -> list[bytes]:
-    """The figures that were drawn since the last call, as PNG; those still open are closed."""
+    """The figures since the last call, as PNG. Figures that are still open are drawn and closed."""
     Gcf.destroy_all()
     drawn = list(_drawn)
     _drawn.clear()

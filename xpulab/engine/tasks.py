@@ -1,4 +1,4 @@
-"""The tasks that the notebook can send to the ranks besides the algorithms: one short function per task name."""
+"""Tasks other than the algorithms that the notebook can send to the ranks; each is one short function."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ __all__ = [
     "scores",
     "selection",
     "statistics",
-]  # each of these registers tasks
+]  # these modules register tasks
 
 
 @task("describe")
 def _describe(task: Task) -> dict[str, Any]:
-    """Describe this rank. The first calls follow soon, so an idle engine prepares its kernels."""
+    """Describe this rank. If no other task follows at once, the engine then prepares kernels for the first fit."""
     task.engine.when_idle(warm_up)
     return task.engine.describe()
 
 
 @task("release")
 def _release(task: Task, handles: list[str]) -> dict[str, Any]:
-    """Free the rows of handles that the notebook has deleted, and the views that explorers keep of these rows.
+    """Free the rows of handles that the notebook has deleted, and the states of explorers of these rows.
 
-    Rows may lie in a block of shared memory that the notebook fills again as soon as they are free.
+    The explorers' states must be freed, too, because the notebook may use the shared memory of the rows again.
     """
     held = task.engine.handles
     views = [name for name, kept in held.items() if isinstance(kept, explore.Held) and kept.handle in handles]
@@ -76,7 +76,7 @@ def _handles(task: Task) -> dict[str, Any]:
 
 @task("last")
 def _last(task: Task) -> dict[str, Any]:
-    """Return the last call that has ended, whichever client made it."""
+    """Return the last call that has ended, of any client."""
     return {"last": task.engine.last}
 
 

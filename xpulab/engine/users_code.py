@@ -1,4 +1,4 @@
-"""Run a user's code on a rank: the names that it can use, the place of its output, and the ways in which it ends."""
+"""Run a user's code on a rank: provide its variables, capture its output, and report how it ended."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ _libc = ctypes.CDLL(None)
 
 
 class Here:
-    """The first argument of a user's function on a rank; attributes that are not listed here are the task's.
+    """The first argument of a user's function on a rank. All other attributes are those of `Task`.
 
     Attributes
     ----------
     comm : mpi4py.MPI.Intracomm
         The communicator of all ranks, the same as in a cell.
     rank, size : int
+        Rank of this engine, and number of ranks.
     queue : dpctl.SyclQueue
-        The queue that dpnp's arrays use by themselves, with profiling.
+        The default queue of dpnp's arrays, with profiling on.
     task : Task
+        The running task.
     """
 
     def __init__(self, task: Task) -> None:
@@ -53,16 +55,17 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
 
     Parameters
     ----------
+    task : Task
     transcript : str
-        File for what it prints, and for its exception.
+        File for the output of the code, and for its exception.
     code : callable
-        Returns what is added to the answer.
+        Runs the code, and returns a dict with further keys for the answer.
 
     Returns
     -------
     dict
-        ``outcome`` ("ok", "error", "interrupted" or "peer failed"); ``omitted``, characters printed and not kept;
-        ``error`` (type, message, traceback); and what `code` returned.
+        ``outcome`` ("ok", "error", "interrupted" or "peer failed"); ``omitted``, the number of printed characters that
+        were not kept; ``error`` (type, message, traceback) if the code raised an exception; and the keys from `code`.
     """
     answer: dict[str, Any] = {"outcome": "ok", "error": None}
     with _captured(task, transcript) as printed:
@@ -83,7 +86,7 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
 
 
 class _NoKeyboard:
-    """Standard input: reading from it would wait for ever."""
+    """Replaces standard input, and raises an error if the code reads from it, instead of waiting for ever."""
 
     encoding = "utf-8"
 
@@ -96,13 +99,13 @@ class _NoKeyboard:
     read = readline = readlines = __iter__ = fileno = _refuse
 
     def isatty(self) -> bool:
-        """False."""
+        """Return False: standard input is no terminal."""
         return False
 
 
 @contextlib.contextmanager
 def _captured(task: Task, path: str) -> Iterator[Writer]:
-    """Have all that is printed written to a file: by Python, by libraries, by child processes, and by a crash."""
+    """Write all output to a file: that of Python, libraries and child processes, and Python's message of a crash."""
     previous, task.engine.transcript = task.engine.transcript, path
     if previous:
         Path(previous).unlink(missing_ok=True)
@@ -125,7 +128,7 @@ def _captured(task: Task, path: str) -> Iterator[Writer]:
 
 
 def _error_fields(error: BaseException) -> dict[str, str]:
-    """The error, with its traceback from the user's code on, and with advice if `advice.py` has any."""
+    """Type, message and traceback of an error. The traceback starts in the user's code, and ends with any advice."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
@@ -140,7 +143,7 @@ def _error_fields(error: BaseException) -> dict[str, str]:
 
 
 def _place(trace: Any) -> str:
-    """``"line 3: comm.recv()"``: where in the user's cell or file an interrupt found it."""
+    """Where an interrupt occurred in the user's cell or file, such as ``"line 3: comm.recv()"``."""
     frames = traceback.extract_tb(trace)
     mine = [frame for frame in frames if frame.filename == frames[0].filename]
     return f"line {mine[-1].lineno}: {mine[-1].line}".removesuffix(": ") if mine else ""

@@ -1,1 +1,1 @@
-"""What all estimators share: checking, sending, following and taking back one call."""
+"""What all estimators share: one call's checks, its data, its progress and its report."""

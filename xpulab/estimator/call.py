@@ -1,4 +1,4 @@
-"""One call of an estimator: sent to the engines, followed on the board while it runs, and kept as a report."""
+"""One call of an estimator: it runs a task on the engines, and updates a report from the board meanwhile."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ __all__ = ["Call", "Functions", "Packing", "last_report"]
 class Packing(Protocol):
     """Sends the rows that a task needs."""
 
-    #: Whether they can be sent again, because this process has them.
+    #: Whether the rows can be sent again, because this process has them.
     again: bool
 
     def __call__(self) -> dict[str, Any]:
-        """The arguments of the task that say where they are."""
+        """Send the rows, and return the arguments that tell the task where they are."""
 
 
 class Functions:
-    """Stands for an estimator in the call of a function, so that it has a report too.
+    """Takes the place of an estimator in a `Call` of a function, so that the function has a report, too.
 
     Parameters
     ----------
     name : str
-        The module's, ``"metrics"``.
+        Name of the function's module, such as ``"metrics"``.
     **parameters : Any
-        Of the function, for the report.
+        Parameters of the function, for the report.
     """
 
     def __init__(self, name: str, **parameters: Any) -> None:
@@ -65,16 +65,16 @@ class Call:
     ----------
     estimator : sklearn.base.BaseEstimator
     method : str
-        "fit", "predict", ...
+        Name of the estimator's method, such as "fit".
     X : array-like or ShardedArray
         Only its shape and dtype are read.
     cluster : XPUCluster
     runs : int
-        Runs from different starts.
+        Number of runs from different starts.
     reached : callable, optional
-        Called with run and iteration, both from 1, when they are seen to have ended.
+        Called with the numbers of a run and an iteration, both counted from 1, after this iteration has ended.
     parameters : dict, optional
-        For the report, where they are not those that the estimator has now.
+        Parameters for the report; those of the estimator by default.
 
     Attributes
     ----------
@@ -123,34 +123,45 @@ class Call:
 
     @contextlib.contextmanager
     def transfer(self) -> Iterator[None]:
-        """Account for copying rows into shared memory, which happens in this process."""
+        """Add the time of the body, which copies rows into shared memory in this process, to the report."""
         started, self.report.message = time.perf_counter(), "copying the rows into shared memory"
         yield
         self.report.sent += time.perf_counter() - started
         self.report.message = ""
 
     def computed_here(self) -> None:
-        """Say in the report that this process computed the call, without the engines."""
+        """Note in the report that this process computed the result, without the engines."""
         self.report.engines.clear()
         self.report.notes.append("computed in the notebook's process: so few rows take less time than a message")
 
     def send(self, task: str, packing: Packing, checkpoint: Checkpoint | None = None, **payload: Any) -> Answer:
-        """Run the task on all engines; the report follows it.
+        """Run a task on all engines, and update the report while it runs.
 
         Parameters
         ----------
         task : str
+            Name of the task.
         packing : Packing
-            Sends the rows; again, where engines were lost and the cluster has started new ones.
+            Sends the rows. It is called again if engines were lost and the cluster has started new ones.
         checkpoint : Checkpoint, optional
-            Where the task keeps its state. After a loss it goes on from there, by its argument ``resume``.
+            Shared memory in which the task keeps its state. If engines are lost, the task starts again with this state
+            as its argument ``resume``.
         **payload : Any
             Other arguments of the task.
 
+        Returns
+        -------
+        Answer
+            The results of the ranks.
+
         Raises
         ------
-        EngineError, EngineLostError, KeyboardInterrupt
-            As `XPUCluster.call`.
+        EngineError
+            If a rank raised an exception.
+        EngineLostError
+            If an engine was lost, and the cluster or the rows do not allow to repeat the task.
+        KeyboardInterrupt
+            If the user interrupted the call.
         """
         payload |= packing() | {"report": self.report.to_dict()}
         if checkpoint is not None:
@@ -181,7 +192,7 @@ class Call:
         return answer
 
     def _follow(self, records: Any, number: int) -> None:
-        """What the board says, into the report. A rank's record is another task's until it has begun this one."""
+        """Update the report from the board. Until a rank begins this task, its record is that of an earlier task."""
         other = awaited(records, number)
         doing = records[0]["doing"].decode() if records[0]["task"] == number else ""
         self.report.message = self._about_silence() or (f"waits for {other}" if other else doing)
@@ -199,7 +210,7 @@ class Call:
         self._handle.update()
 
     def _about_silence(self) -> str:
-        """What the view says while engines give no sign; "" while all do."""
+        """Text for the view while engines do not respond; empty if all respond."""
         cluster, unheard = self.cluster, self.cluster.unheard
         if not unheard:
             return ""
@@ -221,7 +232,7 @@ class Call:
         seen = self.report.iterations
         before = (seen[-1].init, seen[-1].number) if seen else (now.init, 0)
         if (now.init, now.number) > before:
-            # Some pass between two looks: each took its share of the time.
+            # Several iterations may end between two reads of the board; each is given an equal share of the time.
             passed = now.number - before[1] if now.init == before[0] else now.number
             now.seconds = (time.perf_counter() - self._seen) / passed
             self._seen = time.perf_counter()
@@ -229,11 +240,11 @@ class Call:
         self._tell(record)
 
     def _tell(self, record: Any) -> None:
-        """Every iteration that has ended since the last look, also those of runs that have come and gone."""
-        run = int(record["run"])  # first: what the lengths of this run and of those before say from now on is true
+        """Call `reached` for every iteration that has ended since the last read of the board, in all runs."""
+        run = int(record["run"])  # read before the lengths: these are then valid for all runs up to this one
         lengths = record["lengths"]
         if run - self._told_run >= RUNS:
-            return  # some are lost: the answer will have them
+            return  # the board no longer has all lengths; the answer will have them
         for each in range(max(1, self._told_run), run + 1):
             self._reached(each, int(lengths[(each - 1) % RUNS]))
         self._told_run = run
@@ -242,8 +253,17 @@ class Call:
 def last_report(cluster: XPUCluster) -> FitReport | None:
     """The report of the latest call of an estimator on this cluster.
 
-    Of this process, or else what the engines remember: of any process, also of one that has ended since. A call that
-    still runs is waited for, and shown meanwhile; an interrupt ends the wait, not the call.
+    If this process made no call, the engines return the latest call of any process, also of one that has ended. If that
+    call still runs, this function shows its progress, and waits for its end. An interrupt ends the wait, not the call.
+
+    Parameters
+    ----------
+    cluster : XPUCluster
+
+    Returns
+    -------
+    FitReport or None
+        None if there was no call.
     """
     if cluster.last_report is not None or not cluster.attached:
         report: FitReport | None = cluster.last_report
@@ -264,7 +284,7 @@ def last_report(cluster: XPUCluster) -> FitReport | None:
 
 
 def _fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
-    """What the ranks said at the end, into the report, after the iterations of which it goes on."""
+    """Complete the report from the ranks' answer. `kept` are the iterations before a resumed fit."""
     for engine, seconds, total, result in zip(
         report.engines, answer.seconds, answer.totals, answer.results, strict=True
     ):
@@ -286,7 +306,7 @@ def _fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
 
 
 def _kept(report: FitReport, state: dict[str, Any] | None) -> list[Iteration]:
-    """The iterations of which a fit that goes on has the outcome."""
+    """The iterations that the state of a resumed fit already includes."""
     last = (state["run"] + 1, state["iteration"]) if state else (0, 0)
     return [iteration for iteration in report.iterations if (iteration.init, iteration.number) <= last]
 
@@ -306,17 +326,17 @@ def _engine_reports(cluster: XPUCluster) -> list[EngineReport]:
 
 
 def _versions(cluster: XPUCluster) -> dict[str, str]:
-    """Packages on both sides, and the drivers of the devices."""
+    """Versions of the packages here and on the engines, and of the drivers of the devices."""
     drivers = {f"driver of {fact['device']['name']}": fact["device"]["driver"] for fact in cluster.facts}
     return {**_packages(), **drivers, "mpi": cluster.facts[0]["mpi"]}
 
 
 @functools.cache
 def _packages() -> dict[str, str]:
-    # Kept: reading them takes 25 ms, a fit of small data less.
+    # Cached, because reading the versions takes 25 ms, more than a fit of small data.
     names = ("xpulab", "scikit-learn", "numpy", "dpctl", "dpnp", "intel-opencl-rt", "mpi4py", "ipyparallel")
     versions = {"python": platform.python_version()}
     for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):  # no reason for a fit to fail
+        with contextlib.suppress(metadata.PackageNotFoundError):  # a fit must not fail for this
             versions[name] = metadata.version(name)
     return versions

@@ -1,9 +1,10 @@
-"""scikit-learn's callbacks (``sklearn.callback``, since 1.9): told what the engines do while they do it.
+"""Calls scikit-learn's callbacks (``sklearn.callback``, since 1.9) while the engines fit k-means.
 
-The tasks are those of a k-means fit: ``fit``, in it one ``init`` for each run, and in that one ``iteration`` each. The
-engines do not wait for the notebook, so that an iteration is told when it has been seen on the board, begin and end
-together; none is left out, and the order is that of the fit. For the same reason a callback that returns True does not
-end the loop (nor does it in scikit-learn's LogisticRegression); one that raises ends the fit.
+The callbacks see three levels of tasks: ``fit``, in it an ``init`` for each run, and in that an ``iteration`` for each
+iteration. The engines do not wait for the notebook. When the notebook sees on the board that an iteration has ended, it
+reports its begin and its end at once. No iteration is left out, and the order is that of the fit. A callback that
+returns True cannot end the loop, as with scikit-learn's LogisticRegression. A callback that raises an error ends the
+fit.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ try:
 except ImportError:  # scikit-learn before 1.9
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Nothing to support."""
+        """Empty class for versions of scikit-learn without callbacks."""
 
     def callback_management_context(estimator: Any) -> Any:
-        """Nothing to tear down."""
+        """An empty context for versions of scikit-learn without callbacks."""
         return contextlib.nullcontext()
 
 
@@ -28,14 +29,15 @@ __all__ = ["CallbackSupportMixin", "Callbacks", "callback_management_context"]
 
 
 class Callbacks:
-    """The callbacks of one fit; does nothing where none were set.
+    """The callbacks of one fit. It does nothing if the estimator has no callbacks.
 
     Parameters
     ----------
     estimator : sklearn.base.BaseEstimator
-    X : array-like
-    sample_weight : numpy.ndarray or None
+    X : array-like of shape (n_samples, n_features)
+    sample_weight : numpy.ndarray of shape (n_samples,), or None
     n_init, max_iter : int
+        Number of runs, and the largest number of iterations of a run.
     """
 
     def __init__(self, estimator: Any, X: Any, sample_weight: Any, n_init: int, max_iter: int) -> None:
@@ -51,7 +53,7 @@ class Callbacks:
         self._context.call_on_fit_task_begin(**self._facts)
 
     def reached(self, run: int, iteration: int) -> None:
-        """Tell all iterations up to this one, counted from 1, of this run, counted from 1."""
+        """Report all iterations up to iteration `iteration` of run `run` to the callbacks; both count from 1."""
         if self._context is None or iteration == 0 or (run, iteration) <= self._told:
             return
         if run != self._told[0]:
@@ -66,14 +68,14 @@ class Callbacks:
         self._told = (run, iteration)
 
     def end(self, history: list[tuple[Any, ...]], fitted: dict[str, Any]) -> None:
-        """Tell the rest of a fit that has ended.
+        """Report the remaining iterations and the end of the fit to the callbacks.
 
         Parameters
         ----------
         history : list of tuple
-            Run and iteration first, in the order of the fit.
+            A tuple for each iteration, in the order of the fit. Its first two elements are the run and the iteration.
         fitted : dict
-            The attributes that make an estimator a fitted one.
+            Fitted attributes, with which the callbacks can use the estimator.
         """
         if self._context is None:
             return

@@ -1,4 +1,4 @@
-"""The fit that was interrupted last, whatever its estimator was bound to."""
+"""The estimator of the fit that was interrupted last, also if no variable holds it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CallInterrupted", "interrupted"]
 class CallInterrupted(KeyboardInterrupt):
     """Ctrl-C ended a call of an estimator. The message says what to type next.
 
-    IPython shows the line of the user's code and this message; the frames of the libraries below it say nothing.
+    IPython shows the line of the user's code and this message, but not the frames of the libraries that it called.
     """
 
     def _render_traceback_(self) -> list[str]:
@@ -26,22 +26,22 @@ class CallInterrupted(KeyboardInterrupt):
 
 
 def interrupted() -> Any:
-    """The estimator whose fit was interrupted last on the active cluster; its `resume` goes on with the fit.
+    """The estimator whose fit was interrupted last on the active cluster. Its method `resume` continues the fit.
 
-    The cluster keeps it, and with it the rows that were passed to `fit`, until it was resumed, another fit is
+    The cluster keeps the estimator and the rows that were passed to `fit` until the fit is resumed, another fit is
     interrupted, or the cluster stops.
 
     Returns
     -------
-    Estimator
-        With the centres, labels and report of its last iteration.
+    sklearn.base.BaseEstimator
+        The estimator, with the centres, labels and report of its last iteration.
 
     Raises
     ------
     NoClusterError
         If no cluster is running.
     NotFittedError
-        If there is none.
+        If no fit on this cluster was interrupted after an iteration had ended.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Models that need no cluster: scikit-learn's estimators in the place of this package's."""
+"""Turns models with xpulab's estimators into models with scikit-learn's, which need no cluster."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ __all__ = ["to_sklearn"]
 
 
 def to_sklearn(model: Any) -> Any:
-    """A copy of a model in which every estimator of xpulab is scikit-learn's, with what was fitted.
+    """Copy a model, and replace each estimator of xpulab by scikit-learn's, with the same fitted attributes.
 
     Parameters
     ----------
     model : Any
-        An estimator of this package or of scikit-learn, such as a `Pipeline`, a `ColumnTransformer` or a
-        `GridSearchCV`, or a list or dict of such. It is copied as pickle does it.
+        An estimator of xpulab or of scikit-learn, such as a `Pipeline`, a `ColumnTransformer` or a `GridSearchCV`, or a
+        list or dict of estimators. It is copied with pickle.
 
     Returns
     -------
     Any
-        Needs neither a cluster nor xpulab, also after it was saved and loaded elsewhere. Estimators that were not
-        fitted have their parameters.
+        The copy, which needs neither a cluster nor xpulab, also after it was saved and loaded on another machine. An
+        estimator that was not fitted keeps its parameters.
 
     Raises
     ------
     TypeError
-        If scikit-learn has no such estimator.
+        If scikit-learn has no class for an estimator in the model, such as `IncrementalRidge`.
 
     Examples
     --------
@@ -55,5 +55,5 @@ class _Plainly(pickle.Pickler):
 
 
 def _itself(obj: Any) -> Any:
-    """What is pickled in the place of another object."""
+    """Return the object: pickle calls this function to rebuild an object from its replacement."""
     return obj

@@ -1,4 +1,4 @@
-"""What every estimator of this package is: scikit-learn's class, whose passes over the rows run on the engines."""
+"""Base classes of the estimators: scikit-learn's classes, whose passes over the rows run on the engines."""
 
 from __future__ import annotations
 
@@ -25,15 +25,20 @@ __all__ = ["Proxy", "Result", "TransformerProxy"]
 
 
 class Result:
-    """What a task gives back for each row: an array in this process, or rows that stay on the engines.
+    """A result with one entry per row: an array in this process, or rows that stay on the engines.
 
     Parameters
     ----------
     n_columns : int or None
-        Columns of the result; None for one number a row.
+        Number of columns of the result; None for a result of shape (n_samples,).
     dtype : numpy.dtype
     rows : bool
-        Whether these are rows, which stay on the engines where X is a `ShardedArray`.
+        Whether the result is rows. If X is a `ShardedArray`, these stay on the engines.
+
+    Attributes
+    ----------
+    value : numpy.ndarray or ShardedArray
+        The result, after the task has ended.
     """
 
     def __init__(self, n_columns: int | None, dtype: Any, *, rows: bool = False) -> None:
@@ -43,7 +48,7 @@ class Result:
         self.value: Any = None
 
     def place(self, cluster: XPUCluster, outgoing: Outgoing, X: Any) -> dict[str, Any]:
-        """Makes room for the result, or a handle; the argument of the task that says where it goes."""
+        """Allocate the result, or make a handle for it. Returns the argument that tells the task where to put it."""
         shape = (X.shape[0],) if self.n_columns is None else (X.shape[0], self.n_columns)
         if self.rows and isinstance(X, ShardedArray):
             self.value = cluster.made_handle(shape, self.dtype, X.bounds)
@@ -53,30 +58,37 @@ class Result:
 
 
 class Proxy(CallbackSupportMixin):
-    """Base of estimators whose rows are on the engines; put it before scikit-learn's class.
+    """Base of estimators whose rows are on the engines. Among the bases, it comes before scikit-learn's class.
 
     Attributes
     ----------
     report_ : FitReport
-        What the last fit ran where, and how long each phase took.
+        The last fit: what each engine did, and how long each phase took.
     """
 
-    #: How X is checked, where that differs from dense, finite rows: arguments of scikit-learn's `validate_data`.
+    #: Arguments of scikit-learn's `validate_data` for X, where they differ from those for dense, finite rows.
     _rules: ClassVar[Mapping[str, Any]] = {}
     #: Device memory of a call in addition to its rows: bytes per row, and a share of the bytes of the rows.
     _work_memory: ClassVar[tuple[float, float]] = (0.0, 0.0)
-    #: Fitted attributes that a plain estimator does not have.
+    #: Fitted attributes that scikit-learn's estimator does not have.
     _own: ClassVar[tuple[str, ...]] = ("report_",)
 
     report_: FitReport
     _held: Held | None = None
 
     def to_sklearn(self) -> Any:
-        """A plain scikit-learn estimator with the same parameters and what was fitted, which needs no cluster.
+        """scikit-learn's estimator with the same parameters and fitted attributes, which needs no cluster.
+
+        Returns
+        -------
+        sklearn.base.BaseEstimator
 
         Raises
         ------
         NotFittedError
+            If the estimator was not fitted.
+        TypeError
+            If scikit-learn has no class for this estimator.
         """
         check_is_fitted(self)
         plain = self.sklearn_class()(**self.get_params(deep=False))
@@ -87,12 +99,12 @@ class Proxy(CallbackSupportMixin):
 
     @classmethod
     def sklearn_class(cls) -> type:
-        """The class of scikit-learn whose results this one has.
+        """scikit-learn's class with the same results.
 
         Raises
         ------
         TypeError
-            If there is none.
+            If scikit-learn has none.
         """
         theirs = (c for c in cls.__mro__ if c.__module__.startswith("sklearn.") and c is not CallbackSupportMixin)
         found = next((c for c in theirs if issubclass(c, BaseEstimator) and c is not BaseEstimator), None)
@@ -106,7 +118,7 @@ class Proxy(CallbackSupportMixin):
         Raises
         ------
         NoClusterError
-            Says how to compute without one.
+            If no cluster is running; the message says how to compute without one.
         """
         try:
             return current_cluster()
@@ -117,7 +129,7 @@ class Proxy(CallbackSupportMixin):
             ) from None
 
     def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool, look_now: bool = False, **rules: Any) -> Any:
-        """X as rows that can be sent, or the handle; raises before anything is sent."""
+        """Check X as `checked_rows` does, with the rules of this estimator; raises before anything is sent."""
         held = self._held if self._held is not None and X is self._held.given else None
         if held is not None and held.checked is not None and not reset:
             return held.checked
@@ -127,12 +139,12 @@ class Proxy(CallbackSupportMixin):
         return rows
 
     def _held_as(self, X: Any) -> Held | None:
-        """What has X on the engines, or will have, if this is what `_checked` returned inside of `_sent_once`."""
+        """The `Held` of an X that `_checked` returned inside of `_sent_once`; None for any other X."""
         return self._held if self._held is not None and X is self._held.checked else None
 
     @contextlib.contextmanager
     def _sent_once(self, X: Any) -> Iterator[None]:
-        """Within it X is sent once, however many methods are called with it."""
+        """A context in which X is sent only once, however many methods are called with it."""
         self._held = None if isinstance(X, ShardedArray) else Held(X)
         try:
             yield
@@ -141,7 +153,7 @@ class Proxy(CallbackSupportMixin):
 
     @contextlib.contextmanager
     def _fitting(self, X: Any, sample_weight: np.ndarray | None = None) -> Iterator[None]:
-        """Tells callbacks of scikit-learn 1.9 that a fit without iterations begins, and that it has ended."""
+        """Tell callbacks of scikit-learn 1.9 that a fit without iterations begins, and that it has ended."""
         with callback_management_context(self):
             callbacks = Callbacks(self, X, sample_weight, 0, 0)
             yield
@@ -163,31 +175,42 @@ class Proxy(CallbackSupportMixin):
         then: Callable[[Answer], bool] | None = None,
         **arguments: Any,
     ) -> Answer:
-        """Sends X, and what is aligned with it, to the engines, and runs a task on them.
+        """Send X and the columns aligned with it to the engines, and run a task on them.
 
         Parameters
         ----------
         cluster : XPUCluster
         method : str
-            The method of this estimator that asks, for the report. After a fit the report is `report_`.
+            The method of this estimator that the user called, for the report. The report of a fit becomes `report_`.
         task : str
-            What the ranks run.
+            Name of the task.
         X : array or ShardedArray
             As `_checked` returned it.
         y : array or ShardedArray, optional
-            As `checked_targets` returned it; the ranks get it as rows.
+            As `checked_targets` returned it; the ranks get it with two dimensions.
         sample_weight : numpy.ndarray, optional
             As `checked_weights` returned it.
         result : Result, optional
-            What comes back for each row; its `value` is set.
+            The result with one entry per row; its `value` is set.
         rules : mapping, optional
-            By which X was checked, if not by `_rules`.
+            The rules by which X was checked; `_rules` by default.
         here : callable, optional
-            Computes the result in this process, or returns None if the engines have to. The answer is then empty.
+            Computes the result in this process, or returns None if the engines have to compute it. If it computes the
+            result, the answer is empty.
         then : callable, optional
-            Goes on with the answer in this process, as a part of the call; returns whether it converged.
+            Continues with the answer in this process, as a part of the call; returns whether it converged.
         **arguments : Any
-            Of the task.
+            Arguments of the task.
+
+        Returns
+        -------
+        Answer
+            The results of the ranks.
+
+        Raises
+        ------
+        CallInterrupted
+            If the user interrupted the call.
         """
         fits = "fit" in method
         with Call(self, method, X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
@@ -212,7 +235,7 @@ class Proxy(CallbackSupportMixin):
                 raise CallInterrupted(f"{type(self).__name__}.{method} was interrupted{again}") from None
 
     def _weights(self, sample_weight: Any, X: Any, **rules: Any) -> np.ndarray | None:
-        """Sample weights as the ranks take them."""
+        """Sample weights, checked, as the ranks take them; see `checked_weights`."""
         return checked_weights(sample_weight, X, **rules)
 
     def __sklearn_tags__(self) -> Any:
@@ -222,12 +245,12 @@ class Proxy(CallbackSupportMixin):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the rows of an interrupted fit, which this process has; `resume` of a copy says so."""
+        """The state for pickle and copies, without the rows of an interrupted fit. `resume` of a copy says so."""
         return {name: value for name, value in super().__getstate__().items() if name != "_stopped"}
 
 
 class TransformerProxy(Proxy):
-    """Base of estimators that make rows of rows."""
+    """Base of transformers, whose results are rows."""
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """`fit`, then `transform` of the same rows, which are sent once.
@@ -236,13 +259,14 @@ class TransformerProxy(Proxy):
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
         y : array-like, optional
+            Ignored by most transformers.
         **fit_params : Any
-            Of `fit`.
+            Parameters of `fit`.
 
         Returns
         -------
         ndarray or ShardedArray of shape (n_samples, n_features_out)
-            A handle for a handle.
+            A handle if X is a handle.
         """
         with self._sent_once(X):
             return self.fit(X, y, **fit_params).transform(X)
@@ -250,18 +274,19 @@ class TransformerProxy(Proxy):
     def _transformed(
         self, method: str, task: str, X: Any, n_columns: int, *, n_given: int | None = None, **arguments: Any
     ) -> Any:
-        """Rows made of the rows of X: a handle for a handle, otherwise an array. As in scikit-learn they have no names.
+        """Transform the rows of X: a handle if X is a handle, otherwise an array. The columns have no names.
 
         Parameters
         ----------
         method, task : str
+            The method that the user called, and the name of the task.
         X : array-like or ShardedArray
         n_columns : int
-            Of the result.
+            Number of columns of the result.
         n_given : int, optional
-            So many columns X has to have, whatever their names; None for those of the fit.
+            Number of columns that X must have, whatever their names. By default X must have the columns of the fit.
         **arguments : Any
-            Of the task.
+            Arguments of the task.
 
         Raises
         ------

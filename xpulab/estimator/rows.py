@@ -1,4 +1,4 @@
-"""What an estimator is given: rows and the columns aligned with them, checked here, and sent as often as needed."""
+"""Checks the rows, targets and weights that an estimator gets, and sends them to the engines as often as needed."""
 
 from __future__ import annotations
 
@@ -41,38 +41,40 @@ _FLOATS = [np.float64, np.float32]
 def checked_rows(
     estimator: Any, cluster: XPUCluster, X: Any, *, reset: bool, look_now: bool = False, **rules: Any
 ) -> Any:
-    """X as rows that can be sent, or the handle as it is; raises before anything has been sent.
+    """Check X as scikit-learn does, before anything is sent, and return it in a form that can be sent.
 
     Parameters
     ----------
     estimator : sklearn.base.BaseEstimator
-        Gets ``n_features_in_`` and ``feature_names_in_`` if `reset`; else these are compared with X.
+        With `reset`, it gets ``n_features_in_`` and ``feature_names_in_``. Otherwise X is compared with these.
     cluster : XPUCluster
     X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
     reset : bool
         Whether this is a fit.
     look_now : bool
-        Whether to look for NaN and infinity at once, and not while large rows are copied.
+        Whether to look for NaN and infinity at once, and not later while the rows are copied.
     **rules : Any
         Arguments of `sklearn.utils.validation.validate_data`, where they differ from those for dense, finite rows.
 
     Returns
     -------
     numpy.ndarray, scipy.sparse.csr_matrix or ShardedArray
+        A `ShardedArray` is returned as it is.
 
     Raises
     ------
     ValueError, TypeError
-        As scikit-learn.
+        As scikit-learn raises them.
     HandleError
-        For a `ShardedArray` whose rows are elsewhere or gone.
+        If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
     if isinstance(X, ShardedArray):
         X.source(cluster)
         _check_handle(estimator, X, reset, rules)
         return X
     if mapped(X) is not None:
-        # The engines read it, and look for NaN: this process does not touch the rows. What is checked is no memmap.
+        # The engines read the file, and look for NaN, so this process must not read the rows. validate_data then only
+        # checks the shape and the names.
         validate_data(
             estimator, X, **{**rules, "accept_sparse": False, "dtype": _FLOATS, "ensure_all_finite": False}, reset=reset
         )
@@ -88,7 +90,7 @@ def checked_rows(
 
 
 def checked_unnamed(estimator: Any, cluster: XPUCluster, X: Any, n_columns: int, **rules: Any) -> Any:
-    """As `checked_rows`, of rows with so many columns, whatever their names: what was transformed may have others."""
+    """Check X as `checked_rows` does, but for `n_columns` columns of any names: transformed rows may have others."""
     if isinstance(X, ShardedArray):
         X.source(cluster)
     elif mapped(X) is None:
@@ -103,7 +105,7 @@ def checked_unnamed(estimator: Any, cluster: XPUCluster, X: Any, n_columns: int,
 
 
 def _check_handle(estimator: Any, X: ShardedArray, reset: bool, rules: Mapping[str, Any]) -> None:
-    """What scikit-learn checks of an array's shape and names, of a handle."""
+    """Check the shape and the column names of a handle as scikit-learn checks those of an array."""
     if X.ndim != 2:
         raise ValueError(
             f"Expected 2D array, got a ShardedArray of shape {X.shape} instead; send the rows as "
@@ -137,12 +139,13 @@ def _check_handle(estimator: Any, X: ShardedArray, reset: bool, rules: Mapping[s
 
 
 def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = True) -> np.ndarray | None:
-    """Sample weights (n_samples,) in the dtype of X; None for ones.
+    """Sample weights of shape (n_samples,) in the dtype of X; None if all weights are 1.
 
     Raises
     ------
     ValueError
-        For another length, NaN, infinity, zeros alone, or, if `only_non_negative`, a negative weight.
+        If the length is wrong, if a weight is NaN or infinite, if all weights are zero, or, with `only_non_negative`,
+        if a weight is negative.
     """
     if sample_weight is None:
         return None
@@ -157,24 +160,30 @@ def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = Tru
 
 
 def checked_targets(estimator: Any, cluster: XPUCluster, y: Any, X: Any, *, multi_output: bool = True) -> Any:
-    """Targets aligned with the rows of X: (n_samples,) or (n_samples, n_targets), or a handle cut as X is.
+    """Check the targets y, and return them in the dtype of X.
 
     Parameters
     ----------
     estimator : sklearn.base.BaseEstimator
     cluster : XPUCluster
-    y : array-like or ShardedArray
+    y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
     X : array or ShardedArray
         As `checked_rows` returned it.
     multi_output : bool
         Whether y may have two dimensions.
 
+    Returns
+    -------
+    numpy.ndarray or ShardedArray
+        A `ShardedArray` is returned as it is.
+
     Raises
     ------
     ValueError
-        If y is missing, has another length, or holds NaN or infinity.
+        If y is missing, has another length than X, or has NaN or infinity; if y is a `ShardedArray` with another dtype
+        than X, or with other numbers of rows per rank.
     HandleError
-        For a `ShardedArray` whose rows are elsewhere or gone.
+        If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
     if y is None:
         raise ValueError(
@@ -206,17 +215,17 @@ def checked_targets(estimator: Any, cluster: XPUCluster, y: Any, X: Any, *, mult
 
 
 class Held:
-    """An array that several calls are about: checked once, sent once, and on the engines until this object dies.
+    """An array that several calls use. It is checked once and sent once; the engines keep it until Python deletes this.
 
     Parameters
     ----------
     given : array-like
-        As the user passed it.
+        The array as the user passed it.
 
     Attributes
     ----------
     checked : Any
-        As `checked_rows` returned it; None until then.
+        The array as `checked_rows` returned it; None before the check.
     """
 
     def __init__(self, given: Any) -> None:
@@ -225,12 +234,15 @@ class Held:
         self._handle: ShardedArray | None = None
 
     def hold(self, cluster: XPUCluster, X: Any, bounds: list[int], blocks: list[SharedBlock]) -> dict[str, Any]:
-        """Asks the engines to keep the rows that are sent now; `blocks`, in which they may lie, live as long."""
+        """Make a handle for the rows that are sent now; returns the arguments with which the engines keep the rows.
+
+        The `blocks`, which are their memory, live as long as the handle.
+        """
         self._handle = cluster.made_handle(X.shape, X.dtype, bounds, blocks=blocks)
         return {"handle": self._handle.id, "about": self._handle.about()}
 
     def source(self, cluster: XPUCluster) -> dict[str, Any] | None:
-        """Where the rows are; None if the engines do not have them (any more)."""
+        """The description of the rows on the engines; None if the engines do not have them, or no longer have them."""
         try:
             return None if self._handle is None else self._handle.source(cluster)
         except HandleError:
@@ -238,7 +250,7 @@ class Held:
 
 
 class Packing:
-    """Rows and what is aligned with them on their way to the engines of a call's cluster, as often as needed.
+    """Sends rows, weights and targets to the engines of a call's cluster, as often as needed.
 
     Parameters
     ----------
@@ -250,14 +262,14 @@ class Packing:
     weights : numpy.ndarray of shape (n_samples,), optional
     targets : numpy.ndarray of shape (n_samples,) or (n_samples, n_targets), or ShardedArray, optional
     rules : mapping, optional
-        By which X was checked.
+        The rules by which X was checked.
     held : Held, optional
-        Has the rows stay on the engines for the next call.
+        If given, the rows stay on the engines for the next call.
 
     Attributes
     ----------
     again : bool
-        Whether they can be sent again, because this process has them.
+        Whether the rows can be sent again, because this process has them.
     """
 
     def __init__(
@@ -275,7 +287,7 @@ class Packing:
         self._outgoing = outgoing
         self._call = call
         self._X = X
-        self._where = mapped(X)  # once: a fit that goes on with new engines goes on with the same rows
+        self._where = mapped(X)  # once, so that new engines read the same rows after a loss
         self._held = held
         self._blocks: list[SharedBlock] = []
         self._weights = weights
@@ -284,7 +296,7 @@ class Packing:
         self.again = not isinstance(X, ShardedArray) and not isinstance(targets, ShardedArray)
 
     def __call__(self) -> dict[str, Any]:
-        """``source``, ``weights`` and, if there are any, ``targets`` of a task."""
+        """Send the rows, and return the arguments ``source``, ``weights`` and, if there are any, ``targets``."""
         self._outgoing.drop()
         self._require_room()
         with self._call.transfer():
@@ -312,16 +324,16 @@ class Packing:
             source = self._outgoing.send_rows(X, self._bounds(), self._look)
         if self._held is None:
             return source
-        self._blocks = []  # of this handle alone: rows that are sent again lie in other blocks
+        self._blocks = []  # rows that are sent again are in new blocks
         return {**source, "hold": self._held.hold(self._call.cluster, X, self._bounds(), self._blocks)}
 
     def done(self) -> None:
-        """The task has ended: what rows on the engines still lie in stays with them."""
+        """End the task: the blocks of rows that the engines keep are kept as long as these rows."""
         if self._held is not None:
             self._blocks += self._outgoing.keep()
 
     def _look(self) -> None:
-        """Looks for NaN and infinity as scikit-learn does; shape and names of the columns were checked before."""
+        """Look for NaN and infinity as scikit-learn does. The shape and the column names were checked before."""
         with row_named(self._X):
             check_array(
                 self._X,

@@ -1,4 +1,4 @@
-"""`Lasso`, `ElasticNet`, `LassoCV`, `ElasticNetCV`: products from the engines, coordinate descent in this process."""
+"""`Lasso`, `ElasticNet`, `LassoCV` and `ElasticNetCV`: coordinate descent on products that the engines compute."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ElasticNet", "ElasticNetCV", "Lasso", "LassoCV"]
 
 
 class _Descent(LinearProxy):
-    """What is the same with an L1 penalty alone and with both."""
+    """What `Lasso` and `ElasticNet` share."""
 
     alpha: float
     l1_ratio: float
@@ -46,11 +46,11 @@ class _Descent(LinearProxy):
         X : array-like or ShardedArray of shape (n_samples, n_features)
             float32 and float64 keep their dtype, other numbers become float64.
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
-            Brought to the dtype of X. Several targets are fitted one after the other.
+            Converted to the dtype of X. Several targets are fitted one after the other.
         sample_weight : float or array-like of shape (n_samples,), optional
-            Not negative; they count as if they added up to n_samples.
+            Weights of the rows, not negative. They are scaled so that they add up to n_samples.
         check_input : bool, default=True
-            Accepted for scikit-learn's sake: the input is always checked.
+            Accepted for compatibility with scikit-learn: the input is always checked.
 
         Returns
         -------
@@ -62,13 +62,14 @@ class _Descent(LinearProxy):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, and CSR; nothing has been sent then.
+            For input that scikit-learn rejects, for CSR matrices, and if X and y are handles with different numbers of
+            rows per rank or different dtypes. No rows have been sent.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone, or that is cut otherwise than y.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing is fitted then.
+            If the user interrupted the fit; nothing was fitted.
         """
         if self.alpha == 0:
             warnings.warn(
@@ -91,7 +92,7 @@ class _Descent(LinearProxy):
         return self
 
     def _descend(self, sums: Sums, y: Any, X: Any) -> bool:
-        """Set what was fitted, from sums that are centred where there is an intercept; whether all converged."""
+        """Set the attributes from sums, which are centred if there is an intercept. Returns whether all converged."""
         n, dtype = X.shape[1], X.dtype
         n_targets = len(sums.mean) - n
         coef = np.zeros((n, n_targets))
@@ -119,15 +120,15 @@ class _Descent(LinearProxy):
 
 
 def _how(estimator: Any) -> dict[str, Any]:
-    """Parameters of the descent."""
+    """The estimator's parameters of the descent."""
     names = ("max_iter", "tol", "positive", "random_state", "selection")
     return {name: getattr(estimator, name) for name in names}
 
 
 def _check_precomputed(given: Any, sums: Sums, n_features: int, fit_intercept: bool) -> None:
-    """Warn of a Gram matrix that does not count, raise for one of other rows; as scikit-learn.
+    """Check a Gram matrix that the user passed: warn if it is not used, raise if it is wrong, as in scikit-learn.
 
-    The descent runs on the matrix of the engines in any case.
+    The descent always uses the matrix from the engines.
     """
     if not hasattr(given, "__array__"):
         return
@@ -150,49 +151,55 @@ def _check_precomputed(given: Any, sums: Sums, n_features: int, fit_intercept: b
 
 
 class ElasticNet(_Descent, sklearn.linear_model.ElasticNet):
-    """Least squares with penalties on coefficients and on their squares, on every device of the active cluster.
+    """Least squares with L1 and L2 penalties on the coefficients, on every device of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.linear_model.ElasticNet`. The engines reduce the Gram
-    matrix, in one pass over the rows beside that of the means; scikit-learn's coordinate descent runs on it in this
-    process, in float64.
+    Parameters, attributes and results are those of `sklearn.linear_model.ElasticNet`. The engines compute the Gram
+    matrix in one pass over the rows, after a pass for the means. scikit-learn's coordinate descent runs on this matrix
+    in this process, in float64.
 
     Parameters
     ----------
     alpha : float, default=1.0
-        Multiplies the penalties.
+        Factor of the penalties.
     l1_ratio : float, default=0.5
-        The share of the penalty on coefficients; the rest is on their squares.
+        Share of the L1 penalty; the rest is the L2 penalty.
     fit_intercept : bool, default=True
         Whether the columns and the targets are centred.
     precompute : bool or array-like of shape (n_features, n_features), default=False
-        The Gram matrix is always computed. One that is given is compared with it, and not used.
+        The Gram matrix is always computed. A matrix that is passed is only compared with it.
     max_iter : int, default=1000
-        Most passes over the coefficients.
+        Largest number of passes over the coefficients.
     copy_X : bool, default=True
-        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+        Accepted for compatibility with scikit-learn: the input is never changed.
     tol : float, default=1e-4
         The descent ends when the duality gap is at most `tol` times the squared length of the target.
     warm_start : bool, default=False
-        Whether to begin with the coefficients of the last fit.
+        Whether the descent begins with the coefficients of the last fit.
     positive : bool, default=False
-        Whether no coefficient may be below 0.
+        Whether all coefficients must be at least 0.
     random_state : int, RandomState instance or None, default=None
-        For `selection` "random".
+        Random order of the coefficients if `selection` is "random".
     selection : {"cyclic", "random"}, default="cyclic"
-        In which order the coefficients are visited.
+        Order in which the coefficients are updated.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+        Coefficients of the columns.
     sparse_coef_ : sparse array of shape (n_targets, n_features)
+        The coefficients as a sparse array.
     intercept_ : float or ndarray of shape (n_targets,)
+        Constant term; one for each target.
     n_iter_ : int or list of int
+        Number of passes over the coefficients.
     dual_gap_ : float or ndarray of shape (n_targets,)
+        Duality gap at the end of the descent.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -201,10 +208,10 @@ class ElasticNet(_Descent, sklearn.linear_model.ElasticNet):
 
 
 class Lasso(_Descent, sklearn.linear_model.Lasso):
-    """Least squares with a penalty on coefficients, on every device of the active cluster.
+    """Least squares with an L1 penalty on the coefficients, on every device of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.linear_model.Lasso`; see `ElasticNet` for how it is
-    computed, and for the parameters: those but `l1_ratio`, which is 1.
+    Parameters, attributes and results are those of `sklearn.linear_model.Lasso`. They are the parameters and attributes
+    of `ElasticNet`, without `l1_ratio`, which is 1. `ElasticNet` describes the computation.
 
     See Also
     --------
@@ -213,7 +220,10 @@ class Lasso(_Descent, sklearn.linear_model.Lasso):
 
 
 class _DescentCV(LinearProxy):
-    """The best alpha by cross-validation: the products of each fold's training rows are all less those of its test."""
+    """What `LassoCV` and `ElasticNetCV` share: the choice of the best penalties by cross-validation.
+
+    The products of a fold's training rows are those of all rows minus those of its test rows.
+    """
 
     alphas: Any
     eps: float
@@ -222,18 +232,18 @@ class _DescentCV(LinearProxy):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None, **params: Any) -> Any:
-        """Find the best penalty by cross-validation, and fit all rows with it; the rows are passed over once.
+        """Find the best penalty by cross-validation, and fit all rows with it.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
             float32 and float64 keep their dtype, other numbers become float64.
         y : array-like or ShardedArray of shape (n_samples,)
-            Brought to the dtype of X. The splitter of `cv` gets it in this process.
+            Converted to the dtype of X. The splitter `cv` gets the targets in this process.
         sample_weight : float or array-like of shape (n_samples,), optional
-            Not negative; for fits and errors.
+            Weights of the rows in fits and in errors, not negative.
         **params : dict
-            For the splitter, with scikit-learn's metadata routing.
+            Parameters of the splitter, with scikit-learn's metadata routing.
 
         Returns
         -------
@@ -245,13 +255,14 @@ class _DescentCV(LinearProxy):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, and CSR; nothing has been sent then.
+            For input that scikit-learn rejects, for CSR matrices, and if X and y are handles with different numbers of
+            rows per rank or different dtypes. No rows have been sent.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone, or that is cut otherwise than y.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing is fitted then.
+            If the user interrupted the fit; nothing was fitted.
         """
         _raise_for_params(params, self, "fit")
         cluster = current_cluster()
@@ -291,7 +302,7 @@ class _DescentCV(LinearProxy):
         return self
 
     def _n_alphas(self) -> int | None:
-        """How many alphas are found; None where they are given."""
+        """Number of alphas to choose; None if the user passed the alphas."""
         asked = getattr(self, "n_alphas", "deprecated")  # before scikit-learn 1.9
         if isinstance(self.alphas, numbers.Integral):
             return int(self.alphas)
@@ -332,7 +343,7 @@ class _DescentCV(LinearProxy):
         return converged(whole, n, 0, gaps[0], n_iters[0], self.max_iter, self.tol)
 
     def _errors(self, fold: tuple[Sums, Sums], n: int, l1_ratio: float, alphas: np.ndarray) -> np.ndarray:
-        """Mean squared errors of a fold's test rows for each alpha."""
+        """Mean squared error of a fold's test rows for each alpha."""
         train, test = fold
         train = train.centred() if self.fit_intercept else train.about_zero()
         coef, _, _ = descended(train, n, 0, alphas, l1_ratio=l1_ratio, **_how(self))
@@ -340,59 +351,69 @@ class _DescentCV(LinearProxy):
 
 
 class ElasticNetCV(_DescentCV, sklearn.linear_model.ElasticNetCV):
-    """`ElasticNet` with the best penalties by cross-validation, on every device of the active cluster.
+    """`ElasticNet` with penalties that are chosen by cross-validation, on every device of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.linear_model.ElasticNetCV`. The rows are passed over once
-    for all folds: the products of a fold's training rows are those of all rows less those of its test rows, and its
-    errors follow from the products of its test rows. scikit-learn's coordinate descent runs on them in this process.
+    Parameters, attributes and results are those of `sklearn.linear_model.ElasticNetCV`. One pass over the rows is
+    enough for all folds: the products of a fold's training rows are those of all rows minus those of its test rows,
+    and its errors follow from the products of its test rows. scikit-learn's coordinate descent runs on the products in
+    this process.
 
     Parameters
     ----------
     l1_ratio : float or list of float, default=0.5
-        The shares of the penalty on coefficients that are tried.
+        The shares of the L1 penalty to try.
     eps : float, default=1e-3
-        The least alpha divided by the largest.
+        Ratio of the smallest to the largest alpha.
     alphas : int or array-like, default=100
-        How many alphas are tried, or which.
+        Number of alphas to try, or the alphas.
     fit_intercept : bool, default=True
         Whether the columns and the target are centred.
     precompute : "auto", bool or array-like, default="auto"
-        Accepted for scikit-learn's sake: the Gram matrix is always computed.
+        Accepted for compatibility with scikit-learn: the Gram matrix is always computed.
     max_iter : int, default=1000
-        Most passes over the coefficients.
+        Largest number of passes over the coefficients.
     tol : float, default=1e-4
-        As `ElasticNet`.
+        Tolerance of the descent, as in `ElasticNet`.
     cv : int, cross-validation generator or iterable, default=None
-        The folds; five by default. A split may name a row once.
+        The folds; five by default. A split must not contain a row twice.
     copy_X : bool, default=True
-        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+        Accepted for compatibility with scikit-learn: the input is never changed.
     verbose : bool or int, default=0
         Accepted and ignored.
     n_jobs : int, default=None
         Accepted and ignored: all engines compute.
     positive : bool, default=False
-        Whether no coefficient may be below 0.
+        Whether all coefficients must be at least 0.
     random_state : int, RandomState instance or None, default=None
-        For `selection` "random".
+        Random order of the coefficients if `selection` is "random".
     selection : {"cyclic", "random"}, default="cyclic"
-        In which order the coefficients are visited.
+        Order in which the coefficients are updated.
 
     Attributes
     ----------
     alpha_ : float
+        The best penalty.
     l1_ratio_ : float
+        The best share of the penalty on the absolute values.
     coef_ : ndarray of shape (n_features,)
+        Coefficients of the columns.
     intercept_ : float
-    mse_path_ : ndarray of shape (n_l1_ratio, n_alphas, n_folds), (n_alphas, n_folds)
-        Of float32 rows too it is computed from products: errors below a millionth of the target's square are rounding.
+        Constant term; one for each target.
+    mse_path_ : ndarray of shape (n_l1_ratio, n_alphas, n_folds) or (n_alphas, n_folds)
+        Mean squared errors of the test rows. For float32 rows they are computed from products, too, so errors below a
+        millionth of the target's mean square are rounding errors.
     alphas_ : ndarray of shape (n_alphas,) or (n_l1_ratio, n_alphas)
+        The penalties that were tried.
     dual_gap_ : float
+        Duality gap at the end of the descent.
     n_iter_ : int
+        Number of passes over the coefficients.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -401,10 +422,10 @@ class ElasticNetCV(_DescentCV, sklearn.linear_model.ElasticNetCV):
 
 
 class LassoCV(_DescentCV, sklearn.linear_model.LassoCV):
-    """`Lasso` with the best penalty by cross-validation, on every device of the active cluster.
+    """`Lasso` with a penalty that is chosen by cross-validation, on every device of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.linear_model.LassoCV`; see `ElasticNetCV` for how it is
-    computed, and for the parameters and attributes: those but `l1_ratio`.
+    Parameters, attributes and results are those of `sklearn.linear_model.LassoCV`. They are the parameters and
+    attributes of `ElasticNetCV`, without `l1_ratio` and `l1_ratio_`. `ElasticNetCV` describes the computation.
 
     See Also
     --------

@@ -1,4 +1,4 @@
-"""From sums over all rows to what a linear model has: pure functions of small arrays."""
+"""Pure functions that compute the attributes of a linear model from sums over all rows."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["Triangle", "intercept_of", "non_negative", "r2_of", "shortest"]
 
 @dataclass(frozen=True)
 class Triangle:
-    """The triangle R of all rows [1 X y] so far, less a shift; without ones and shift where they are not centred.
+    """The triangle R of all rows [1 X y] of all batches, minus a shift. Without an intercept, that of [X y].
 
-    Batches are less one shift, since the difference of their means would be known to fewer digits than their rows.
+    All batches have the same shift, because the difference of two shifts would have fewer correct digits than the rows.
     """
 
     r: np.ndarray
     shift: np.ndarray | None
 
     def merged(self, r: np.ndarray) -> Triangle:
-        """With the rows of another triangle, less the same."""
+        """The triangle with the rows of another triangle, which has the same shift."""
         return Triangle(np.asarray(np.linalg.qr(np.vstack([self.r, r]), mode="r")), self.shift)
 
     def centred(self) -> tuple[np.ndarray, np.ndarray]:
-        """The triangle of [X y] less their means, and the means; zeros where they are not centred."""
+        """The triangle of the centred [X y], and the means; without an intercept, that of [X y], and zeros."""
         if self.shift is None:
             return self.r, np.zeros(self.r.shape[1])
         return self.r[1:, 1:], self.shift + self.r[0, 1:] / self.r[0, 0]
@@ -37,13 +37,16 @@ class Triangle:
 def shortest(
     triangle: np.ndarray, rotated: np.ndarray, penalties: np.ndarray, cutoff: float
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Coefficients by the singular values of a triangle; the shortest where several are as good.
+    """Coefficients from the singular value decomposition of a triangle. If several are as good, they are the shortest.
 
     Parameters
     ----------
     triangle : numpy.ndarray of shape (k, n_features)
+        R of a QR factorization of the columns.
     rotated : numpy.ndarray of shape (k, n_targets)
+        The target of R times the coefficients.
     penalties : numpy.ndarray of shape (n_targets,)
+        Penalties on the squared coefficients of each target.
     cutoff : float
         Singular values up to this share of the largest count as zero.
 
@@ -51,8 +54,9 @@ def shortest(
     -------
     coef : numpy.ndarray of shape (n_features, n_targets)
     singular : numpy.ndarray of shape (min(k, n_features),)
+        Singular values in descending order.
     rank : int
-        Singular values that do not count as zero.
+        Number of singular values that do not count as zero.
     """
     left, singular, right = np.linalg.svd(triangle, full_matrices=False)
     kept = singular > cutoff * singular.max(initial=0.0)
@@ -62,16 +66,16 @@ def shortest(
 
 
 def non_negative(triangle: np.ndarray, rotated: np.ndarray, penalties: np.ndarray) -> np.ndarray:
-    """Coefficients of least squares, none below 0, each target by itself.
+    """Non-negative coefficients of least squares, for each target separately.
 
     Parameters
     ----------
     triangle : numpy.ndarray of shape (k, n_features)
         R of a QR factorization of the columns.
     rotated : numpy.ndarray of shape (k, n_targets)
-        What R times the coefficients is to come near.
+        The target of R times the coefficients.
     penalties : numpy.ndarray of shape (n_targets,)
-        On the squared coefficients.
+        Penalties on the squared coefficients of each target.
 
     Returns
     -------
@@ -91,7 +95,7 @@ def intercept_of(coef: np.ndarray, mean: np.ndarray, target_mean: np.ndarray) ->
 
 
 def r2_of(residual: np.ndarray, squares: np.ndarray, n_samples: int) -> float:
-    """Mean coefficient of determination of all targets, as `sklearn.metrics.r2_score`.
+    """Mean coefficient of determination of all targets, as in `sklearn.metrics.r2_score`.
 
     Parameters
     ----------
@@ -100,6 +104,7 @@ def r2_of(residual: np.ndarray, squares: np.ndarray, n_samples: int) -> float:
     squares : numpy.ndarray of shape (n_targets,)
         Weighted sums of squared differences of the targets from their means.
     n_samples : int
+        Number of rows.
     """
     if n_samples < 2:
         warnings.warn("R^2 score is not well-defined with less than two samples.", UndefinedMetricWarning, stacklevel=4)

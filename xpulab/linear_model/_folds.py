@@ -1,4 +1,4 @@
-"""The folds of a cross-validation: which sums over rows the engines are asked for, and what they make."""
+"""The folds of a cross-validation: the groups of rows whose sums the engines compute, and the sums of each fold."""
 
 from __future__ import annotations
 
@@ -14,15 +14,28 @@ __all__ = ["folds_of", "groups_of"]
 def groups_of(
     splits: list[tuple[np.ndarray, np.ndarray]], n_samples: int
 ) -> tuple[list[tuple[np.ndarray, int]], list[tuple[int, int, int]]]:
-    """How rows are assigned to groups for the engines to sum.
+    """Assign rows to groups, so that the sums of each split follow from the sums of the groups.
+
+    Parameters
+    ----------
+    splits : list of (numpy.ndarray of int, numpy.ndarray of int)
+        Indices of the training rows and of the test rows of each split.
+    n_samples : int
+        Number of rows.
 
     Returns
     -------
     groups : list of (numpy.ndarray of shape (n_samples,), int)
-        The group of each row, -1 for none, and the number of groups. One assignment is enough where each row is tested
-        once and trains all others; else there is one for each split.
+        One or more assignments: the group of each row, -1 for none, and the number of groups. One assignment is enough
+        if each row is a test row of one split, and a training row of all others. Otherwise each split has its own.
     places : list of (int, int, int)
-        For each split: which assignment, the group of its training rows (-1: all but its test rows) and of its test.
+        For each split the index of its assignment, the group of its training rows (-1 for all rows but its test rows),
+        and the group of its test rows.
+
+    Raises
+    ------
+    ValueError
+        If a split contains a row twice.
     """
     folds = np.full(n_samples, -1, np.int32)
     tested = np.zeros(n_samples, np.int64)
@@ -47,7 +60,7 @@ def groups_of(
 
 
 def folds_of(found: list[dict[str, np.ndarray]], places: list[tuple[int, int, int]]) -> list[tuple[Sums, Sums]]:
-    """Sums of the training and test rows of each split."""
+    """Sums of the training rows and of the test rows of each split."""
 
     def group(facts: dict[str, np.ndarray], number: Any) -> Sums:
         count, weight = facts["count"][number].sum(), facts["weight"][number].sum()

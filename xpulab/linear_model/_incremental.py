@@ -1,4 +1,4 @@
-"""`IncrementalLinearRegression` and `IncrementalRidge`: least squares over batches, with the names of sklearnex."""
+"""`IncrementalLinearRegression` and `IncrementalRidge` of sklearnex: least squares over batches of rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from xpulab.linear_model._proxy import LinearProxy
 
 __all__ = ["IncrementalLinearRegression", "IncrementalRidge"]
 
-_SENT = 64 << 20  # bytes of rows that are sent at once where the size of a batch is not given
+_SENT = 64 << 20  # largest number of bytes of rows that are sent at once, if no batch size is given
 
 
 class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """A triangle of all rows so far is kept, and merged with that of each batch; see `Triangle`."""
+    """What both estimators share: a `Triangle` of all rows so far, which is merged with that of each batch."""
 
     _own = ("report_", "batch_size_", "n_samples_seen_", "_triangle", "_n_targets", "n_jobs", "batch_size")
 
@@ -35,12 +35,12 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any) -> Any:
-        """Fit the model with all rows, some batches at a time; what was fitted before is forgotten.
+        """Fit the model with all rows, some batches at a time, and forget all earlier rows.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
-            The rows of a handle are one batch, since they are on the engines.
+            The rows of a handle are one batch, because they are on the engines already.
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
 
         Returns
@@ -68,14 +68,14 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, check_input: bool = True) -> Any:
-        """Fit the model with these rows and those of earlier calls; they are one batch.
+        """Fit the model with these rows, as one batch, and with the rows of earlier calls.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
         check_input : bool, default=True
-            Accepted for sklearnex's sake: the input is always checked.
+            Accepted for compatibility with sklearnex: the input is always checked.
 
         Returns
         -------
@@ -85,7 +85,7 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Raises
         ------
         NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
-            As `LinearRegression.fit`; what was fitted before is then as it was.
+            As `LinearRegression.fit`. The estimator then stays as it was.
         """
         cluster = current_cluster()
         before = self._triangle
@@ -100,7 +100,7 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return self
 
     def _batches(self, X: Any, y: Any) -> list[slice | None]:
-        """Which rows are sent at once; None for all rows, as they are."""
+        """Slices of the rows that are sent at once; None for all rows."""
         if isinstance(X, ShardedArray) or isinstance(y, ShardedArray):
             return [None]
         size = self.batch_size_
@@ -109,7 +109,7 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return list(gen_batches(X.shape[0], size))
 
     def _with(self, before: Triangle | None, cluster: XPUCluster, method: str, X: Any, y: Any) -> Triangle:
-        """The triangle of earlier rows and these."""
+        """The triangle of the earlier rows and these rows."""
         if self.fit_intercept:
             shift = None if before is None else before.shift
             result = self._ask(cluster, method, "shifted_triangle", X, y=y, shift=shift).results[0]
@@ -129,11 +129,12 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         raise NotImplementedError
 
     def to_sklearn(self) -> Any:
-        """A plain scikit-learn estimator with the same parameters and what was fitted, which needs no cluster.
+        """scikit-learn's estimator with the same parameters and fitted attributes, which needs no cluster.
 
         Raises
         ------
         NotFittedError
+            If the estimator is not fitted.
         """
         check_is_fitted(self)
         plain = self._plain()
@@ -146,34 +147,38 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
 class IncrementalLinearRegression(_Incremental):
     """Ordinary least squares over batches of rows, on every device of the active cluster.
 
-    Names and attributes are those of `sklearnex.linear_model.IncrementalLinearRegression`. A triangle of the size of
-    the columns is kept between batches, not their products, so that ill-conditioned columns lose no more digits than in
-    one fit of all rows. Where fewer rows than columns were seen, the shortest coefficients are taken.
+    Names and attributes are those of `sklearnex.linear_model.IncrementalLinearRegression`. Between batches the
+    estimator keeps a triangle of a QR factorization, rather than products of columns. Therefore ill-conditioned columns
+    lose no more digits than in one fit of all rows. With fewer rows than columns, the coefficients have minimal norm.
 
     Parameters
     ----------
     fit_intercept : bool, default=True
         Whether the columns and the targets are centred.
     copy_X : bool, default=True
-        Accepted for sklearnex's sake: the input is never changed, whichever it is.
+        Accepted for compatibility with sklearnex: the input is never changed.
     n_jobs : int, default=None
         Accepted and ignored: all engines compute.
     batch_size : int, default=None
-        Rows that `fit` sends at once. By default a batch has ``5 * n_features`` rows, and as many batches are sent at
-        once as fit into 64 MiB: the result is the same.
+        Number of rows that `fit` sends at once. By default `batch_size_` is ``5 * n_features``, and `fit` sends as many
+        such batches at once as fit into 64 MiB. The result is the same.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+        Coefficients of the columns.
     intercept_ : float or ndarray of shape (n_targets,)
+        Constant term; one for each target.
     n_samples_seen_ : int
+        Number of rows of all batches.
     batch_size_ : int
-        Only after `fit`.
+        Number of rows of a batch; only after `fit`.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        Of the last batch.
+        Report on the last batch.
 
     See Also
     --------
@@ -207,8 +212,8 @@ class IncrementalLinearRegression(_Incremental):
 class IncrementalRidge(_Incremental):
     """Least squares with a penalty on squared coefficients, over batches of rows, on every device of the cluster.
 
-    Names and attributes are those of `sklearnex.linear_model.IncrementalRidge`; see `IncrementalLinearRegression` for
-    what is kept between batches.
+    Names and attributes are those of `sklearnex.linear_model.IncrementalRidge`. `IncrementalLinearRegression` describes
+    the computation.
 
     Parameters
     ----------
@@ -217,24 +222,28 @@ class IncrementalRidge(_Incremental):
     alpha : float, default=1.0
         The penalty, not negative.
     copy_X : bool, default=True
-        Accepted for sklearnex's sake: the input is never changed, whichever it is.
+        Accepted for compatibility with sklearnex: the input is never changed.
     n_jobs : int, default=None
         Accepted and ignored: all engines compute.
     batch_size : int, default=None
-        As `IncrementalLinearRegression`.
+        As for `IncrementalLinearRegression`.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+        Coefficients of the columns.
     intercept_ : float or ndarray of shape (n_targets,)
+        Constant term; one for each target.
     n_samples_seen_ : int
+        Number of rows of all batches.
     batch_size_ : int
-        Only after `fit`.
+        Number of rows of a batch; only after `fit`.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        Of the last batch.
+        Report on the last batch.
 
     See Also
     --------

@@ -1,4 +1,4 @@
-"""`LinearRegression`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`LinearRegression`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from xpulab.linear_model._proxy import LinearProxy
 
 __all__ = ["LinearRegression", "way_taken"]
 
-#: From 1.9 on scikit-learn hands `tol` to LAPACK for dense rows; before, LAPACK took the rounding of the dtype.
+#: Since 1.9, scikit-learn passes `tol` to LAPACK for dense rows. Before, LAPACK used the rounding error of the dtype.
 _TOL_IS_CUTOFF = parse_version(sklearn.__version__) >= parse_version("1.9")
 
 
 def way_taken(solution: dict[str, Any]) -> str:
-    """How the ranks found the coefficients, for the report."""
+    """For the report, a text that says how the ranks computed the coefficients."""
     if solution["coef"] is None:
         return "solved by the QR factorization of [X y] and the singular values of its triangle"
     passes = ", corrected by a pass over the residuals" if solution["steps"] else ""
@@ -32,36 +32,40 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
     """Ordinary least squares on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.linear_model.LinearRegression`, for any number of engines.
-    Well-conditioned columns are solved by their normal equations, and corrected by the residuals of the rows; others,
-    and wide or rank-deficient ones, by a QR factorization over all engines. The notes of `report_` say which.
+    For well-conditioned columns the normal equations are solved, and the solution is corrected by the residuals of the
+    rows. For all other columns, also if there are more columns than rows, or if the columns are linearly dependent, a
+    QR factorization over all engines is used. The notes of `report_` name the method.
 
     Parameters
     ----------
     fit_intercept : bool, default=True
         Whether the columns and the targets are centred.
     copy_X : bool, default=True
-        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+        Accepted for compatibility with scikit-learn: the input is never changed.
     tol : float, default=1e-6
-        Singular values of the centred columns up to `tol` times the largest count as zero. Ignored with scikit-learn
-        before 1.9, as there: the rounding of the dtype stands for it.
+        Singular values of the centred columns up to `tol` times the largest count as zero. As in scikit-learn before
+        1.9, `tol` is ignored with these versions, and the rounding error of the dtype is used.
     n_jobs : int, default=None
         Accepted and ignored: all engines compute.
     positive : bool, default=False
-        Whether no coefficient may be below 0.
+        Whether all coefficients must be at least 0.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+        Coefficients of the columns.
     intercept_ : float or ndarray of shape (n_targets,)
+        Constant term; one for each target.
     rank_ : int
-        Of the centred columns; not with `positive`.
+        Rank of the centred columns; not set with `positive`.
     singular_ : ndarray of shape (min(n_samples, n_features),)
-        Their singular values; not with `positive`.
+        Singular values of the centred columns; not set with `positive`.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -82,9 +86,9 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
         X : array-like or ShardedArray of shape (n_samples, n_features)
             float32 and float64 keep their dtype, other numbers become float64.
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
-            Brought to the dtype of X.
+            Converted to the dtype of X.
         sample_weight : array-like of shape (n_samples,), optional
-            Not negative.
+            Weights of the rows, not negative.
 
         Returns
         -------
@@ -96,13 +100,14 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, and CSR; nothing has been sent then.
+            For input that scikit-learn rejects, for CSR matrices, and if X and y are handles with different numbers of
+            rows per rank or different dtypes. No rows have been sent.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone, or that is cut otherwise than y.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing is fitted then.
+            If the user interrupted the fit; nothing was fitted.
         """
         cluster = current_cluster()
         X, y, weights = self._read(cluster, X, y, sample_weight)

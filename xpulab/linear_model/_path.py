@@ -1,4 +1,4 @@
-"""Coordinate descent on products: scikit-learn's own, which needs the rows' Gram matrix only. Pure functions."""
+"""Pure functions for linear models from products of columns, with scikit-learn's coordinate descent."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ __all__ = ["Sums", "converged", "descended", "grid_of", "mean_squared_errors", "
 
 @dataclass(frozen=True)
 class Sums:
-    """Weighted sums over some rows, of columns and targets less their means or less zeros; float64.
+    """Weighted sums over some rows, of columns and targets minus a shift; all arrays are float64.
 
     Attributes
     ----------
     n_samples : int
+        Number of rows.
     weight : float
+        Sum of the weights.
     mean : numpy.ndarray of shape (n_features + n_targets,)
-        What was subtracted.
+        The shift: the means if centred, or zeros, or values near the means.
     total : numpy.ndarray of shape (n_features + n_targets,)
-        Weighted sums after that; zeros for centred ones.
+        Weighted sums after the shift was subtracted; zeros if centred.
     products : numpy.ndarray of shape (n_features + n_targets, n_features + n_targets)
+        Weighted sums of products after the shift was subtracted.
     """
 
     n_samples: int
@@ -33,7 +36,7 @@ class Sums:
     products: np.ndarray
 
     def centred(self) -> Sums:
-        """The same rows less their means."""
+        """The sums of the same rows, minus their means."""
         away = self.total / self.weight
         return replace(
             self,
@@ -43,7 +46,7 @@ class Sums:
         )
 
     def about_zero(self) -> Sums:
-        """The same rows as they are."""
+        """The sums of the same rows, without a shift."""
         mean, cross = self.mean, np.outer(self.mean, self.total)
         return replace(
             self,
@@ -54,7 +57,7 @@ class Sums:
 
 
 def sums_of(found: dict[str, Any], n_samples: int) -> Sums:
-    """All rows, from the `Products` of the ranks."""
+    """The sums of all rows, from the `Products` of the ranks."""
     mean = np.concatenate([found["mean"], found["target_mean"]])
     cross = found["cross"]
     whole = np.block([[found["gram"], cross], [cross.T, found["target_gram"]]])
@@ -62,7 +65,7 @@ def sums_of(found: dict[str, Any], n_samples: int) -> Sums:
 
 
 def without(all_rows: Sums, some: Sums) -> Sums:
-    """The rows that are not some; both less the same."""
+    """The sums of all rows but `some`. Both must have the same shift."""
     return replace(
         all_rows,
         n_samples=all_rows.n_samples - some.n_samples,
@@ -77,30 +80,35 @@ def descended(
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Coefficients for each alpha, by `sklearn.linear_model.enet_path` on the Gram matrix.
 
-    Weights are taken as if they added up to the number of rows, as scikit-learn takes them.
+    As in scikit-learn, the weights are scaled so that they add up to the number of rows.
 
     Parameters
     ----------
     sums : Sums
-        Centred, or about zero where there is no intercept.
+        Centred sums, or, without an intercept, sums without a shift.
     n_features : int
+        Number of columns.
     target : int
-        Which one.
+        Index of the target.
     alphas : array-like of shape (n_alphas,)
-        From large to small.
+        Penalties in descending order.
     start : numpy.ndarray of shape (n_features,), optional
+        Initial coefficients; zeros by default.
     **parameters : Any
-        Of `enet_path`.
+        Parameters of `enet_path`.
 
     Returns
     -------
     coef : numpy.ndarray of shape (n_features, n_alphas)
+        Coefficients for each alpha.
     gaps : numpy.ndarray of shape (n_alphas,)
+        Duality gaps.
     n_iters : list of int
+        Number of passes over the coefficients for each alpha.
     """
     share = sums.n_samples / sums.weight
     place = n_features + target
-    # Of the rows only their number and dtype are read, and of the targets their squared length.
+    # enet_path reads only the shape and the dtype of these rows, and the squared length of the target.
     rows = np.broadcast_to(np.zeros(1), (sums.n_samples, n_features))
     length = np.array([np.sqrt(max(share * sums.products[place, place], 0.0))])
     _, coef, gaps, n_iters = enet_path(
@@ -118,20 +126,20 @@ def descended(
 
 
 def converged(sums: Sums, n_features: int, target: int, gap: float, n_iter: int, max_iter: int, tol: float) -> bool:
-    """Whether a descent ended because its duality gap was small enough, by the rule of scikit-learn."""
+    """Whether a descent ended because its duality gap was small enough, as in scikit-learn."""
     place = n_features + target
     return n_iter < max_iter or bool(gap * sums.weight <= tol * sums.products[place, place])
 
 
 def shrunk(sums: Sums, n_features: int, penalties: np.ndarray) -> np.ndarray:
-    """Coefficients of ridge regression (n_penalties, n_features, n_targets), from sums as in `descended`."""
+    """Coefficients of ridge regression of shape (n_penalties, n_features, n_targets), from sums as in `descended`."""
     values, vectors = np.linalg.eigh(sums.products[:n_features, :n_features])
     rotated = vectors.T @ sums.products[:n_features, n_features:]
     return np.stack([vectors @ (rotated / (np.maximum(values, 0.0) + p)[:, None]) for p in penalties])
 
 
 def grid_of(cross: np.ndarray, weight: float, l1_ratio: float, eps: float, n_alphas: int, positive: bool) -> np.ndarray:
-    """Alphas from the least that makes all coefficients zero, down to `eps` times that; as scikit-learn.
+    """Alphas from the smallest one that makes all coefficients zero down to `eps` times it, as in scikit-learn.
 
     Parameters
     ----------
@@ -139,6 +147,19 @@ def grid_of(cross: np.ndarray, weight: float, l1_ratio: float, eps: float, n_alp
         Weighted sums of columns times target.
     weight : float
         Sum of the weights.
+    l1_ratio, eps : float
+    n_alphas : int
+    positive : bool
+        Parameters of the estimator.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_alphas,)
+
+    Raises
+    ------
+    ValueError
+        If `l1_ratio` is 0.
     """
     if l1_ratio == 0:
         raise ValueError(
@@ -153,15 +174,18 @@ def grid_of(cross: np.ndarray, weight: float, l1_ratio: float, eps: float, n_alp
 
 
 def mean_squared_errors(test: Sums, coef: np.ndarray, intercept: np.ndarray, target: int = 0) -> np.ndarray:
-    """Weighted mean squared errors of lines on some rows, by their products.
+    """Weighted mean squared errors of linear models on some rows, from the products of the rows.
 
     Parameters
     ----------
     test : Sums
+        Sums of the rows.
     coef : numpy.ndarray of shape (n_features, n_lines)
+        Coefficients of each model.
     intercept : numpy.ndarray of shape (n_lines,)
+        Intercept of each model.
     target : int
-        Which one.
+        Index of the target.
 
     Returns
     -------
@@ -169,6 +193,6 @@ def mean_squared_errors(test: Sums, coef: np.ndarray, intercept: np.ndarray, tar
     """
     lines = np.zeros((len(test.mean), coef.shape[1]))
     lines[: len(coef)], lines[len(coef) + target] = coef, -1.0
-    rest = intercept + test.mean @ lines  # what is left of a line where columns and target are at their means
+    rest = intercept + test.mean @ lines  # prediction minus target at the shift
     squares = np.einsum("il,ij,jl->l", lines, test.products, lines, optimize=True)
     return np.maximum(squares + 2 * rest * (test.total @ lines) + test.weight * rest**2, 0.0) / test.weight

@@ -1,4 +1,4 @@
-"""What all linear models share: reading X, y and weights, the fitted attributes, predictions and their score."""
+"""What all linear models share: checks of X, y and weights, fitted attributes, predictions, and their score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["LinearProxy"]
 
 
 class LinearProxy(Proxy):
-    """Base of linear models: `coef_` and `intercept_` are set, the rows are on the engines."""
+    """Base of linear models, which sets `coef_` and `intercept_`, and predicts rows on the engines."""
 
     fit_intercept: bool
     coef_: np.ndarray
@@ -25,13 +25,13 @@ class LinearProxy(Proxy):
     def _read(
         self, cluster: XPUCluster, X: Any, y: Any, sample_weight: Any, *, reset: bool = True, multi_output: bool = True
     ) -> tuple[Any, Any, np.ndarray | None]:
-        """X, y and the weights as they are sent; raises before anything is."""
+        """Check X, y and the weights, and return them in a form that can be sent; raises before anything is sent."""
         X = self._checked(cluster, X, reset=reset)
         y = checked_targets(self, cluster, y, X, multi_output=multi_output)
         return X, y, self._weights(sample_weight, X)
 
     def _set_line(self, coef: np.ndarray, mean: np.ndarray, target_mean: np.ndarray, y: Any, dtype: Any) -> None:
-        """`coef_` and `intercept_` in the dtype of X, from coefficients (n_features, n_targets) in float64."""
+        """Set `coef_` and `intercept_` in the dtype of X, from coefficients (n_features, n_targets) in float64."""
         self.coef_ = np.ascontiguousarray((coef[:, 0] if y.ndim == 1 else coef.T).astype(dtype))
         if not self.fit_intercept:
             self.intercept_ = 0.0
@@ -40,7 +40,7 @@ class LinearProxy(Proxy):
         self.intercept_ = intercept[0] if y.ndim == 1 else intercept
 
     def predict(self, X: Any) -> np.ndarray:
-        """Predictions of the linear model.
+        """Predict targets with the linear model.
 
         Parameters
         ----------
@@ -52,7 +52,14 @@ class LinearProxy(Proxy):
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         cluster = self._cluster()
@@ -66,22 +73,30 @@ class LinearProxy(Proxy):
         return self.predict(X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Coefficient of determination of the predictions, the mean over all targets.
+        """Coefficient of determination of the predictions, averaged over all targets.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
         sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows.
 
         Returns
         -------
         float
-            As `sklearn.metrics.r2_score`; only sums come back from the engines.
+            The same as `sklearn.metrics.r2_score`. The engines return only sums.
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         cluster = self._cluster()

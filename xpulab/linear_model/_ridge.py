@@ -1,4 +1,4 @@
-"""`Ridge`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`Ridge`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Ridge", "penalties_of"]
 
 
 def penalties_of(alpha: Any, n_targets: int, dtype: Any) -> np.ndarray:
-    """One penalty for each target, in float64.
+    """One penalty for each target, in float64: an array of shape (n_targets,).
 
     Raises
     ------
     ValueError
-        If there are neither one nor as many as targets.
+        If the number of penalties is neither 1 nor `n_targets`.
     """
     alphas = np.ravel(np.asarray(alpha, dtype=dtype)).astype(np.float64)
     if len(alphas) not in (1, n_targets):
@@ -36,8 +36,8 @@ def penalties_of(alpha: Any, n_targets: int, dtype: Any) -> np.ndarray:
 class Ridge(LinearProxy, sklearn.linear_model.Ridge):
     """Least squares with a penalty on squared coefficients, on every device of the active cluster.
 
-    Parameters and attributes are those of `sklearn.linear_model.Ridge`. The minimiser is computed exactly, whichever
-    solver is named, for any number of engines.
+    Parameters and attributes are those of `sklearn.linear_model.Ridge`, for any number of engines. Every solver
+    computes the exact minimiser.
 
     Parameters
     ----------
@@ -46,34 +46,38 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
     fit_intercept : bool, default=True
         Whether the columns and the targets are centred.
     copy_X : bool, default=True
-        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+        Accepted for compatibility with scikit-learn: the input is never changed.
     max_iter : int, default=None
-        Accepted for scikit-learn's sake: nothing is iterated.
+        Accepted for compatibility with scikit-learn: no solver iterates.
     tol : float, default=1e-4
-        As `max_iter`.
+        Accepted for compatibility with scikit-learn: no solver iterates.
     solver : {"auto", "svd", "cholesky", "lsqr", "sparse_cg", "sag", "saga", "lbfgs"}, default="auto"
-        "svd" solves by a QR factorization of the rows and the singular values of its triangle. "auto" and "cholesky"
-        solve the normal equations where their condition allows it, else as "svd". The others iterate towards the same
-        coefficients in scikit-learn; here they are names of the same minimiser, computed as with "auto".
+        "svd" uses a QR factorization of the rows, and the singular value decomposition of its triangle. "auto" and
+        "cholesky" solve the normal equations, or do the same as "svd" if the normal equations are too ill-conditioned.
+        In scikit-learn, the other solvers iterate towards the same coefficients; here they do the same as "auto".
     positive : bool, default=False
-        Whether no coefficient may be below 0; with `solver` "auto" or "lbfgs" only, as in scikit-learn.
+        Whether all coefficients must be at least 0; with `solver` "auto" or "lbfgs" only, as in scikit-learn.
     random_state : int, RandomState instance or None, default=None
-        Accepted for scikit-learn's sake: nothing is drawn.
+        Accepted for compatibility with scikit-learn: no solver needs random numbers.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+        Coefficients of the columns.
     intercept_ : float or ndarray of shape (n_targets,)
+        Constant term; one for each target.
     n_iter_ : None
-        Nothing is iterated.
+        No solver iterates.
     solver_ : str
-        As in scikit-learn: the named solver; for "auto" "lbfgs" with `positive`, else "cholesky"; "svd" where the
-        normal equations were too ill-conditioned. The notes of `report_` say what was computed.
+        As in scikit-learn, the solver that was asked for. For "auto" it is "lbfgs" with `positive`, and otherwise
+        "cholesky". It is "svd" if the normal equations were too ill-conditioned. The notes of `report_` name the
+        method.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -89,9 +93,9 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
         X : array-like or ShardedArray of shape (n_samples, n_features)
             float32 and float64 keep their dtype, other numbers become float64.
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
-            Brought to the dtype of X.
+            Converted to the dtype of X.
         sample_weight : float or array-like of shape (n_samples,), optional
-            Not negative.
+            Weights of the rows, not negative.
 
         Returns
         -------
@@ -103,13 +107,14 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, and CSR; nothing has been sent then.
+            For input that scikit-learn rejects, for CSR matrices, and if X and y are handles with different numbers of
+            rows per rank or different dtypes. No rows have been sent.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone, or that is cut otherwise than y.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing is fitted then.
+            If the user interrupted the fit; nothing was fitted.
         """
         self._check_solver()
         cluster = current_cluster()
@@ -136,7 +141,7 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
             if self.positive:
                 coef = non_negative(triangle, rotated, penalties)
             elif coef is None:
-                # Without a penalty, what rounding leaves of a missing dimension would be divided by.
+                # Without a penalty, singular values that differ from 0 only by rounding must count as zero.
                 cutoff = X.shape[1] * np.finfo(np.float64).eps if penalties.min() == 0 else 0.0
                 coef, _, _ = shortest(triangle, rotated, penalties, cutoff)
             self._set_line(coef, found["mean"], found["target_mean"], y, X.dtype)
@@ -148,7 +153,7 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
         return self
 
     def _check_solver(self) -> None:
-        """Refuse, in scikit-learn's words, what it refuses."""
+        """Raise scikit-learn's errors about the solver."""
         if self.positive and self.solver not in ("auto", "lbfgs"):
             raise ValueError(
                 f"solver='{self.solver}' does not support positive fitting. Please set the solver to 'auto' or "

@@ -1,4 +1,4 @@
-"""`RidgeCV`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`RidgeCV`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -27,43 +27,49 @@ __all__ = ["RidgeCV"]
 
 
 class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
-    """`Ridge` with the best penalty by cross-validation, on every device of the active cluster.
+    """`Ridge` with a penalty that is chosen by cross-validation, on every device of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.linear_model.RidgeCV`. Leave-one-out takes two passes over
-    the rows for all penalties: their products, and their leverages. Folds take one: see `ElasticNetCV`.
+    Parameters, attributes and results are those of `sklearn.linear_model.RidgeCV`. Leave-one-out cross-validation takes
+    two passes over the rows for all penalties: one for the products of columns, and one for the leverages of the rows.
+    Folds take one pass, as for `ElasticNetCV`.
 
     Parameters
     ----------
     alphas : float or array-like of shape (n_alphas,), default=(0.1, 1.0, 10.0)
-        The penalties that are tried.
+        The penalties to try.
     fit_intercept : bool, default=True
         Whether the columns and the targets are centred.
     scoring : str, callable or None, default=None
-        None: minus the mean squared error where each row is left out once, else R^2. Others are computed in this
-        process, from predictions that come back for each row.
+        None is the negative mean squared error for leave-one-out, and R^2 for folds. Any other score is computed in
+        this process, from a prediction for each row.
     cv : int, cross-validation generator, iterable or None, default=None
-        None: each row is left out once. Folds with `scoring` or with weights are fitted one by one, and so need
+        None leaves out each row once. Folds with `scoring` or with weights are fitted one by one, so X and y must be
         arrays, not a `ShardedArray`.
     gcv_mode : {"auto", "svd", "eigen"} or None, default=None
-        Accepted for scikit-learn's sake: the eigenvalues of the columns' products are used, whichever it is.
+        Accepted for compatibility with scikit-learn: the eigenvalues of the Gram matrix are always used.
     store_cv_results : bool, default=False
-        Whether errors come back for each row and penalty; without folds only.
+        Whether to set `cv_results_`; only with cv=None.
     alpha_per_target : bool, default=False
-        Whether each target gets its own penalty; without folds only.
+        Whether each target gets its own penalty; only with cv=None.
 
     Attributes
     ----------
     cv_results_ : ndarray of shape (n_samples, n_alphas) or (n_samples, n_targets, n_alphas)
         Squared errors, or predictions with `scoring`; only with `store_cv_results`.
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+        Coefficients of the columns.
     intercept_ : float or ndarray of shape (n_targets,)
+        Constant term; one for each target.
     alpha_ : float or ndarray of shape (n_targets,)
+        The best penalty.
     best_score_ : float or ndarray of shape (n_targets,)
+        Score of the best penalty.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -79,11 +85,11 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
         X : array-like or ShardedArray of shape (n_samples, n_features)
             float32 and float64 keep their dtype, other numbers become float64.
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
-            Brought to the dtype of X.
+            Converted to the dtype of X.
         sample_weight : float or array-like of shape (n_samples,), optional
-            Not negative. Folds take them into account in fits, not in scores, as in scikit-learn.
+            Weights of the rows, not negative. As in scikit-learn, the scores of folds do not use them.
         **params : dict
-            For the scorer, with scikit-learn's metadata routing.
+            Parameters of the scorer, with scikit-learn's metadata routing.
 
         Returns
         -------
@@ -95,13 +101,14 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, and CSR; nothing has been sent then.
+            For input that scikit-learn rejects, for CSR matrices, and if X and y are handles with different numbers of
+            rows per rank or different dtypes. No rows have been sent.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone, or that is cut otherwise than y.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing is fitted then.
+            If the user interrupted the fit; nothing was fitted.
         """
         _raise_for_params(params, self, "fit")
         alphas = self._checked_alphas()
@@ -160,7 +167,7 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
         else:
             assert each is not None
             scores = self._scores(each, y, weights, params)
-        best = scores.argmax(axis=1)  # of each target, or of all
+        best = scores.argmax(axis=1)  # for each target, or for all targets together
         coef = np.stack([found["coef"][k, :, i] for i, k in enumerate(np.broadcast_to(best, n_targets))], axis=1)
         own = self.alpha_per_target and n_targets > 1
         self.alpha_ = alphas[best] if own else float(alphas[best[0]])
@@ -172,7 +179,7 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
             self.cv_results_ = (each[:, 0] if y.ndim == 1 else each).astype(X.dtype)
 
     def _scores(self, each: np.ndarray, y: Any, weights: np.ndarray | None, params: dict[str, Any]) -> np.ndarray:
-        """Scores of predictions (n_samples, n_targets, n_alphas): for each target or for all, and each alpha."""
+        """Scores for each alpha, and for each target or for all, of predictions (n_samples, n_targets, n_alphas)."""
         scorer = self._get_scorer()
         if _routing_enabled():
             more = process_routing(self, "fit", sample_weight=weights, **params).scorer.score
@@ -213,7 +220,7 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
         return np.array([r2_of(each, squares, test.n_samples) for each in residual.T])
 
     def _search(self, X: Any, y: Any, weights: np.ndarray | None, alphas: np.ndarray, params: dict[str, Any]) -> None:
-        """Each fold and penalty by itself."""
+        """Fit each fold with each penalty separately."""
         if isinstance(X, ShardedArray) or isinstance(y, ShardedArray):
             raise TypeError(
                 "folds with scoring or sample_weight are fitted one by one, which needs the rows in this process, and "

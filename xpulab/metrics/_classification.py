@@ -16,25 +16,30 @@ __all__ = ["accuracy_score", "confusion_matrix", "log_loss"]
 
 
 def accuracy_score(y_true: Any, y_pred: Any, *, normalize: bool = True, sample_weight: Any = None) -> float:
-    """Part of the rows that are predicted right; parameters and result as `sklearn.metrics.accuracy_score`.
+    """Share of rows that are predicted correctly; parameters and result are those of `sklearn.metrics.accuracy_score`.
 
     Parameters
     ----------
     y_true, y_pred : array-like or ShardedArray of shape (n_samples,)
         Labels: numbers or strings in arrays, numbers in handles.
     normalize : bool, default=True
-        Whether to return the part, and not the number (or the weight) of these rows.
+        Whether to return the share of these rows, instead of their number (or the sum of their weights).
     sample_weight : array-like of shape (n_samples,), optional
+        Weights of the rows.
 
     Returns
     -------
     float or int
+        An int is returned without `normalize` and without weights.
 
     Raises
     ------
     ValueError
-        For different lengths, or labels of several columns.
-    NoClusterError, HandleError
+        If the lengths differ, or if there are several columns of labels.
+    NoClusterError
+        If no cluster is running.
+    HandleError
+        If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
     truth, predicted, _ = _labels_of(y_true, y_pred)
     weights = checked_weights(sample_weight, truth)
@@ -47,15 +52,16 @@ def accuracy_score(y_true: Any, y_pred: Any, *, normalize: bool = True, sample_w
 def confusion_matrix(
     y_true: Any, y_pred: Any, *, labels: Any = None, sample_weight: Any = None, normalize: str | None = None
 ) -> np.ndarray:
-    """Number of rows by true and predicted label; parameters and result as `sklearn.metrics.confusion_matrix`.
+    """Number of rows by true and predicted label, with the parameters of `sklearn.metrics.confusion_matrix`.
 
     Parameters
     ----------
     y_true, y_pred : array-like or ShardedArray of shape (n_samples,)
         Labels: numbers or strings in arrays, numbers in handles.
     labels : array-like of shape (n_labels,), optional
-        The labels to count, in the order of the result. By default all that occur, in their order.
+        The labels to count, in the order of the result. By default all labels that occur, in ascending order.
     sample_weight : array-like of shape (n_samples,), optional
+        Weights of the rows.
     normalize : {"true", "pred", "all"}, optional
         Divide by the sums of the rows, of the columns, or of all.
 
@@ -67,8 +73,11 @@ def confusion_matrix(
     Raises
     ------
     ValueError
-        For different lengths, labels of several columns, or none of the labels in `y_true`.
-    NoClusterError, HandleError
+        If the lengths differ, if there are several columns of labels, or if none of `labels` is in `y_true`.
+    NoClusterError
+        If no cluster is running.
+    HandleError
+        If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
     if normalize not in (None, "true", "pred", "all"):
         raise ValueError(f"normalize={normalize!r} was given; expected 'true', 'pred', 'all' or None")
@@ -107,19 +116,20 @@ def log_loss(
     labels: Any = None,
     y_pred: Any = "deprecated",
 ) -> float:
-    """Cross-entropy of probabilities; parameters and result as `sklearn.metrics.log_loss`.
+    """Cross-entropy of probabilities; parameters and result are those of `sklearn.metrics.log_loss`.
 
     Parameters
     ----------
     y_true : array-like or ShardedArray of shape (n_samples,)
         Labels: numbers or strings in an array, numbers in a handle.
     y_proba : array-like or ShardedArray of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities of the classes in the order of the labels; with one column those of the second class.
+        Probabilities of the classes in ascending order of the labels. A single column has those of the second class.
     normalize : bool, default=True
-        Whether to return the mean, and not the sum.
+        Whether to return the mean instead of the sum.
     sample_weight : array-like of shape (n_samples,), optional
+        Weights of the rows.
     labels : array-like, optional
-        All labels, where some may not occur in `y_true`.
+        All labels; needed if some do not occur in `y_true`.
     y_pred : array-like or ShardedArray
         The former name of `y_proba`.
 
@@ -130,8 +140,12 @@ def log_loss(
     Raises
     ------
     ValueError
-        For different lengths, probabilities outside of [0, 1], or labels that do not fit the columns.
-    NoClusterError, HandleError
+        If the lengths differ, if a probability is outside of [0, 1], or if the number of labels differs from the number
+        of columns.
+    NoClusterError
+        If no cluster is running.
+    HandleError
+        If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
     if not (isinstance(y_pred, str) and y_pred == "deprecated"):
         if y_proba is not None:
@@ -179,21 +193,21 @@ def _require_classes(known: np.ndarray, n_columns: int, given: bool) -> None:
 
 
 def _distinct(column: Any, function: str) -> np.ndarray:
-    """The labels that occur, in their order."""
+    """The labels that occur, in ascending order."""
     if isinstance(column, ShardedArray):
         return sums(function, "metrics.distinct", column)["labels"].astype(np.float64)
     return np.unique(column).astype(np.float64)
 
 
 def _labels_of(y_true: Any, y_pred: Any) -> tuple[Any, Any, np.ndarray | None]:
-    """Both as numbers, and the names that these stand for, if the labels are not numbers themselves."""
+    """True and predicted labels as numbers, and the labels behind these numbers if they are not numbers themselves."""
     names = None
     arrays = [np.asarray(y) for y in (y_true, y_pred) if not isinstance(y, ShardedArray)]
     if any(array.dtype.kind in "OUS" for array in arrays):
         if len(arrays) < 2 or any(array.dtype.kind not in "OUS" for array in arrays):
             raise ValueError(
-                "labels that are strings were given beside labels that are numbers; expected the same kind: encode the "
-                "strings as numbers first"
+                "labels that are strings were given together with labels that are numbers; expected the same kind: "
+                "encode the strings as numbers first"
             )
         names = np.unique(np.concatenate([array.ravel() for array in arrays]))
     truth, _ = _codes_of(y_true, names)
@@ -203,7 +217,7 @@ def _labels_of(y_true: Any, y_pred: Any) -> tuple[Any, Any, np.ndarray | None]:
 
 
 def _codes_of(y: Any, names: np.ndarray | None) -> tuple[Any, np.ndarray | None]:
-    """One column of labels as numbers, and the names that these stand for, if the labels are not numbers."""
+    """One column of labels as numbers, and the labels behind these numbers if they are not numbers themselves."""
     if isinstance(y, ShardedArray):
         if columns_of(y) != 1:
             raise ValueError(f"labels of shape {y.shape} were given; expected one column")

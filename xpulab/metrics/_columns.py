@@ -1,4 +1,4 @@
-"""What metrics are given: two columns or tables aligned with each other, sent to the engines to be added up there."""
+"""Checks the columns that metrics get, and sends them to the engines, which compute the sums."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["checked_column", "checked_weights", "require_aligned", "sums"]
 
 
 def checked_column(y: Any, name: str) -> Any:
-    """Numbers as an array (n_samples, n_columns) of float32 or float64, or the handle as it is.
+    """Check numbers, and return an array (n_samples, n_columns) of float32 or float64. A handle is returned as it is.
 
     Raises
     ------
     ValueError, TypeError
-        For anything but numbers, as scikit-learn.
+        If y does not consist of finite numbers, as in scikit-learn.
     HandleError
-        For a `ShardedArray` whose rows are elsewhere or gone.
+        If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
     if isinstance(y, ShardedArray):
         y.source(current_cluster())
@@ -34,7 +34,7 @@ def checked_column(y: Any, name: str) -> Any:
 
 
 def checked_weights(sample_weight: Any, y: Any) -> np.ndarray | None:
-    """Weights (n_samples,) of float64; None for ones."""
+    """Weights of shape (n_samples,), float64; None if all weights are 1."""
     if sample_weight is None:
         return None
     return _check_sample_weight(sample_weight, np.empty((y.shape[0], 0)), dtype=np.float64)
@@ -46,7 +46,7 @@ def columns_of(y: Any) -> int:
 
 
 def require_aligned(*columns: Any) -> None:
-    """Raise ValueError unless all have as many rows, and handles are cut alike."""
+    """Raise ValueError if the numbers of rows differ, or, for handles, the numbers of rows per rank."""
     check_consistent_length(*(np.empty((column.shape[0], 0)) for column in columns))
     handles = [column for column in columns if isinstance(column, ShardedArray)]
     if any(handle.bounds != handles[0].bounds for handle in handles[1:]):
@@ -59,17 +59,23 @@ def require_aligned(*columns: Any) -> None:
 def sums(
     function: str, task: str, rows: Any, targets: Any = None, weights: np.ndarray | None = None, **arguments: Any
 ) -> dict[str, Any]:
-    """What a task adds up over the rows of all ranks.
+    """Run a task that computes sums over the rows of all ranks.
 
     Parameters
     ----------
     function : str
-        For the report, which is the cluster's last.
+        Name of the metric, for the report (the cluster's `last_report`).
     task : str
+        Name of the task.
     rows, targets : numpy.ndarray of shape (n_samples, n_columns) or ShardedArray
     weights : numpy.ndarray of shape (n_samples,), optional
     **arguments : Any
-        Of the task.
+        Further arguments of the task.
+
+    Returns
+    -------
+    dict of str to Any
+        The result of rank 0.
     """
     cluster = current_cluster()
     who = Functions("metrics")

@@ -16,13 +16,15 @@ __all__ = ["mean_squared_error", "r2_score"]
 def mean_squared_error(
     y_true: Any, y_pred: Any, *, sample_weight: Any = None, multioutput: Any = "uniform_average"
 ) -> Any:
-    """Mean of the squared differences; parameters and result as `sklearn.metrics.mean_squared_error`.
+    """Mean of the squared differences; parameters and result are those of `sklearn.metrics.mean_squared_error`.
 
     Parameters
     ----------
     y_true, y_pred : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional
+        Weights of the rows.
     multioutput : {"raw_values", "uniform_average"} or array-like of shape (n_outputs,), default="uniform_average"
+        "raw_values" returns a value for each output. An array has the weights of the outputs in the mean.
 
     Returns
     -------
@@ -31,8 +33,11 @@ def mean_squared_error(
     Raises
     ------
     ValueError
-        For different shapes, or input that scikit-learn refuses too.
-    NoClusterError, HandleError
+        If the shapes differ, or for input that scikit-learn rejects.
+    NoClusterError
+        If no cluster is running.
+    HandleError
+        If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
     found, how = _regression("mean_squared_error", y_true, y_pred, sample_weight, multioutput)
     errors = found["errors"] / found["weight"]
@@ -49,15 +54,18 @@ def r2_score(
     multioutput: Any = "uniform_average",
     force_finite: bool = True,
 ) -> Any:
-    """Coefficient of determination; parameters and result as `sklearn.metrics.r2_score`.
+    """Coefficient of determination; parameters and result are those of `sklearn.metrics.r2_score`.
 
     Parameters
     ----------
     y_true, y_pred : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional
+        Weights of the rows.
     multioutput : {"raw_values", "uniform_average", "variance_weighted"}, array-like or None, default="uniform_average"
+        "raw_values" returns a value for each output. An array has the weights of the outputs in the mean. None is the
+        same as "uniform_average".
     force_finite : bool, default=True
-        Whether a constant `y_true` gives 1 (all predictions right) or 0, and not NaN or minus infinity.
+        Whether a constant `y_true` gives 1 (if all predictions are exact) or 0, instead of NaN or minus infinity.
 
     Returns
     -------
@@ -66,8 +74,11 @@ def r2_score(
     Raises
     ------
     ValueError
-        For different shapes, or input that scikit-learn refuses too.
-    NoClusterError, HandleError
+        If the shapes differ, or for input that scikit-learn rejects.
+    NoClusterError
+        If no cluster is running.
+    HandleError
+        If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
     found, how = _regression("r2_score", y_true, y_pred, sample_weight, multioutput)
     if found["n_samples"] < 2:
@@ -90,7 +101,7 @@ def r2_score(
 def _regression(
     function: str, y_true: Any, y_pred: Any, sample_weight: Any, multioutput: Any
 ) -> tuple[dict[str, Any], Any]:
-    """The sums, and how outputs are averaged: None for not, a name, or weights."""
+    """The sums from the engines, and how to average the outputs: None for no average, a name, or weights."""
     truth, predicted = checked_column(y_true, "y_true"), checked_column(y_pred, "y_pred")
     require_aligned(truth, predicted)
     n_outputs = columns_of(truth)

@@ -1,4 +1,4 @@
-"""`train_test_split`: scikit-learn's permutation, by which rows move between the engines."""
+"""`train_test_split`: splits rows on the engines with scikit-learn's permutation."""
 
 from __future__ import annotations
 
@@ -23,41 +23,44 @@ def train_test_split(
     shuffle: bool = True,
     stratify: Any = None,
 ) -> list[Any]:
-    """Split rows into those to fit and those to test with, as `sklearn.model_selection.train_test_split`.
+    """Split rows into training rows and test rows, as `sklearn.model_selection.train_test_split` does.
 
     Parameters
     ----------
     *arrays : ShardedArray or array-like, each of n_samples rows
-        Rows of a handle move between the engines, and come back as handles; those of arrays as arrays.
+        The rows of a handle move between the engines, and the results are handles. An array gives arrays.
     test_size, train_size : float or int, optional
-        A part of the rows, or a number; a quarter is for tests by default.
+        A share of the rows, or a number of rows. By default a quarter of the rows are test rows.
     random_state : int, RandomState instance or None, default=None
-        The same number gives the rows that scikit-learn picks, in its order.
+        The same number gives the same rows in the same order as in scikit-learn.
     shuffle : bool, default=True
+        Whether to permute the rows before the split.
     stratify : array-like or ShardedArray of shape (n_samples,), optional
-        Labels of which both parts get the same shares; those of a handle are gathered.
+        Labels that have the same shares in both parts. The labels of a handle are gathered in this process.
 
     Returns
     -------
     list
-        Of each array the rows to fit with, then those to test with.
+        For each array, the training rows and the test rows.
 
     Raises
     ------
+    NoClusterError
+        If an array is a handle, and no cluster is running.
     ValueError
-        As scikit-learn.
+        For arguments that scikit-learn rejects.
     HandleError
-        For a `ShardedArray` whose rows are elsewhere or gone.
+        If the rows of a `ShardedArray` are on another cluster, or were freed.
 
     Notes
     -----
-    A rank takes the rows that leave it, and those that it gets, through the memory of its host: twice its share of each
-    handle, for a moment.
+    The rows that a rank sends and receives go through host memory. For a moment, this takes up to twice the memory of
+    its share of a handle.
     """
     for array in arrays:
         if isinstance(array, ShardedArray):
             array.source(current_cluster())
-    # scikit-learn splits the places of a handle's rows, and arrays themselves.
+    # For a handle, scikit-learn splits the indices of the rows.
     stand_ins = [np.arange(array.shape[0]) if isinstance(array, ShardedArray) else array for array in arrays]
     split = sklearn.model_selection.train_test_split(
         *stand_ins,
@@ -77,7 +80,7 @@ def train_test_split(
 
 
 def _selected(handle: ShardedArray, places: np.ndarray) -> ShardedArray:
-    """The rows at these places, as even as possible on the engines."""
+    """A handle for the rows with these indices, distributed evenly over the engines."""
     cluster = current_cluster()
     bounds = bounds_of(len(places), cluster.size)
     shape = (len(places), *handle.shape[1:])

@@ -1,4 +1,4 @@
-"""`MaxAbsScaler`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`MaxAbsScaler`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
     Parameters
     ----------
     copy : bool, default=True
-        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+        Accepted for compatibility with scikit-learn: the input is never changed.
     clip : bool, default=False
-        Whether `transform` brings values beyond -1 and 1 to these; scikit-learn 1.9 has it, and before there is none.
+        Whether `transform` clips values to the range from -1 to 1. This parameter exists with scikit-learn 1.9 and
+        later.
 
     Attributes
     ----------
     scale_ : ndarray of shape (n_features,), of the dtype of X
-        What the columns are divided by; 1 where the greatest absolute value is 0.
+        Divisor of each column; 1 if the greatest absolute value is 0.
     max_abs_ : ndarray of shape (n_features,), of the dtype of X
+        Greatest absolute value of each column.
     n_samples_seen_ : int
-        Rows.
+        Number of rows.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -57,12 +60,12 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> MaxAbsScaler:
-        """Greatest absolute value of each column.
+        """Find the greatest absolute value of each column.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
-            float32 and float64 keep their dtype, other numbers become float64. NaN is left out. A memory-mapped array
+            float32 and float64 keep their dtype, other numbers become float64. NaN is ignored. A memory-mapped array
             is read by the engines themselves.
         y : None
             Ignored.
@@ -77,22 +80,22 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, and for sparse input.
+            For input that scikit-learn rejects, and for sparse matrices.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing is fitted then.
+            If the user interrupted the fit; nothing was fitted.
         """
         self._reset()
         return self._see("fit", X)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None) -> MaxAbsScaler:
-        """Take more rows into the greatest absolute values; after an interrupt they are as they were before.
+        """Update the greatest absolute values with more rows. If the call is interrupted, they stay as they were.
 
-        Parameters, what is returned and what is raised are those of `fit`.
+        Parameters, results and errors are those of `fit`.
         """
         return self._see("partial_fit", X)
 
@@ -107,11 +110,18 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
         Returns
         -------
         ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
-            A ShardedArray for a ShardedArray: its rows stay on the engines.
+            A `ShardedArray` if X is one; its rows stay on the engines.
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, TypeError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         ends = (-1.0, 1.0) if getattr(self, "clip", False) else None
@@ -120,7 +130,7 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
     def inverse_transform(self, X: Any) -> Any:
         """Multiply by the greatest absolute values.
 
-        Parameters, what is returned and what is raised are those of `transform`.
+        Parameters, results and errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._backward(X, factor=self.scale_)

@@ -1,4 +1,4 @@
-"""What is known of columns after more rows: means and variances of two sets of rows together, and exact quantiles."""
+"""Means and variances of two sets of rows together, and quantiles from neighbouring values."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Floats = npt.NDArray[np.float64]
 def merged(
     mean: Floats | float, variance: Floats | float | None, seen: Floats, new_mean: Floats, squares: Floats, new: Floats
 ) -> tuple[Floats, Floats | None, Floats]:
-    """Mean, variance and number of the rows before and the new ones together, by equations 1.5a and 1.5b of [1]_.
+    """Mean, variance and sum of weights of earlier and new rows together, by equations 1.5a and 1.5b of [1]_.
 
-    As in scikit-learn, a column of NaN alone has no mean and no variance, and new rows that are NaN alone in a column
-    leave its variance unknown.
+    As in scikit-learn, mean and variance of a column of NaN only are NaN, and the variance becomes NaN if all new
+    values of a column are NaN.
 
     Parameters
     ----------
     mean, variance : numpy.ndarray of shape (n_features,), or 0.0 before the first rows
-        The variance may be None, and is None then.
+        Mean and variance of the earlier rows. If the variance is None, so is the resulting variance.
     seen : numpy.ndarray of shape (n_features,)
-        Sum of the weights of the values before.
+        Sum of the weights of the earlier values.
     new_mean, squares, new : numpy.ndarray of shape (n_features,)
-        Of the new values: their mean, the sum of the squared differences from it, and the sum of their weights. NaN
-        for mean and squares where there are none.
+        Mean of the new values, sum of their squared differences from it, and sum of their weights. Mean and squares of
+        a column without values are NaN.
 
     Returns
     -------
@@ -54,13 +54,14 @@ def merged(
 
 
 def midway(lower: npt.NDArray[Any], upper: npt.NDArray[Any], fraction: Floats) -> npt.NDArray[Any]:
-    """Medians, as of `numpy.median`: the lower of two neighbours where the fraction is 0, or else their mean.
+    """Medians as in `numpy.median`: the lower of two neighbouring values if the fraction is 0, otherwise their mean.
 
     Parameters
     ----------
     lower, upper : numpy.ndarray of shape (n_features,)
-        In the dtype of the rows.
+        Neighbouring values, in the dtype of the rows.
     fraction : numpy.ndarray of float64 of shape (n_features,)
+        Position of the median between them, from 0 to 1.
 
     Returns
     -------
@@ -70,14 +71,14 @@ def midway(lower: npt.NDArray[Any], upper: npt.NDArray[Any], fraction: Floats) -
 
 
 def interpolated(lower: npt.NDArray[Any], upper: npt.NDArray[Any], fraction: Floats) -> npt.NDArray[Any]:
-    """The value between two neighbours in a column's order, rounded as by `numpy.percentile`.
+    """The value between two neighbouring values of a sorted column, rounded as in `numpy.percentile`.
 
     Parameters
     ----------
     lower, upper : numpy.ndarray of shape (n_features,)
-        In the dtype of the rows.
+        Neighbouring values, in the dtype of the rows.
     fraction : numpy.ndarray of float64 of shape (n_features,)
-        Where between them, from 0 to 1.
+        Position between them, from 0 to 1.
 
     Returns
     -------

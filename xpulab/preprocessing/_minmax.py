@@ -1,4 +1,4 @@
-"""`MinMaxScaler`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`MinMaxScaler`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["MinMaxScaler"]
 
 
 class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
-    """Columns brought to a range by their least and greatest values, on every device of the active cluster.
+    """Scale each column to a range, by its minimum and maximum, on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.preprocessing.MinMaxScaler`, to the last bit, for any
     number of engines. A fit is one pass over the rows.
@@ -25,25 +25,26 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
     Parameters
     ----------
     feature_range : tuple (min, max), default=(0, 1)
-        The range of what `transform` returns for the rows of the fit.
+        The range of the transformed rows of the fit.
     copy : bool, default=True
-        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+        Accepted for compatibility with scikit-learn: the input is never changed.
     clip : bool, default=False
-        Whether `transform` brings values beyond the range to its ends.
+        Whether `transform` clips values to the range.
 
     Attributes
     ----------
     min_, scale_ : ndarray of shape (n_features,), of the dtype of X
-        Rows are transformed as ``X * scale_ + min_``.
+        Transformed rows are ``X * scale_ + min_``.
     data_min_, data_max_, data_range_ : ndarray of shape (n_features,), of the dtype of X
-        Least and greatest value, and their difference.
+        Minimum and maximum of each column, and their difference.
     n_samples_seen_ : int
-        Rows.
+        Number of rows.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -61,12 +62,12 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> MinMaxScaler:
-        """Least and greatest value of each column.
+        """Find the minimum and maximum of each column.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
-            float32 and float64 keep their dtype, other numbers become float64. NaN is left out. A memory-mapped array
+            float32 and float64 keep their dtype, other numbers become float64. NaN is ignored. A memory-mapped array
             is read by the engines themselves.
         y : None
             Ignored.
@@ -81,27 +82,27 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, and for a `feature_range` that is not one.
+            For input that scikit-learn rejects, and for an invalid `feature_range`.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing is fitted then.
+            If the user interrupted the fit; nothing was fitted.
         """
         self._reset()
         return self._see("fit", X)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None) -> MinMaxScaler:
-        """Take more rows into least and greatest values; after an interrupt they are as they were before.
+        """Update minimum and maximum with more rows. If the call is interrupted, they stay as they were.
 
-        Parameters, what is returned and what is raised are those of `fit`.
+        Parameters, results and errors are those of `fit`.
         """
         return self._see("partial_fit", X)
 
     def transform(self, X: Any) -> Any:
-        """Bring the columns to `feature_range`, in the dtype of X.
+        """Scale the columns to `feature_range`, in the dtype of X.
 
         Parameters
         ----------
@@ -111,20 +112,27 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
         Returns
         -------
         ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
-            A ShardedArray for a ShardedArray: its rows stay on the engines.
+            A `ShardedArray` if X is one; its rows stay on the engines.
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, TypeError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         ends = tuple(map(float, self.feature_range)) if self.clip else None
         return self._forward(X, factor=self.scale_, offset=self.min_, clip=ends)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Bring the columns back to the range of the data.
+        """Scale the columns back to the range of the data.
 
-        Parameters, what is returned and what is raised are those of `transform`.
+        Parameters, results and errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._backward(X, shift=self.min_, scale=self.scale_)

@@ -1,4 +1,4 @@
-"""`RobustScaler`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`RobustScaler`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["RobustScaler"]
 
 
 class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
-    """Columns less their medians, divided by a range of quantiles, on every device of the active cluster.
+    """Subtract the median of each column, and divide by a range of quantiles, on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.preprocessing.RobustScaler`, for any number of engines.
-    Quantiles are exact: they come from the values at certain places of a column's order, which the engines find byte by
-    byte, in 4 (float32) or 8 (float64) passes over the rows that sort nothing.
+    Quantiles are exact. The engines find the values at the wanted positions of the sorted column byte by byte, in 4
+    (float32) or 8 (float64) passes over the rows, without sorting.
 
     Parameters
     ----------
@@ -31,23 +31,24 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
     with_scaling : bool, default=True
         Whether to divide by the range of the quantiles.
     quantile_range : tuple (q_min, q_max), 0.0 <= q_min <= q_max <= 100.0, default=(25.0, 75.0)
-        Quantiles in percent, whose difference is `scale_`.
+        Quantiles in per cent; `scale_` is their difference.
     copy : bool, default=True
-        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+        Accepted for compatibility with scikit-learn: the input is never changed.
     unit_variance : bool, default=False
-        Whether to divide `scale_` by that of a standard normal distribution.
+        Whether to divide `scale_` by the same difference of a standard normal distribution.
 
     Attributes
     ----------
     center_ : ndarray of shape (n_features,), of the dtype of X, or None
-        Medians.
+        Median of each column.
     scale_ : ndarray of shape (n_features,), float64, or None
-        What the columns are divided by; 1 where the quantiles are the same.
+        Divisor of each column; 1 if both quantiles are equal.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -61,12 +62,12 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> RobustScaler:
-        """Median and quantiles of each column.
+        """Find the median and the quantiles of each column.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
-            float32 and float64 keep their dtype, other numbers become float64. NaN is left out. A memory-mapped array
+            float32 and float64 keep their dtype, other numbers become float64. NaN is ignored. A memory-mapped array
             is read by the engines themselves.
         y : None
             Ignored.
@@ -81,13 +82,13 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, for sparse input, and for a `quantile_range` that is not one.
+            For input that scikit-learn rejects, for sparse matrices, and for an invalid `quantile_range`.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing is fitted then.
+            If the user interrupted the fit; nothing was fitted.
         """
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=True)
@@ -122,11 +123,18 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
         Returns
         -------
         ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
-            A ShardedArray for a ShardedArray: its rows stay on the engines.
+            A `ShardedArray` if X is one; its rows stay on the engines.
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, TypeError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         return self._forward(X, shift=self.center_, scale=self.scale_)
@@ -134,7 +142,7 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
     def inverse_transform(self, X: Any) -> Any:
         """Multiply by the ranges, and add the medians.
 
-        Parameters, what is returned and what is raised are those of `transform`.
+        Parameters, results and errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._backward(X, factor=self.scale_, offset=self.center_)

@@ -1,4 +1,4 @@
-"""What all scalers share: NaN is left out of the fit and stays in the rows, which are made on the engines."""
+"""What all scalers share: a fit ignores NaN, `transform` keeps it, and the engines scale the rows."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["Scaler"]
 
 
 class Scaler(TransformerProxy):
-    """Base of the scalers: their rows may hold NaN, and they make rows from rows column by column."""
+    """Base of the scalers, whose rows may have NaN, and which scale each column."""
 
     _rules: ClassVar[Mapping[str, Any]] = {"ensure_all_finite": "allow-nan"}
 
     n_features_in_: int
 
     def __sklearn_is_fitted__(self) -> bool:
-        """An interrupted first fit leaves the number of columns, and nothing else."""
+        """Whether it is fitted: an interrupted first fit sets only the number of columns."""
         return hasattr(self, "scale_")
 
     def _forward(self, X: Any, **arguments: Any) -> Any:
-        """The rows of X scaled; a handle for a handle."""
+        """Scale the rows of X. The result is a handle if X is a handle."""
         return self._transformed("transform", "scale", X, self.n_features_in_, **arguments)
 
     def _backward(self, X: Any, **arguments: Any) -> Any:
-        """The rows of X scaled back; the names of the columns do not count, as in scikit-learn."""
+        """Scale the rows of X back. As in scikit-learn, the names of the columns are not checked."""
         n = self.n_features_in_
         return self._transformed("inverse_transform", "scale", X, n, n_given=n, **arguments)

@@ -1,4 +1,4 @@
-"""`StandardScaler`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`StandardScaler`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["StandardScaler"]
 
 
 class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
-    """Columns less their means, divided by their standard deviations, on every device of the active cluster.
+    """Subtract the mean of each column, and divide by its standard deviation, on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.preprocessing.StandardScaler`, for any number of engines.
-    A fit is one pass over the rows, or two where a few rows say too little of the mean. Sums are kept in the dtype of
-    the rows for at most 1024 of them, about a value near the mean, and in float64 from there on.
+    A fit is one pass over the rows, or two if the mean of a few rows is far from the mean of all. Up to 1024 rows, less
+    a value near the mean, are added up in the dtype of the rows; these sums are added up in float64.
 
     Parameters
     ----------
     copy : bool, default=True
-        Accepted for scikit-learn's sake: the input is never changed, whichever it is.
+        Accepted for compatibility with scikit-learn: the input is never changed.
     with_mean : bool, default=True
         Whether to subtract the mean.
     with_std : bool, default=True
@@ -36,18 +36,19 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
     Attributes
     ----------
     scale_ : ndarray of shape (n_features,), float64, or None
-        What the columns are divided by; 1 where a column is constant. None if `with_std` is False.
+        Divisor of each column; 1 for a constant column. None if `with_std` is False.
     mean_ : ndarray of shape (n_features,), float64, or None
-        None if both `with_mean` and `with_std` are False.
+        Mean of each column. None if both `with_mean` and `with_std` are False.
     var_ : ndarray of shape (n_features,), float64, or None
-        None if `with_std` is False.
+        Variance of each column. None if `with_std` is False.
     n_samples_seen_ : int, float, or ndarray of shape (n_features,)
-        Values that are not NaN, or the sum of their weights; one number where all columns have the same.
+        Number of values that are not NaN, or the sum of their weights. A single number if it is equal for all columns.
     n_features_in_ : int
+        Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Only when the input has column names that are all strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        What each engine did, and how long each phase took.
 
     See Also
     --------
@@ -61,17 +62,17 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> StandardScaler:
-        """Mean and standard deviation of each column.
+        """Compute the mean and the standard deviation of each column.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
-            float32 and float64 keep their dtype, other numbers become float64. NaN is left out. A memory-mapped array
+            float32 and float64 keep their dtype, other numbers become float64. NaN is ignored. A memory-mapped array
             is read by the engines themselves.
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            Not negative.
+            Weights of the rows, not negative.
 
         Returns
         -------
@@ -83,22 +84,22 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, for sparse input, and for negative weights.
+            For input that scikit-learn rejects, for sparse matrices, and for negative weights.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            Nothing is fitted then.
+            If the user interrupted the fit; nothing was fitted.
         """
         self._reset()
         return self._see("fit", X, sample_weight)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> StandardScaler:
-        """Take more rows into mean and standard deviation; after an interrupt they are as they were before.
+        """Update mean and standard deviation with more rows. If the call is interrupted, they stay as they were.
 
-        Parameters, what is returned and what is raised are those of `fit`.
+        Parameters, results and errors are those of `fit`.
         """
         return self._see("partial_fit", X, sample_weight)
 
@@ -110,16 +111,23 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         X : array-like or ShardedArray of shape (n_samples, n_features)
             NaN stays NaN.
         copy : bool, optional
-            Accepted for scikit-learn's sake.
+            Accepted for compatibility with scikit-learn.
 
         Returns
         -------
         ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
-            A ShardedArray for a ShardedArray: its rows stay on the engines.
+            A `ShardedArray` if X is one; its rows stay on the engines.
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, TypeError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         return self._forward(
@@ -129,7 +137,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
     def inverse_transform(self, X: Any, copy: bool | None = None) -> Any:
         """Multiply by the standard deviations, and add the means.
 
-        Parameters, what is returned and what is raised are those of `transform`.
+        Parameters, results and errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._backward(
@@ -146,7 +154,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         return self
 
     def _take(self, found: dict[str, np.ndarray], weighted: bool) -> None:
-        """The attributes, as scikit-learn sets them."""
+        """Set the attributes as scikit-learn does."""
         seen = np.broadcast_to(getattr(self, "n_samples_seen_", 0), found["count"].shape).astype(np.float64)
         if not self.with_mean and not self.with_std:
             self.mean_ = self.var_ = None
@@ -160,7 +168,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
                 found["squares"],
                 found["weight"],
             )
-        if not weighted and np.array_equal(total, np.rint(total)):  # no weights, before neither
+        if not weighted and np.array_equal(total, np.rint(total)):  # no weights, now or before
             total = total.astype(np.int64)
         self.n_samples_seen_ = total[0] if total.min() == total.max() else total
         self.scale_ = None

@@ -1,4 +1,4 @@
-"""Several calls of estimators as one table: a row for each, and what tells them apart."""
+"""Several calls of estimators as one table, with a row for each call and the parameters that differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from xpulab.report.text import fit_text, worded
 
 __all__ = ["Calls", "differing"]
 
-#: Rows of a table, and calls whose whole report stands below it: a loop of thousands must not fill a notebook.
+#: Largest number of rows of the table, and of reports below it, so that a loop of thousands of fits does not fill a
+#: notebook.
 _ROWS, _WHOLE = 100, 20
 
 
@@ -33,21 +34,21 @@ class Calls(Displayed):
     Attributes
     ----------
     over : bool
-        Whether nothing is drawn again: only then the whole reports stand below the table, since each time that they
-        are drawn they fold up.
+        Whether the table is drawn for the last time. Only then it has the reports below it, because each new drawing
+        would fold them again.
     """
 
     def __init__(self) -> None:
         self.over = False
         self._reports: deque[FitRecord] = deque(maxlen=_ROWS)
         self._first = 1  # number of the first row
-        self._before = 0.0  # seconds of the calls that have no row any more
+        self._before = 0.0  # seconds of the calls whose rows were removed
 
     def __len__(self) -> int:
         return self._first + len(self._reports) - 1
 
     def add(self, report: FitRecord) -> None:
-        """Add a call, if it is not there yet."""
+        """Add a call, if it was not added before."""
         if any(each is report for each in self._reports):
             return
         if len(self._reports) == _ROWS:
@@ -57,7 +58,7 @@ class Calls(Displayed):
 
     @property
     def tabled(self) -> bool:
-        """Whether they are shown as a table, and not as the report of the only call."""
+        """Whether the calls are shown as a table. If not, the report of the only call is shown."""
         return len(self) > 0 and self._alone is None
 
     def __str__(self) -> str:
@@ -82,7 +83,7 @@ class Calls(Displayed):
 
     @property
     def _alone(self) -> FitRecord | None:
-        """The only call, if it is shown whole."""
+        """The only call, if its whole report is shown."""
         first = self._reports[0]
         return first if len(self) == 1 and first.display == "full" else None
 
@@ -93,7 +94,7 @@ class Calls(Displayed):
         return f"{counted(len(self), 'call')} of estimators, {seconds}{earlier}"
 
     def _messages(self) -> list[str]:
-        """What calls that run or failed have to say."""
+        """Messages of the calls that still run or that failed."""
         return [
             f"{number}: {line}"
             for number, report in enumerate(self._reports, self._first)
@@ -101,7 +102,7 @@ class Calls(Displayed):
         ]
 
     def _table(self) -> tuple[list[str], str, list[list[str]], str]:
-        """Header, alignment and rows; and what is the same for all calls, for the title."""
+        """Header, alignment and rows; and, for the title, what is the same for all calls."""
         reports = list(self._reports)
         scales = [report.scale for report in reports]
         columns: list[tuple[str, str, list[str]]] = [
@@ -121,7 +122,7 @@ class Calls(Displayed):
 
 
 def differing(reports: Iterable[FitRecord]) -> list[dict[str, Any]]:
-    """Of each call the parameters that are not the same in all calls of its estimator."""
+    """For each call, the parameters that differ between the calls of its estimator."""
     reports = list(reports)
     values: dict[tuple[str, str], set[str]] = {}
     for report in reports:
@@ -135,7 +136,7 @@ def _pairs(parameters: dict[str, Any]) -> str:
 
 
 def _objectives(reports: Sequence[FitRecord]) -> list[tuple[str, str, list[str]]]:
-    """A column for each metric that an estimator minimises."""
+    """A column (title, alignment, cells) for each metric that an estimator minimises."""
     found = [report.objective for report in reports]
     names = dict.fromkeys(each[0] for each in found if each is not None)
     return [

@@ -1,4 +1,4 @@
-"""The last line of a report: what took longest, and what could be done about it."""
+"""The last line of a report: which phase took longest, and how to make the call faster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xpulab.report.record import FitRecord
 
 __all__ = ["conclusion", "slowest_engine", "split"]
 
-#: The parts of a call, in words.
+#: Descriptions of the parts of a call.
 _DOING = {
     "copy": "copying the rows into shared memory",
     "queue": "waiting until another call had ended",
@@ -20,18 +20,18 @@ _DOING = {
     "wait": "engines that waited for each other",
     "other": "work of the engines beside their devices",
 }
-#: Per cent by which an engine is busy longer than the mean, from which it is worth a word, and worth advice.
+#: If an engine is busy longer than the mean by more than these percentages, the report names it, or gives advice.
 _WORD, _ADVICE = 5, 25
-#: Seconds below which a call is too short for advice on its parts.
+#: A call of fewer seconds gets no advice on its parts.
 _SHORT = 0.5
-#: Seconds of an iteration that is mostly messages and waiting.
+#: An iteration of fewer seconds consists mostly of messages and waiting.
 _QUICK = 0.01
-#: Part of the time of a call that engines do not account for, from which the report says where it went.
+#: If a larger part of a call's time was spent outside of the engines, the report says on what.
 _UNSEEN = 0.05
 
 
 def conclusion(report: FitRecord) -> str:
-    """What took longest, and what could be done; empty while the call runs, or if nothing was measured."""
+    """What took longest, and advice; empty while the call runs, or if nothing was measured."""
     if report.status == "running" or report.longest is None:
         return ""
     name, seconds = report.longest
@@ -45,14 +45,14 @@ def conclusion(report: FitRecord) -> str:
 
 
 def slowest_engine(report: FitRecord) -> str:
-    """Which engine was busy longest, and by how much; empty if there is no difference worth a word."""
+    """Which engine was busy longest, and by how much; empty if the difference is small."""
     if report.slowest is None or report.imbalance is None or report.imbalance < _WORD:
         return ""
     return f"engine {report.slowest.rank}, busy {report.imbalance:.0f} % longer than the mean"
 
 
 def split(report: FitRecord) -> str:
-    """Where the time of the whole call went; empty while it runs, or if engines account for nearly all, or none."""
+    """The parts of the call's whole time; empty while it runs, and if the engines took nearly all or none of it."""
     engines = max((engine.total for engine in report.engines), default=0.0)
     rest = report.elapsed - engines - report.sent - report.waited
     if not report.engines or report.status == "running" or report.elapsed - engines < _UNSEEN * report.elapsed:

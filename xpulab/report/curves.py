@@ -1,4 +1,4 @@
-"""Curves as SVG, drawn from numbers by pure functions."""
+"""Pure functions that draw curves as SVG."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from xpulab.rendering import drawn, escape, format_number
 
 __all__ = ["curve_of_runs", "polyline", "small_curve"]
 
-#: A curve keeps its shape with this many points, and a live view is sent ten times a second.
+#: Largest number of points of a curve. More points do not change how it looks, but a live view sends all of them ten
+#: times a second.
 _POINTS = 200
 
-# Of a small curve: its size, and the margins around its axes.
+# Size of a small curve in pixels, and the margins around its axes.
 _WIDTH, _HEIGHT = 300, 150
 _LEFT, _TOP, _RIGHT, _BOTTOM = 62, 22, 10, 20
-_TICKS = 12  # at most, besides the first
+_TICKS = 12  # largest number of labels on the axis, in addition to the first
 
 
 def polyline(kind: str, places: Iterable[Sequence[float]], digits: int = 1) -> str:
-    """An SVG polyline of class `kind` through places (x, y), written with this many decimals."""
+    """An SVG polyline of class `kind` through `places` (x, y), with `digits` decimals."""
     points = " ".join(f"{x:.{digits}f},{y:.{digits}f}" for x, y in places)
     return f'<polyline class="{kind}" points="{points}"/>'
 
@@ -26,24 +27,25 @@ def polyline(kind: str, places: Iterable[Sequence[float]], digits: int = 1) -> s
 def curve_of_runs(
     name: str, seen: Sequence[tuple[int, int, float]], best: int, show: Callable[[float, int], str]
 ) -> str:
-    """A quantity against iteration, one line per run, which fills the width of its place.
+    """A quantity against iteration, as HTML with one line per run. It is as wide as the element that contains it.
 
-    The labels are HTML beside the SVG: they keep their size when the SVG is stretched.
+    The labels are HTML beside the SVG, so that they keep their size if the SVG is stretched.
 
     Parameters
     ----------
     name : str
         Title of the curve.
     seen : sequence of (run, iteration, value)
+        The points; runs and iterations count from 1.
     best : int
         The run that is drawn in bold.
     show : callable
-        Writes a value with so many digits.
+        Formats a value with a number of digits: ``show(value, digits)``.
 
     Returns
     -------
     str
-        Empty for fewer than two iterations, or if the best run has none.
+        Empty if there are fewer than two iterations, or none of the best run.
     """
     runs: dict[int, list[tuple[int, float]]] = {}
     for run, number, value in seen:
@@ -77,20 +79,21 @@ def small_curve(title: str, points: Sequence[tuple[int, float]], mark: int | Non
     Parameters
     ----------
     title : str
+        Title of the curve.
     points : sequence of (number, value)
     mark : int, optional
-        The number whose point gets a ring.
+        Draw a ring around the point of this number.
 
     Returns
     -------
     str
-        Empty for fewer than two points.
+        Empty if there are fewer than two points.
     """
     if len(points) < 2:
         return ""
     numbers, values = [number for number, _ in points], [value for _, value in points]
     first, last, low, high = min(numbers), max(numbers), min(values), max(values)
-    # As many digits as it takes to tell the two apart.
+    # The smallest number of digits in which the labels of the lowest and the highest value differ.
     digits = next((n for n in (3, 4, 5, 6) if format_number(low, n) != format_number(high, n)), 7)
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     places = [
@@ -129,5 +132,5 @@ def small_curve(title: str, points: Sequence[tuple[int, float]], mark: int | Non
 
 
 def _part(size: float, distance: float, whole: float) -> float:
-    """Where a point lies on a side of this size; 0 if all points are the same."""
+    """Position on a side of `size` pixels of a point at `distance` of `whole`; 0 if all points are the same."""
     return size * distance / (whole or 1.0)

@@ -1,4 +1,4 @@
-"""A report as a matplotlib figure. matplotlib is imported when one is drawn, not before."""
+"""Draws a report as a matplotlib figure. matplotlib is imported only when a figure is drawn."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["COLOURS", "draw"]
 
-#: Okabe and Ito's palette, which colour-blind readers tell apart, in tones of 3:1 contrast or more to black and white;
-#: a hatch goes with each, so that the colour never stands alone.
+#: Colour and hatch of each phase. The colours are those of Okabe and Ito's palette, which colour-blind readers can
+#: distinguish, in tones with a contrast of at least 3:1 to black and to white. The hatch makes the phases
+#: distinguishable without colour.
 COLOURS: dict[str, tuple[str, str]] = {
     "transfer": ("#0072b2", "//"),
     "compile": ("#cc79a7", ".."),
@@ -28,7 +29,7 @@ COLOURS: dict[str, tuple[str, str]] = {
 
 
 def draw(report: FitRecord, axes: tuple[Axes, Axes] | None = None) -> Figure:
-    """The first metric by iteration, and the seconds of each engine by phase, in a new figure or on a pair of axes."""
+    """Draw the first metric by iteration and the seconds of each engine by phase, in a new figure or on two axes."""
     if axes is None:
         axes = _new_axes(len(report.engines))
     curve, bars = axes
@@ -47,7 +48,7 @@ def _new_axes(engines: int) -> tuple[Axes, Axes]:
         1, 2, figsize=(11, max(3.2, 1.6 + 0.32 * engines)), layout="constrained", width_ratios=(2, 3)
     )
     if "inline" in matplotlib.get_backend():
-        plt.close(figure)  # as the cell's result it is shown already; open, the inline backend would show it again
+        plt.close(figure)  # otherwise the inline backend shows it, in addition to IPython, which shows the result
     return curve, bars
 
 

@@ -22,10 +22,13 @@ __all__ = ["PHASES", "Comparison", "EngineReport", "FitReport", "Iteration", "St
 
 @dataclass(repr=False)
 class FitReport(FitRecord, Displayed):
-    """What one call of an estimator ran, on which engines, and how long each phase took; see `FitRecord`."""
+    """The report of one call of an estimator: its engines, its iterations, and the seconds of each phase.
+
+    Its parameters and attributes are those of `FitRecord`.
+    """
 
     def line(self) -> str:
-        """Where a running call stands, on one line."""
+        """The progress of a running call, on one line."""
         return fit_line(self)
 
     def __repr__(self) -> str:
@@ -38,14 +41,15 @@ class FitReport(FitRecord, Displayed):
         return fit_html(self)
 
     def to_html(self, path: str | os.PathLike[str] | None = None, extra: Iterable[str] = ()) -> str:
-        """A self-contained HTML page.
+        """The report as a self-contained HTML page.
 
         Parameters
         ----------
         path : path-like, optional
-            Where to write it, in UTF-8.
+            File to write the page to, in UTF-8.
         extra : iterable of str
-            Further sections, in HTML, put after the results. They are not escaped: build them from text of your own.
+            Further sections, in HTML, which follow the results. They are not escaped, so do not build them from text
+            of other people.
 
         Returns
         -------
@@ -58,12 +62,12 @@ class FitReport(FitRecord, Displayed):
         return page
 
     def plot(self, axes: tuple[Axes, Axes] | None = None) -> Figure:
-        """Two panels: the first metric against iteration, and the seconds of each engine by phase.
+        """Draw two panels: the first metric against iteration, and the seconds of each engine by phase.
 
         Parameters
         ----------
         axes : pair of matplotlib Axes, optional
-            Where to draw; a new figure by default.
+            The axes to draw on; those of a new figure by default.
 
         Returns
         -------
@@ -74,7 +78,16 @@ class FitReport(FitRecord, Displayed):
         return draw(self, axes)
 
     def compare(self, other: FitReport) -> Comparison:
-        """This report and ``other``, side by side, as text and HTML."""
+        """Show this report and another one side by side, as text and HTML.
+
+        Parameters
+        ----------
+        other : FitReport
+
+        Returns
+        -------
+        Comparison
+        """
         return Comparison(self, other)
 
 

@@ -1,7 +1,7 @@
-"""Reports as self-contained HTML: no script, nothing fetched, for light and dark backgrounds.
+"""Reports as self-contained HTML, for light and dark backgrounds. It has no script, and loads nothing.
 
-A notebook that was not trusted loses the style sheet and the SVG, so no fact is in these alone: the headline, the facts
-and the table are plain HTML that reads well without them.
+Front ends remove style sheets and SVG from a notebook that is not trusted. Therefore the headline, the facts and the
+table are plain HTML that can be read without them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PATTERNS = {
     "other": "none",
 }
 
-#: Rules for the colours of the phases, which the matplotlib figure shares.
+#: CSS rules for the colours of the phases. The matplotlib figure has the same colours.
 _PHASES = "".join(
     f".xpu .xpu-p-{phase}{{background:{_PATTERNS.get(phase, 'none')}"
     + (f",{colour}}}" if phase in _PATTERNS else f";background-color:{colour}}}")
@@ -57,7 +57,7 @@ def fit_html(report: FitRecord) -> Html:
 
 
 def fit_parts(report: FitRecord) -> list[str]:
-    """The pieces of such a report, to be put into a block with the style `css`."""
+    """The pieces of HTML of a report, for a block with the style `css`."""
     parts = [_head(report.title, report.status, report.state, f"{report.scale} · {format_seconds(report.elapsed)}")]
     if report.status == "running" and report.fraction is not None:
         parts.append(_progress(report.fraction, "iterations done"))
@@ -66,14 +66,14 @@ def fit_parts(report: FitRecord) -> list[str]:
         parts.append(_engines_table(report.engines))
     parts.append(_curves(report))
     parts += [message_html(note) for note in (*report.notes, split(report), conclusion(report))]
-    if report.status != "running":  # while it runs each redraw would fold them up again
+    if report.status != "running":  # while it runs, each new drawing would fold them again
         parts += [_folded("Parameters", report.parameters), _folded("Versions", report.versions)]
         parts.append(_folded("Tile", {report.tiles: _TILE} if report.tiles else {}))
     return [*parts, as_of_html(report)]
 
 
 def task_html(task: TaskRecord) -> Html:
-    """A task on two lines while it runs, on one when it has ended."""
+    """A task on two lines while it runs, and on one line after it has ended."""
     parts = [_head(task.title, task.status, task.status, format_seconds(task.elapsed))]
     if task.status == "running":
         parts.append(_progress(task.done / max(1, task.total), "steps done"))
@@ -88,7 +88,7 @@ def comparison_html(comparison: Pair) -> Html:
 
 
 def page_html(report: FitRecord, extra: Iterable[str] = ()) -> str:
-    """A self-contained page; ``extra`` are sections of HTML, which are not escaped."""
+    """A self-contained page of a report. ``extra`` are sections of HTML, which are not escaped."""
     sections = "".join(f"<section>{section}</section>" for section in extra)
     unfolded = fit_html(report).replace("<details>", "<details open>")
     return f"""<!DOCTYPE html>
@@ -115,7 +115,7 @@ def page_html(report: FitRecord, extra: Iterable[str] = ()) -> str:
 
 
 def css() -> str:
-    """The style of reports, besides the style of all blocks."""
+    """The style of reports, in addition to the style of all blocks."""
     return style("report") + _PHASES
 
 
@@ -134,12 +134,12 @@ def _progress(fraction: float, label: str) -> str:
 
 
 def message_html(text: str) -> str:
-    """A remark below a report; nothing for the empty text."""
+    """A remark below a report; nothing if the text is empty."""
     return f'<div class="xpu-note">{escape(text)}</div>' if text else ""
 
 
 def as_of_html(*tasks: Timed) -> str:
-    """When it was last true that some of these run; nothing if all have ended."""
+    """The time of the latest update if some of these tasks still run; nothing if all have ended."""
     running = [task for task in tasks if task.status == "running"]
     return f'<div class="xpu-dim">{escape(as_of(running[0].later))}</div>' if running else ""
 
@@ -189,7 +189,7 @@ def _about(engine: EngineReport, with_host: bool) -> str:
 
 
 def _bar(engine: EngineReport, longest: float) -> Html:
-    """The figures of the row as a picture; screen readers skip it, since the row has them as text."""
+    """The numbers of the row as a bar. Screen readers skip it, because the row has the numbers as text."""
     pieces = "".join(
         f'<i class="xpu-p-{phase}" title="{phase} {format_seconds(seconds)}"'
         f' style="width:{100 * seconds / longest:.2f}%"></i>'
@@ -200,8 +200,8 @@ def _bar(engine: EngineReport, longest: float) -> Html:
 
 
 def _curves(report: FitRecord) -> str:
-    """Each metric against iteration, of each run; all but the first on logarithmic scales."""
-    seen = tuple(report.iterations)  # it grows while it is drawn
+    """Each metric against iteration, for each run. All metrics but the first have logarithmic scales."""
+    seen = tuple(report.iterations)  # another thread may append to the list while this one draws
     names = list(dict.fromkeys(name for iteration in seen for name in iteration.metrics))
     if not names:
         return ""
@@ -211,7 +211,7 @@ def _curves(report: FitRecord) -> str:
     title = f"{worded(names[0]).capitalize()} by iteration"
     curves = curve_of_runs(title, found, best, lambda v, digits: format_number(v, digits))
     for name in names[1:]:
-        # It falls by orders of magnitude; 0, at the end of some fits, is not on a logarithmic scale.
+        # The metric falls by orders of magnitude. Some fits end at 0, which a logarithmic scale cannot show.
         logarithms = [(i.init, i.number, math.log10(i.metrics[name])) for i in seen if i.metrics.get(name, 0) > 0]
         title = f"{worded(name).capitalize()} by iteration, on a logarithmic scale"
         curves += curve_of_runs(title, logarithms, best, lambda v, _: format_number(10**v, 3))

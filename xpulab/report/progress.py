@@ -1,7 +1,8 @@
-"""The one-way link from whatever takes time to whoever shows it.
+"""Passes the progress of calls to the views that show it.
 
-An estimator, or a cluster that starts, opens a report and says when it changed; views subscribe, and draw. Neither
-knows of the other. Drawing happens in a thread of its own, so that it neither delays the work nor is cut off by it:
+An estimator, or a cluster that starts, opens a report and says when the report has changed. Views subscribe to all
+reports, and draw them. Neither side knows the other. Another thread draws, so that drawing does not delay the work, and
+the work does not delay drawing:
 
 >>> from xpulab.report import progress
 >>> with progress.open(progress.TaskReport("start 2 engines", total=2)) as handle:
@@ -28,44 +29,45 @@ from xpulab.report.terminal import of_a_script
 
 __all__ = ["ProgressHandle", "Report", "TaskReport", "View", "open", "subscribe"]
 
-#: Seconds before a view hears anything: what is done by then shows its result only, and nothing flickers.
+#: Seconds before the first update of a view. A quicker call shows only its result, so that nothing flickers.
 FIRST = 0.2
-#: Least seconds between two updates; a front end redraws each.
+#: Smallest number of seconds between two updates, because a front end draws each update.
 INTERVAL = 0.1
-#: Part of a core's time that drawing may take, or a view is drawn less often; sending it takes as much again.
+#: Largest part of a core's time for drawing; views are drawn less often if it would take more. Sending a drawn view to
+#: the front end takes about as much time again.
 SHARE = 0.005
-#: Seconds after which a view is called although nothing was reported, so that its clock goes on.
+#: Seconds after which a view is updated even if nothing was reported, so that its clock goes on.
 TICK = 1.0
 
 
 class Report(Protocol):
-    """What can be shown: `xpulab.report.fit.FitReport`, `TaskReport`."""
+    """The interface of reports that views can show: `xpulab.report.fit.FitReport` and `TaskReport`."""
 
     status: Status
     display: Display
 
     @property
     def summary(self) -> str:
-        """How it ended, on one line."""
+        """How the call ended, on one line."""
 
     @property
     def lasting(self) -> bool:
-        """Whether the end is worth showing if nothing was shown before."""
+        """Whether a view shows the end of a call that was too quick for a live view."""
 
     def line(self) -> str:
-        """Where it stands, on one line."""
+        """The progress of the call, on one line."""
 
     def finish(self, status: Status = "finished", message: str = "") -> None:
-        """Stop the clock."""
+        """Stop the clock, and set the status and the message."""
 
     def _repr_html_(self) -> str: ...
 
 
 class View(Protocol):
-    """Something that shows one report. `update` is called from another thread than `close`, never at the same time."""
+    """A view shows one report. Different threads call `update` and `close`, but never at the same time."""
 
     def update(self, report: Any) -> None:
-        """Show where ``report`` stands."""
+        """Show the progress of ``report``."""
 
     def close(self, report: Any) -> None:
         """Show how ``report`` ended."""
@@ -79,17 +81,17 @@ _factories: list[Factory] = []
 
 
 def subscribe(factory: Factory) -> Callable[[], None]:
-    """Have a view made for every report that is opened from now on.
+    """Call a factory of views for every report that is opened from now on.
 
     Parameters
     ----------
     factory : callable
-        Takes the report, returns a `View`, or None for none.
+        Takes a report, and returns a `View`, or None if it does not show this report.
 
     Returns
     -------
     callable
-        Ends the subscription; harmless when repeated.
+        A function that ends the subscription. Repeated calls do nothing.
     """
     _factories.append(factory)
 
@@ -101,15 +103,16 @@ def subscribe(factory: Factory) -> Callable[[], None]:
 
 
 def open(report: R) -> ProgressHandle[R]:
-    """Show ``report`` in every view subscribed, until the handle is closed; without any, as a script shows it."""
+    """Show ``report`` in a view of each subscriber until the handle is closed; without subscribers, as in a script."""
     return ProgressHandle(report)
 
 
 class ProgressHandle(Generic[R]):
-    """Passes a report's changes on to its views, at most ten times a second; how it ended always arrives.
+    """Passes a report's changes to its views, at most ten times a second. The end of the report is always shown.
 
-    As a context manager it closes itself, and marks a report that still runs as finished, or as interrupted or failed
-    if an exception passes. A view that raises is dropped, with an `XpulabWarning`: it cannot break what it shows.
+    As a context manager, it closes itself at the end of the body. A report that still runs is then marked as finished,
+    or as interrupted or failed if the body raised an exception. A view that raises an exception is removed, with an
+    `XpulabWarning`, and the call goes on.
     """
 
     def __init__(self, report: R) -> None:
@@ -121,7 +124,7 @@ class ProgressHandle(Generic[R]):
         for factory in tuple(_factories) or (of_a_script,):
             self._survives(self._make_view, factory)
         self._warn()
-        # The context tells IPython which cell is running; a new thread would start without it.
+        # The context tells IPython which cell is running. A new thread does not inherit it.
         draw = contextvars.copy_context().run
         self._thread = threading.Thread(target=draw, args=(self._draw,), name="xpulab-progress", daemon=True)
         if self._views:
@@ -133,13 +136,13 @@ class ProgressHandle(Generic[R]):
             self._views.append(view)
 
     def update(self, report: R | None = None) -> None:
-        """Say that the report changed, or that ``report`` takes its place. Costs next to nothing."""
+        """Say that the report has changed, or replace it by ``report``. This takes almost no time."""
         self.report = self.report if report is None else report
         self._changed = True
         self._warn()
 
     def close(self, report: R | None = None) -> None:
-        """Show how the report ended; harmless when repeated."""
+        """Show how the report ended. Repeated calls do nothing."""
         self.report = self.report if report is None else report
         if self._closed.is_set():
             return
@@ -159,7 +162,7 @@ class ProgressHandle(Generic[R]):
             if isinstance(error, KeyboardInterrupt):
                 self.report.finish("interrupted")
             elif error is not None:
-                # The first line: whoever raised it shows all of it, right below.
+                # Only the first line, because the whole error is shown below the view.
                 self.report.finish("failed", f"{type(error).__name__}: {error}".partition("\n")[0])
             else:
                 self.report.finish()
@@ -183,19 +186,19 @@ class ProgressHandle(Generic[R]):
         try:
             call(argument)
         except Exception as error:
-            self._failures.append(f"a view was dropped, since it raised {type(error).__name__}: {error}")
+            self._failures.append(f"a view was removed, because it raised {type(error).__name__}: {error}")
             return False
         return True
 
     def _warn(self) -> None:
-        # Warned of in the caller's thread: in the drawing one a filter that turns warnings into errors would end it.
+        # The caller's thread warns. If a filter turns warnings into errors, the warning would end the drawing thread.
         while self._failures:
             warnings.warn(self._failures.pop(0), XpulabWarning, stacklevel=3)
 
 
 @dataclass(repr=False)
 class TaskReport(TaskRecord, Displayed):
-    """Something other than a fit that a user waits for; see `TaskRecord`."""
+    """The report of a task other than a call of an estimator, such as the start of a cluster; see `TaskRecord`."""
 
     def __str__(self) -> str:
         if self.status == "running":

@@ -1,4 +1,4 @@
-"""What ran where, and how long each phase took: plain data, which an estimator fills and every view reads."""
+"""The data of reports: what each engine did, and how long each phase took. Estimators write it, and views read it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = [
     "Timed",
 ]
 
-#: What an engine does itself; the rest of its time depends on the others.
+#: Phases of an engine's own work. The other phases also depend on the other engines.
 _WORK = ("transfer", "compile", "kernel")
 
 Status = Literal["running", "finished", "interrupted", "failed"]
-#: How calls are shown while they run and at their end: a whole report, a line each, or not at all.
+#: How calls are shown while they run and at their end: as a whole report, as one line each, or not at all.
 Display = Literal["full", "compact", "none"]
 DISPLAYS: tuple[Display, ...] = get_args(Display)
 Self = TypeVar("Self", bound="FitRecord")
@@ -47,25 +47,30 @@ class EngineReport:
     rank : int
         The engine's MPI rank.
     host : str
-        Name of its machine.
+        Name of the engine's machine.
     pid : int
-        Its process there.
+        Process ID of the engine on its host.
     device : str
-        The device's own name.
+        Name of the device.
     rows : int
-        Rows of the data that it held.
+        Number of rows of the data that the engine had.
     cores : list of int, optional
-        The cores it was pinned to; None for all of them.
+        The cores that the engine was bound to; None if it could use all cores.
     memory : int, optional
-        Bytes in use on the device at the end; None where the device does not tell.
+        Bytes in use on the device at the end; None if the device does not report this.
     tile : str, optional
-        How the search for the nearest centre was cut for its device, and whether that was measured to be the fastest:
-        ``"4x4x16, span 4096 (tuned)"``, which is rows of a work-item, centres at a time, work-items of a group, and
-        rows of a group.
+        Launch parameters of the search for the nearest centre, such as ``"4x4x16, span 4096 (tuned)"``: rows of a
+        work-item, centres at a time, work-items of a work-group, and rows of a work-group. "(tuned)" means that they
+        were measured to be the fastest.
     seconds : dict of str to float
-        Seconds by phase, under the names in `PHASES`; phases left out are 0.
+        Seconds by phase, under the names in `PHASES`; missing phases count as 0.
     total : float
         Seconds from the call's arrival at the engine to its answer.
+
+    Raises
+    ------
+    ValueError
+        If `seconds` has a phase that is not in `PHASES`.
     """
 
     rank: int
@@ -82,17 +87,17 @@ class EngineReport:
     def __post_init__(self) -> None:
         if unknown := set(self.seconds) - set(PHASES):
             raise ValueError(f"unknown phases {sorted(unknown)} in seconds; the phases are {', '.join(PHASES)}")
-        # Every phase has its key from the start: a view may read the dict while the engine's next figures come in.
+        # The dict has all phases from the start, because a view may read it while another thread updates it.
         self.seconds = {phase: float(self.seconds.get(phase, 0.0)) for phase in PHASES}
 
     @property
     def other(self) -> float:
-        """Seconds that no phase accounts for; never negative, though the clocks of host and device differ."""
+        """Seconds that are in no phase. Never negative, although the clocks of host and device differ."""
         return max(0.0, self.total - sum(self.seconds.values()))
 
     @property
     def work(self) -> float:
-        """Seconds of `transfer`, `compile` and `kernel`: what this engine and its device took themselves."""
+        """Seconds of `transfer`, `compile` and `kernel`, the work of this engine and its device themselves."""
         return sum(self.seconds[phase] for phase in _WORK)
 
     @property
@@ -108,14 +113,14 @@ class Iteration:
     Parameters
     ----------
     number : int
-        Which iteration, from 1 on.
+        Number of the iteration in its run, counted from 1.
     metrics : dict of str to float
-        What the algorithm measured, under the names of scikit-learn; the first is what it minimises. k-means has
-        ``inertia`` and ``center_shift``.
+        Values that the algorithm computed, under scikit-learn's names. The algorithm minimises the first one. k-means
+        has ``inertia`` and ``center_shift``.
     seconds : float
-        Its wall time.
+        Wall time of the iteration.
     init : int
-        Which of the estimator's `n_init` runs, from 1 on.
+        Number of the run, counted from 1, of the estimator's `n_init` runs.
     """
 
     number: int
@@ -125,34 +130,34 @@ class Iteration:
 
 
 class Timed:
-    """Status and clock, which a fit and any other task have in common."""
+    """Status and clock, which calls of estimators and other tasks have in common."""
 
     status: Status
     message: str
     seconds: float
-    #: How it is to be shown; this says nothing of what ran, and is not kept with it.
+    #: How views show the report. `to_dict` does not include it.
     display: Display = "full"
     _clock: float | None
 
-    #: How to see the end of it, where its view no longer changes.
+    #: What to type to see the present state, for a view that no longer changes.
     later = "for now, type: %xpu_cluster status"
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start while it runs, `seconds` afterwards."""
+        """Seconds since the start while the task runs, and `seconds` after its end."""
         if self.status != "running" or self._clock is None:
             return self.seconds
         return time.perf_counter() - self._clock
 
     def finish(self, status: Status = "finished", message: str = "") -> None:
-        """Stop the clock.
+        """Stop the clock, and set the status and the message.
 
         Parameters
         ----------
         status : {"finished", "interrupted", "failed"}
-            How it ended.
+            How the task ended.
         message : str
-            Why it was interrupted or failed.
+            Why the task was interrupted or failed.
         """
         self.seconds = self.elapsed
         self.status, self.message = status, message
@@ -160,10 +165,10 @@ class Timed:
 
 @dataclass(repr=False)
 class FitRecord(Timed):
-    """What one call of an estimator ran, on which engines, and how long each phase took.
+    """One call of an estimator: its engines, its iterations, and the seconds of each phase.
 
-    While the call runs, its lists only grow and its engines' figures only change in place or are replaced as one list,
-    so that a view may read the report from another thread.
+    A view may read the record from another thread while the call runs: lists only grow, and numbers of engines change
+    in place, or the whole list of engines is replaced.
 
     Parameters
     ----------
@@ -172,36 +177,36 @@ class FitRecord(Timed):
     method : str
         The method called, ``"fit"``.
     parameters : dict
-        The estimator's parameters. Kept as plain values: an array becomes a description of its shape, so that the
-        report holds no data.
+        The estimator's parameters as plain values. An array is replaced by a description of its shape, so the report
+        contains no data.
     n_samples, n_features : int
         Shape of the data.
     dtype : str
-        Type that the engines computed in, ``"float32"``.
+        Type in which the engines computed, ``"float32"``.
     status : {"running", "finished", "interrupted", "failed"}
-        Where it stands.
+        State of the call.
     message : str
-        What happens now, and at the end why it was interrupted or failed.
+        While the call runs, its present step. At the end, why it was interrupted or failed.
     started : str
-        ISO 8601 in UTC; the time of construction unless given.
+        Start of the call in UTC, in ISO 8601; by default the time of construction.
     seconds : float
-        Wall time of the call, as its caller felt it.
+        Wall time of the call in the calling process.
     n_init : int
         Number of runs from different starts.
     engines : list of EngineReport
-        One per rank, in their order.
+        One per rank, in the order of the ranks.
     iterations : list of Iteration
-        In the order they ran, all runs in one list.
+        The iterations of all runs, in the order in which they ran.
     versions : dict of str to str
         Package or driver -> its version.
     notes : list of str
-        What the plan had to say, ``"2 engines share the cores 0-1"``.
+        Remarks on the call and on the placement of the engines, such as ``"2 engines share the cores 0-1"``.
     sent : float
         Seconds in which the calling process copied the rows to where the engines read them.
     waited : float
         Seconds until the call of another client had ended.
     converged : bool, optional
-        Whether it ended before its last iteration because it had converged; None if the algorithm does not say.
+        Whether the call ended because the algorithm had converged; None if the algorithm does not say.
     """
 
     estimator: str
@@ -230,46 +235,49 @@ class FitRecord(Timed):
         self.parameters = {str(name): _summary(value) for name, value in self.parameters.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain values that `json` takes; `from_dict` turns them back."""
+        """The report as JSON-serialisable values, from which `from_dict` makes the report again."""
         content = dataclasses.asdict(self)
         del content["_clock"]
         return content
 
     @classmethod
     def from_dict(cls: type[Self], content: Mapping[str, Any]) -> Self:
-        """The report that `to_dict` turned into ``content``."""
+        """The report whose `to_dict` returned ``content``."""
         parts = {
             "engines": [EngineReport(**engine) for engine in content["engines"]],
             "iterations": [Iteration(**iteration) for iteration in content["iterations"]],
         }
         report = cls(**{**content, **parts})
-        report._clock = None  # a report read back does not go on ageing
+        report._clock = None  # the clock of a report from `to_dict` stands still
         return report
 
     @property
     def lasting(self) -> bool:
-        """Whether the result is worth showing when the call was too quick for a live view: a fit's is."""
+        """Whether a call that was too quick for a live view shows its result: a fit does."""
         return self.method.startswith("fit")
 
     @property
     def title(self) -> str:
-        """``"KMeans.fit"``."""
+        """Estimator and method, ``"KMeans.fit"``."""
         return f"{self.estimator}.{self.method}"
 
     @property
     def objective(self) -> tuple[str, float] | None:
-        """Name and value of the first metric: the lowest last one of any run, which the estimator keeps."""
+        """Name and value of the first metric at the end of the best run, whose result the estimator keeps.
+
+        None if there are no metrics.
+        """
         last = {i.init: next(iter(i.metrics.items())) for i in self.iterations if i.metrics}
         return min(last.values(), key=lambda item: item[1], default=None)
 
     @property
     def slowest(self) -> EngineReport | None:
-        """The engine with the most `EngineReport.work`; None where there is none to compare it with."""
+        """The engine with the most `EngineReport.work`; None with fewer than two engines."""
         return max(self.engines, key=lambda engine: engine.work) if len(self.engines) > 1 else None
 
     @property
     def imbalance(self) -> float | None:
-        """How far the slowest engine's work is above the mean, in per cent; None with fewer than two engines."""
+        """Per cent by which the slowest engine's work is above the mean; None with fewer than two engines."""
         mean = sum(engine.work for engine in self.engines) / max(1, len(self.engines))
         if self.slowest is None or mean == 0:
             return None
@@ -277,8 +285,9 @@ class FitRecord(Timed):
 
     @property
     def longest(self) -> tuple[str, float] | None:
-        """What took longest, and its seconds: a phase, as a mean over the engines, or "copy" (`sent`) or "queue"
-        (`waited`); None before anything took time.
+        """The longest part of the call and its seconds; None before anything took time.
+
+        The part is a phase, with its mean over the engines, or "copy" (`sent`), or "queue" (`waited`).
         """
         n = len(self.engines)
         parts = {name: sum(e.phases[name] for e in self.engines) / n for name in self.engines[0].phases} if n else {}
@@ -288,12 +297,12 @@ class FitRecord(Timed):
 
     @property
     def state(self) -> str:
-        """Where it stands, in words: the status, or "not converged" for a call that ended at ``max_iter``."""
+        """The status, or "not converged" for a call that ended at ``max_iter``."""
         return "not converged" if self.status == "finished" and self.converged is False else self.status
 
     @property
     def tiles(self) -> str:
-        """The tile of the engines, or of each where they differ; empty where there is none."""
+        """`EngineReport.tile` of the engines, for each engine if they differ; empty if there is none."""
         used = {engine.rank: engine.tile for engine in self.engines if engine.tile}
         if len(set(used.values())) <= 1:
             return next(iter(used.values()), "")
@@ -301,12 +310,12 @@ class FitRecord(Timed):
 
     @property
     def runs(self) -> int:
-        """Number of runs from different starts, as far as it is known."""
+        """Number of runs from different starts, as far as known."""
         return max(self.n_init, self.iterations[-1].init if self.iterations else 1)
 
     @property
     def fraction(self) -> float | None:
-        """Part of the most iterations possible that are done, in [0, 1]; None where no ``max_iter`` bounds them."""
+        """Iterations done, as a fraction in [0, 1] of the largest possible number; None without ``max_iter``."""
         most = self.parameters.get("max_iter")
         if not isinstance(most, int) or most < 1:
             return None
@@ -317,12 +326,13 @@ class FitRecord(Timed):
 
     @property
     def remaining(self) -> str:
-        """How long it will take at the pace of the latest iterations: ``"at most 8 s"``; empty if that is not known.
+        """The remaining time at the pace of the latest iterations, such as ``"at most 8 s"``; empty if unknown.
 
-        Runs that have ended say how long the others will be. Before that only ``max_iter`` bounds the first.
+        The runs that have ended give the expected number of iterations of the others. During the first run only
+        ``max_iter`` bounds this number.
         """
         most = self.parameters.get("max_iter")
-        # The first iteration of a run waited for its start.
+        # The time of a run's first iteration includes the drawing of its initial centres.
         paces = [i.seconds for i in self.iterations[-10:] if i.number > 1 and i.seconds > 0]
         if not isinstance(most, int) or len(paces) < 3:
             return ""
@@ -342,7 +352,7 @@ class FitRecord(Timed):
 
     @property
     def summary(self) -> str:
-        """The headline, and what the call came to, on one line."""
+        """The headline and the result of the call, on one line."""
         parts = [self.headline]
         if self.iterations:
             parts.append(counted(len(self.iterations), "iteration"))
@@ -352,14 +362,14 @@ class FitRecord(Timed):
 
     @property
     def scale(self) -> str:
-        """``"2,000,000 × 14 float32 on 4 engines"``."""
+        """Data and engines, such as ``"2,000,000 × 14 float32 on 4 engines"``."""
         engines = f" on {counted(len(self.engines), 'engine')}" if self.engines else ""
         return f"{format_count(self.n_samples)} × {format_count(self.n_features)} {self.dtype}{engines}"
 
 
 @dataclass(repr=False)
 class Pair:
-    """Two records to be held side by side."""
+    """Two records to compare."""
 
     first: FitRecord
     second: FitRecord
@@ -367,22 +377,22 @@ class Pair:
 
 @dataclass(repr=False)
 class TaskRecord(Timed):
-    """Something other than a fit that a user waits for: a cluster that starts, say.
+    """A task other than a call of an estimator, such as the start of a cluster.
 
     Parameters
     ----------
     title : str
-        What is being done, ``"start 4 engines"``.
+        Name of the task, such as ``"start 4 engines"``.
     total : int
         Number of steps.
     done : int
-        Steps behind us.
+        Number of steps done.
     message : str
-        What happens now, ``"waiting for engine 2 of 4"``; at the end, why it failed.
+        While the task runs, its present step, such as ``"waiting for engine 2 of 4"``. At the end, why it failed.
     status : {"running", "finished", "interrupted", "failed"}
-        Where it stands.
+        State of the task.
     seconds : float
-        Wall time in all, once it has ended.
+        Wall time of the whole task, after its end.
     """
 
     title: str
@@ -398,24 +408,24 @@ class TaskRecord(Timed):
 
     @property
     def headline(self) -> str:
-        """How it ended, and when."""
+        """Title, status and seconds of the task, on one line."""
         joint = "in" if self.status == "finished" else "after"
         return f"{plain(self.title)}: {self.status} {joint} {format_seconds(self.seconds)}"
 
     @property
     def summary(self) -> str:
-        """How it ended, on one line."""
+        """How the task ended, on one line."""
         return "; ".join([self.headline, *map(plain, self.message.splitlines()[:1])])
 
     def line(self) -> str:
-        """Where it stands, on one line."""
+        """The progress of the task, on one line."""
         steps = f"{self.done}/{self.total}" if self.total > 1 else ""
         parts = [self.title, steps, self.message, format_seconds(self.elapsed)]
         return "  ".join(plain(part) for part in parts if part)
 
 
 def _summary(value: Any) -> Any:
-    """A plain value that says what ``value`` is, without keeping it."""
+    """A plain value that describes ``value``, without a reference to it."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if getattr(value, "shape", None) == ():

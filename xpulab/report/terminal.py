@@ -19,12 +19,12 @@ class TextView:
     Parameters
     ----------
     report : Report
-        Not used; a view factory is called with it.
+        Not used; every view factory gets it.
     stream : text stream, optional
-        Where to write: standard error by default, so that what a program prints stays clean. Where it is no terminal,
-        only the end is written.
+        The stream to write to; by default standard error, so that the program's standard output has no progress in it.
+        If the stream is not a terminal, only the end of the report is written.
     whole : callable, optional
-        Whether a report that has ended is written as a whole, or as one line; as a whole by default.
+        Takes a report that has ended, and returns whether to write all of it, or one line; by default all of it.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class TextView:
         self._shown = False
 
     def update(self, report: Any) -> None:
-        """Rewrite the line."""
+        """Write the progress over the line."""
         if self._stream.isatty():
             self._write("\r\x1b[K" + report.line()[: shutil.get_terminal_size().columns - 1])
         self._shown = True
 
     def close(self, report: Any) -> None:
-        """Put the standing text in the line's place."""
+        """Replace the line by the final text."""
         erase = "\r\x1b[K" if self._shown and self._stream.isatty() else ""
         if self._shown or report.lasting:
             self._write(f"{erase}{report if self._whole(report) else report.summary}\n")
@@ -52,27 +52,27 @@ class TextView:
 
 
 class LineView(TextView):
-    """The line of a script: it stays, with how the call ended, if there was time to read it while the call ran."""
+    """The line of a script. At the end it says how the call ended, unless the call was too quick to show a line."""
 
     def close(self, report: Any) -> None:
-        """Put how it ended in the line's place."""
+        """Replace the line by one that says how the call ended."""
         if self._shown:
             self._write(f"\r\x1b[K{report.summary}\n")
 
 
 class LogView:
-    """One line in the log of ``xpulab`` for each call, at INFO."""
+    """Writes one line per call to the logger ``xpulab``, at level INFO."""
 
     def update(self, report: Any) -> None:
-        """A log has nothing that could be rewritten."""
+        """Do nothing: lines of a log cannot be rewritten."""
 
     def close(self, report: Any) -> None:
-        """Log how it ended."""
+        """Log how the call ended."""
         _LOG.info("%s", report.summary)
 
 
 def of_a_script(report: Any) -> LineView | LogView | None:
-    """The view of a report where nobody has subscribed, as in a script: a terminal's line, or a line in the log."""
+    """The view of a report without subscribers, as in a script: a line on a terminal, or a line in the log."""
     if report.display != "none" and sys.stderr is not None and sys.stderr.isatty():
         return LineView(report)
     return LogView() if _LOG.isEnabledFor(logging.INFO) else None

@@ -11,14 +11,14 @@ from xpulab.report.record import EngineReport, FitRecord, Pair
 __all__ = ["NAMES", "comparison_names", "comparison_table", "comparison_text", "fit_line", "fit_text", "time_unit"]
 
 
-#: What two reports are called that are compared.
+#: Names of the two reports in a comparison.
 NAMES = ("first", "second")
-#: A table line with a longer device name than this would not fit a terminal.
+#: Largest width of a device name in characters, so that a line of the table fits into a terminal.
 _DEVICE = 32
 
 
 def fit_line(report: FitRecord) -> str:
-    """Where a running call stands, on one line."""
+    """The progress of a running call, on one line."""
     parts = [report.title, format_seconds(report.elapsed), report.message]
     if report.iterations:
         last = report.iterations[-1]
@@ -35,7 +35,7 @@ def fit_line(report: FitRecord) -> str:
 
 
 def fit_text(report: FitRecord) -> str:
-    """The whole report: a headline, what it came to, a line per engine."""
+    """The whole report: a headline, the result, and a line per engine."""
     lines = [report.headline]
     lines += [f"  {plain(line)}" for line in report.message.splitlines()]
     if report.iterations:
@@ -65,7 +65,7 @@ def fit_text(report: FitRecord) -> str:
 
 
 def worded(name: str) -> str:
-    """The name of a metric for people: ``"center shift"``."""
+    """The name of a metric in words, such as ``"center shift"``."""
     return name.replace("_", " ")
 
 
@@ -83,20 +83,20 @@ def time_unit(engines: Iterable[EngineReport]) -> tuple[str, float]:
 
 
 def comparison_text(comparison: Pair) -> str:
-    """Two reports side by side, below a line that says what each is."""
+    """Two reports side by side, below a line that names each of them."""
     reports = (comparison.first, comparison.second)
     about = "\n".join(f"{name}: {what}" for name, what in zip(NAMES, comparison_names(*reports), strict=True))
     return f"{about}\n{table_text(*comparison_table(*reports), 'lrrr')}"
 
 
 def comparison_names(*reports: FitRecord) -> list[str]:
-    """What each report is of: the call, its data and its devices."""
+    """A description of each report: the call, its data and its devices."""
     devices = [", ".join(dict.fromkeys(engine.device for engine in report.engines)) for report in reports]
     return [plain(f"{r.title}, {r.scale}" + f" ({d})" * bool(d)) for r, d in zip(reports, devices, strict=True)]
 
 
 def comparison_table(first: FitRecord, second: FitRecord) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: a quantity, its value in each report, and a time of the first divided by that of the second."""
+    """Header and rows of the comparison: a quantity, its value in each report, and for times the ratio of the two."""
     reports = (first, second)
     rows = [
         ["status", *(report.state for report in reports), ""],
@@ -124,7 +124,7 @@ def _mean_phases(engines: list[EngineReport]) -> dict[str, float]:
 
 
 def _objectives(reports: Iterable[FitRecord]) -> list[list[str]]:
-    """A row of the metric that both minimise; none if they differ, or have none."""
+    """A row with the metric that both algorithms minimise; no row if the metrics differ, or if there are none."""
     found = [report.objective for report in reports]
     names = {objective[0] for objective in found if objective is not None}
     if len(names) != 1:

@@ -1,1 +1,1 @@
-"""Things that the notebook and the engines of one host share: memory, the board, checkpoints, and who outlives whom."""
+"""What the notebook and the engines of one host share: memory, the board, checkpoints, and rules for their end."""

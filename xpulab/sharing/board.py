@@ -1,10 +1,10 @@
 """The board: a page of shared memory on which the engines of one host write what they are doing.
 
-The notebook reads it ten times a second for the live view, without a message to anyone, and writes one thing on it:
-the number of a task that should stop. A rank that fails writes that too, so that the others leave their collectives.
+The notebook reads it ten times a second for the live view, without any message. It writes only the number of a task
+that should stop. A rank that fails writes the number of its task, so that the other ranks leave their collectives.
 
-The memory is a file without a name (memfd): nothing stands in /dev/shm, nobody but the same user can open it, and the
-kernel frees it when its last user ends, however it ends.
+The memory is a file without a name (memfd). It has no entry in /dev/shm, no other user can open it, and the Linux
+kernel frees it when the last process that uses it ends, also after a crash.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["METRICS", "PHASES", "RUNS", "Board", "awaited", "metrics_of", "new_task_number", "running"]
 
-#: Parts of the seconds of a task. `wait` is the time until the other ranks come, `communicate` that of reductions then.
+#: Phases of a task. In a collective, `wait` is the time until all ranks have called it, and `communicate` the rest.
 PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
 
-#: Runs whose lengths stand on the board: the latest ones, each at its number modulo this.
+#: The board has the lengths of this many latest runs. The length of run r is at index (r - 1) modulo this number.
 RUNS = 64
-METRICS = 4  # numbers that a task may show of an iteration
-_CANCELLED = 64  # stop requests that can stand at once; a task looks only for its own number
-_NOTHING = bytes(8 * _CANCELLED)  # when there is none
+METRICS = 4  # largest number of metrics of an iteration
+_CANCELLED = 64  # slots for the numbers of tasks that should stop; a task looks only for its own number
+_NOTHING = bytes(8 * _CANCELLED)  # content of the slots if no task should stop
 
 _RANK = np.dtype(
     [
         ("pid", "i8"),
         ("heartbeat", "f8"),  # seconds since the epoch
-        ("task", "u8"),  # number of the task in hand, 0 when idle
-        ("name", "S32"),  # its name
-        ("doing", "S64"),  # a description for people of its present work; empty if the other fields describe it
-        ("client", "i8"),  # process that asked for it
-        ("failed", "u8"),  # number of the last task that raised here
+        ("task", "u8"),  # number of the running task, 0 if the rank is idle
+        ("name", "S32"),  # name of the task
+        ("doing", "S64"),  # text about its present work; empty if the other fields describe it
+        ("client", "i8"),  # pid of the process that sent the task
+        ("failed", "u8"),  # number of the last task that raised an exception on this rank
         (
             "ended",
             "u8",
         ),  # number of the last task whose user's code has ended on this rank
         ("rows", "i8"),
-        ("device_bytes", "i8"),  # held for handles and fits
-        ("run", "i8"),  # of n_init, from 1 on
-        ("iteration", "i8"),  # of the run, from 1 on
-        ("lengths", "i8", (RUNS,)),  # iterations of the latest runs
-        ("metrics", "f8", (METRICS,)),  # of the iteration, under the names that follow
-        ("metric_names", "S64"),  # as the task registered them, with commas between
+        ("device_bytes", "i8"),  # bytes on the device for handles and fits
+        ("run", "i8"),  # number of the run, counted from 1, of n_init runs
+        ("iteration", "i8"),  # number of the iteration in the run, counted from 1
+        ("lengths", "i8", (RUNS,)),  # numbers of iterations of the latest runs
+        ("metrics", "f8", (METRICS,)),  # values of the iteration, under the names in metric_names
+        ("metric_names", "S64"),  # names that the task registered, separated by commas
         ("seconds", "f8", (len(PHASES),)),
-        ("tile", "S96"),  # the one last used, and how many classes of sizes are tuned
+        ("tile", "S96"),  # last launch parameters, and the number of ranges of sizes that have tuned parameters
         ("total", "f8"),  # seconds since the task arrived
     ],
     align=True,
@@ -57,7 +57,7 @@ _HEAD = np.dtype([("size", "i8"), ("cancelled", "u8", (_CANCELLED,))], align=Tru
 
 
 def new_task_number() -> int:
-    """A number for a task that no other client of the cluster will choose."""
+    """A number for a task, different from the numbers that other clients of the cluster choose."""
     return int.from_bytes(os.urandom(7), "little") + 1
 
 
@@ -68,27 +68,32 @@ def metrics_of(record: Any) -> dict[str, float]:
 
 
 def running(ranks: Any, number: int) -> list[int]:
-    """Ranks that run a task, except those whose user's code has ended.
+    """The ranks that run a task, without those on which the user's code has ended.
 
     Parameters
     ----------
     ranks : numpy.ndarray
-        As `Board.ranks`.
+        Records of `Board.ranks`.
     number : int
-        The task's.
+        Number of the task.
     """
     return [int(rank) for rank in np.flatnonzero((ranks["task"] == number) & (ranks["ended"] != number))]
 
 
 def awaited(ranks: Any, number: int) -> str:
-    """The task that a task waits for if no rank has begun it: ``"KMeans.fit of process 123 (iteration 17)"``; else "".
+    """The running task for which another task waits, such as ``"KMeans.fit of process 123 (iteration 17)"``.
 
     Parameters
     ----------
     ranks : numpy.ndarray
-        As `Board.ranks`.
+        Records of `Board.ranks`.
     number : int
-        The task's.
+        Number of the task that waits.
+
+    Returns
+    -------
+    str
+        Empty if a rank has begun the task, or if no other task runs.
     """
     busy = ranks[(ranks["task"] != 0)]
     if not len(busy) or (ranks["task"] == number).any():
@@ -102,17 +107,17 @@ def awaited(ranks: Any, number: int) -> str:
 
 
 class Board:
-    """View of the shared page.
+    """The board in a block of shared memory.
 
     Parameters
     ----------
     block : SharedBlock
-        The memory, at least `Board.nbytes` long.
+        The memory, which `create` or `open` returns.
 
     Attributes
     ----------
     ranks : numpy.ndarray of shape (size,)
-        A structured array, one record a rank; fields as written above.
+        A structured array with one record per rank.
     """
 
     def __init__(self, block: SharedBlock) -> None:
@@ -142,14 +147,14 @@ class Board:
         return self._block.path
 
     def cancel(self, task: int) -> None:
-        """Ask for the end of a task that runs or waits; it ends at its next reduction, on all ranks together."""
+        """Ask a task to end. If it runs, it ends at its next reduction, on all ranks together."""
         slots = self._cancelled
-        with self._block.claimed():  # another client would take the same free slot
+        with self._block.claimed():  # otherwise another client could take the same free slot
             slots[int(np.argmin(slots != 0)) if (slots == 0).any() else task % _CANCELLED] = task
 
     def cancelled(self, task: int) -> bool:
-        """Whether the end of this task was asked for."""
-        # There is nothing most often, and bytes say so in a tenth of the time.
+        """Whether this task was asked to end."""
+        # Usually no slot is set. Comparing bytes is ten times faster than comparing the array.
         return self._cancelled.tobytes() != _NOTHING and bool((self._cancelled == task).any())
 
     def forget(self, task: int) -> None:
@@ -158,10 +163,10 @@ class Board:
         slots[slots == task] = 0
 
     def failed(self, task: int) -> bool:
-        """Whether a rank raised in this task."""
+        """Whether a rank raised an exception in this task."""
         return bool((self._failed == task).any())
 
     def close(self) -> None:
-        """Let the memory go."""
+        """Close the shared memory."""
         self._head = self._cancelled = self._failed = self.ranks = None
         self._block.close()

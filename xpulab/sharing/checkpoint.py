@@ -13,11 +13,11 @@ __all__ = ["Checkpoint"]
 
 
 class Checkpoint:
-    """A place in shared memory for the latest state of a fit.
+    """Shared memory for the latest state of a fit.
 
-    One process writes, one reads, at any moment: there are two slots, and a number that says which one is whole. A
-    writer that is killed in the middle leaves the other as it was. Where memory is shared, only processes of the same
-    user reach it, which is why what is read may be unpickled.
+    One process writes, and another may read at any moment. The memory has two slots, and a number that says which slot
+    is complete. If the writer is killed while it writes, the other slot still has the state before. It is safe to
+    unpickle the state, because only processes of the same user can write to the memory.
 
     Parameters
     ----------
@@ -26,18 +26,18 @@ class Checkpoint:
 
     def __init__(self, block: SharedBlock) -> None:
         self._block = block
-        self._head: Any = block.array((3,), np.int64)  # states written; bytes of each slot
+        self._head: Any = block.array((3,), np.int64)  # number of states written; bytes used in each slot
         self._room = (block.nbytes - self._head.nbytes) // 2
         self._slots: Any = block.array((2, self._room), np.uint8, self._head.nbytes)
 
     @classmethod
     def create(cls, nbytes: int) -> Checkpoint:
-        """A place for states of up to `nbytes`; nothing is written yet."""
+        """A new, empty checkpoint for states of up to `nbytes` bytes."""
         return cls(SharedBlock.create(24 + 2 * nbytes, "xpulab-checkpoint"))
 
     @classmethod
     def open(cls, path: str) -> Checkpoint:
-        """The one that another process made."""
+        """The checkpoint that another process created."""
         return cls(SharedBlock.open(path, writable=True))
 
     @property
@@ -46,14 +46,14 @@ class Checkpoint:
         return self._block.path
 
     def write(self, state: dict[str, Any]) -> None:
-        """Keep this state in the place of the one before; one that is too large for the slot is passed over."""
+        """Keep this state instead of the one before. A state that is too large for a slot is ignored."""
         packed = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
         if len(packed) > self._room:
             return
         slot = (int(self._head[0]) + 1) % 2
         self._slots[slot, : len(packed)] = np.frombuffer(packed, np.uint8)
         self._head[1 + slot] = len(packed)
-        self._head[0] += 1  # now the slot is whole
+        self._head[0] += 1  # the slot is complete now
 
     def read(self) -> dict[str, Any] | None:
         """The latest state; None if no state was written."""
@@ -65,7 +65,7 @@ class Checkpoint:
         return state
 
     def close(self) -> None:
-        """Let the memory go."""
+        """Close the shared memory."""
         self._head = self._slots = None
         self._block.close()
 

@@ -1,6 +1,7 @@
-"""The memory that this host has left for this process: a container or a batch job may have less than the machine.
+"""The free memory of this host for this process. A container or a batch job may have less than the machine.
 
-The kernel ends a process that goes beyond the limit of its control group, or of one above it, whatever the host has.
+The Linux kernel kills a process that goes beyond the limit of its control group (cgroup), or of a control group above
+it, even if the host has free memory.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ __all__ = ["available", "total"]
 
 _PROCESS = Path("/proc/self")
 
-#: Files of a control group, by version of cgroups: limit, use, and in memory.stat the pages of files, which the kernel
-#: drops when it needs room. Memory that processes share is not among these.
+#: Version of cgroups -> file with the limit, file with the memory in use, and entries of memory.stat for cached pages
+#: of files, which the kernel can free at any time. Shared memory is not among these pages.
 _FILES = {
     "cgroup2": ("memory.max", "memory.current", ("inactive_file", "active_file")),
     "cgroup": ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
@@ -25,17 +26,17 @@ _FILES = {
 
 
 def total() -> int:
-    """Bytes that this process and the other processes of its container or batch job can have at most."""
+    """Bytes that this process and the other processes of its container or batch job may use together."""
     return int(min([psutil.virtual_memory().total, *(limit for limit, _ in _limits())]))
 
 
 def available(*, swap: bool = False) -> int:
-    """Bytes that are free, or in use for what can be read again.
+    """Bytes that are free, or that the kernel can free because they are cached pages of files.
 
     Parameters
     ----------
     swap : bool
-        Whether to count what the host could swap out; no control group has to allow that.
+        Whether to count the host's free swap space, too. The limits of control groups stay the same.
     """
     free = psutil.virtual_memory().available + (psutil.swap_memory().free if swap else 0)
     return int(min([free, *(left for _, left in _limits())]))
@@ -76,6 +77,6 @@ def _groups() -> Iterator[tuple[str, Path, Path]]:
         if kind in own and (kind == "cgroup2" or "memory" in options.split(",")):
             inside, top = place.split()[3:5]
             mine = own[kind]
-            # A container may see its own group as the topmost one, and be told the path from the host's.
+            # In a container, the topmost visible group may be the container's own, but the path begins at the host's.
             below = mine.relative_to(inside) if mine.is_relative_to(inside) else PurePosixPath()
             yield kind, Path(top) / below, Path(top)

@@ -1,4 +1,4 @@
-"""Blocks of memory that the notebook and the engines of one host share, with no name and no clean-up to forget."""
+"""Blocks of memory that the notebook and the engines of one host share. They have no name and need no clean-up."""
 
 from __future__ import annotations
 
@@ -24,10 +24,19 @@ __all__ = ["LEAST_SHARED", "BlockPool", "SharedBlock", "file_state", "keep_reach
 
 
 class SharedBlock:
-    """A memfd, mapped where it is looked at.
+    """Shared memory without a name (memfd), which is mapped at its first use.
 
-    Another process of the same user reaches it through ``/proc/<pid>/fd/<n>``; other users are refused by the kernel.
-    It is freed when the last process that maps it lets go or ends, so that no failure leaves memory behind.
+    Another process of the same user opens it through ``/proc/<pid>/fd/<n>``; the Linux kernel rejects other users. The
+    kernel frees it when the last process that maps it unmaps it or ends, so no failure leaves memory behind.
+
+    Parameters
+    ----------
+    descriptor : int
+        File descriptor, which this object owns.
+    nbytes : int
+        Size in bytes.
+    writable : bool
+        Whether this process may write to it.
     """
 
     def __init__(self, descriptor: int, nbytes: int, *, writable: bool) -> None:
@@ -42,10 +51,10 @@ class SharedBlock:
         Raises
         ------
         MemoryError
-            If the host has not that much left.
+            If the host has too little memory.
         """
         if nbytes >= _LEAST_KEPT:
-            # Pages are given out as they are written to: asking for too many shows only then, and ends a process.
+            # The kernel allocates pages only when they are written. If there are too few, it then kills a process.
             free = host_memory.available(swap=True)
             if nbytes > free:
                 raise MemoryError(f"no shared block of {nbytes:,} bytes: {free:,} bytes are free")
@@ -63,12 +72,19 @@ class SharedBlock:
 
     @classmethod
     def open(cls, path: str, *, writable: bool = False) -> SharedBlock:
-        """Map a block that another process made; see `path`.
+        """Open a block that another process created.
+
+        Parameters
+        ----------
+        path : str
+            `path` of the block in that process.
+        writable : bool
+            Whether this process may write to it.
 
         Raises
         ------
         FileNotFoundError
-            If that process holds it no more; its descriptor may be another block's by now.
+            If that process has closed the block; another file may have its descriptor now.
         """
         descriptor_path, _, inode = path.partition("?")
         descriptor = os.open(descriptor_path, os.O_RDWR if writable else os.O_RDONLY)
@@ -84,11 +100,17 @@ class SharedBlock:
 
     @property
     def path(self) -> str:
-        """The path at which other processes of this user find the block, as long as this process holds it."""
+        """The path with which other processes of this user open the block, until this process closes it."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}?{os.fstat(self._descriptor).st_ino}"
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> np.ndarray[Any, Any]:
-        """The memory from `offset` (in bytes) as an array; it keeps the memory alive after `close`."""
+        """The memory from `offset` (in bytes) on as an array, which stays valid after `close`.
+
+        Raises
+        ------
+        ValueError
+            If the block is closed.
+        """
         if self._descriptor < 0:
             raise ValueError("this block is closed")
         array = np.frombuffer(memoryview(self._map), dtype, int(np.prod(shape)), offset).reshape(shape)
@@ -98,13 +120,13 @@ class SharedBlock:
     def write(self, data: np.ndarray[Any, Any], offset: int) -> None:
         """Copy a contiguous array to `offset` (in bytes).
 
-        Not through a mapping: the kernel would fill each new page with zeros first, and be called for each of them.
-        Threads that write into one block wait for each other.
+        It uses `os.pwrite` rather than a mapping, with which the kernel would handle a page fault for each new page,
+        and fill it with zeros. Threads that write into the same block wait for each other.
 
         Raises
         ------
         MemoryError
-            If the host has not that much left.
+            If the host has too little memory.
         """
         rest = data.reshape(-1).view(np.uint8).data
         try:
@@ -116,11 +138,11 @@ class SharedBlock:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Make other processes and threads that claim the block wait, for a tenth of a second at most.
+        """A context in which only one process or thread uses the block; the others wait for at most 0.1 s.
 
-        A process that is stopped in between does not hold up the others for ever.
+        The limit means that a process that is stopped in this context does not block the others for ever.
         """
-        # Opened anew: a lock belongs to an open file, and threads of this process share the descriptor.
+        # A lock belongs to an open file, and threads of this process share the descriptor. So the file is opened again.
         descriptor = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY)
         deadline = time.monotonic() + _LONGEST_CLAIM
         try:
@@ -131,18 +153,18 @@ class SharedBlock:
                 time.sleep(1e-4)
             yield
         finally:
-            os.close(descriptor)  # and the lock goes with it
+            os.close(descriptor)  # this releases the lock
 
     def overlay(self, address: int, nbytes: int) -> None:
-        """Put the block's first `nbytes` in the place of memory that this process has, a whole number of pages.
+        """Map the block's first `nbytes` bytes at `address`, in place of other memory of this process.
 
-        It stays there, also after `close`, until `restore`.
+        Both are multiples of the page size. The mapping lasts until `restore`, also after `close`.
         """
         _map_at(address, nbytes, mmap.MAP_SHARED, self._descriptor)
 
     def close(self) -> None:
-        """Drop the descriptor; the memory goes with the last array over it."""
-        descriptor, self._descriptor = self._descriptor, -1  # in this order: Ctrl-C may come between the two
+        """Close the descriptor. The memory is freed when the last array that uses it is deleted."""
+        descriptor, self._descriptor = self._descriptor, -1  # first, so that Ctrl-C cannot make it be closed twice
         if descriptor >= 0:
             os.close(descriptor)
 
@@ -159,10 +181,10 @@ class SharedBlock:
 
 
 class BlockPool:
-    """Blocks that are no longer used, kept for the next requests because the system has given them pages already.
+    """Keeps blocks for the next requests, because the kernel has already allocated their pages.
 
-    Together they are never more than was in use at one time: where none fits, all go. They also go when nobody came for
-    them in a while, and are not kept where memory is short.
+    If no block fits a request, all blocks are closed, so the pool never has more memory than was in use at one time.
+    Blocks are also closed after some seconds without use, and they are not kept if the host has little free memory.
     """
 
     def __init__(self) -> None:
@@ -172,16 +194,16 @@ class BlockPool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that wait here."""
+        """Bytes of the blocks in the pool."""
         return sum(block.nbytes for block in self._blocks)
 
     def take(self, nbytes: int) -> SharedBlock:
-        """A block of at least so many bytes; it holds data of its last use.
+        """A block of at least `nbytes` bytes, which may contain data of an earlier use.
 
         Raises
         ------
         MemoryError
-            If the host has not that much left.
+            If the host has too little memory.
         """
         with self._lock:
             fitting = [block for block in self._blocks if nbytes <= block.nbytes <= 1.25 * nbytes]
@@ -194,7 +216,7 @@ class BlockPool:
         return SharedBlock.create(nbytes)
 
     def give(self, block: SharedBlock) -> None:
-        """A block that nobody writes to or reads any more."""
+        """Return a block to the pool. Nobody may read or write it any more."""
         with self._lock:
             if block.nbytes < _LEAST_KEPT or 4 * (self.nbytes + block.nbytes) > host_memory.available():
                 block.close()
@@ -215,9 +237,9 @@ class BlockPool:
 
 
 def keep_reachable(block: SharedBlock) -> None:
-    """Let engines find the block of a result by an array over it, see `reachable`, as long as such an array lives.
+    """Make `reachable` find the block of a result from an array in it, as long as such an array exists.
 
-    Of the results that live, only the latest few are found: each takes a descriptor of this process.
+    Only the latest few results are found, because each needs an open descriptor in this process.
     """
     buffer = block._map
     address = ctypes.addressof(buffer)
@@ -229,7 +251,7 @@ def keep_reachable(block: SharedBlock) -> None:
 
 
 def reachable(array: np.ndarray[Any, Any]) -> tuple[str, int] | None:
-    """Path of the block that holds the memory of an array, and the array's offset in bytes; None if no block does."""
+    """Path of the block that contains an array, and the array's offset in bytes; None if no known block does."""
     address = array.__array_interface__["data"][0]
     with _reachable_lock:
         for start, block in _reachable.items():
@@ -246,12 +268,12 @@ def _not_reachable(address: int) -> None:
 
 
 def restore(address: int, nbytes: int) -> None:
-    """Replace the memory that `SharedBlock.overlay` has mapped by ordinary memory, all zeros."""
+    """Replace the memory that `SharedBlock.overlay` has mapped by ordinary memory, filled with zeros."""
     _map_at(address, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
 
 
 def file_state(file: int | str) -> list[int]:
-    """Device, inode, and ns of the last change: numbers that show whether a file is the same as before."""
+    """Device, inode and time of the last change in ns, which show whether a file is the same as before."""
     status = os.stat(file)
     return [status.st_dev, status.st_ino, status.st_mtime_ns]
 
@@ -263,9 +285,9 @@ def _map_at(address: int, length: int, flags: int, descriptor: int) -> None:
 
 
 def _map(descriptor: int, length: int, writable: bool) -> ctypes.Array[ctypes.c_char]:
-    """Map a file; it is unmapped when the last array over the buffer is gone.
+    """Map a file. It is unmapped when the last array that uses the buffer is deleted.
 
-    Not Python's mmap: it keeps a descriptor of its own open, one for each array of results that a user holds.
+    Python's mmap would keep another descriptor open for each result that a user holds.
     """
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     address = _libc.mmap(None, length, protection, mmap.MAP_SHARED, descriptor, 0)
@@ -277,13 +299,13 @@ def _map(descriptor: int, length: int, writable: bool) -> ctypes.Array[ctypes.c_
     return buffer
 
 
-#: Bytes from which on an array between processes travels through a shared block instead of a message.
+#: An array of at least this many bytes is passed between processes in a shared block instead of a message.
 LEAST_SHARED = 64 << 10
-_LEAST_KEPT = 1 << 20  # bytes of a block: the pages of smaller ones are soon filled
-_KEPT = 30.0  # seconds
-_MOST_REACHABLE = 8  # results
-_reachable: dict[int, SharedBlock] = {}  # address of a mapping -> its block, which maps nothing itself
-_reachable_lock = threading.RLock()  # again: the collector may end an array's life while it is held
+_LEAST_KEPT = 1 << 20  # a pool keeps blocks of at least this many bytes; new pages of smaller blocks are filled quickly
+_KEPT = 30.0  # seconds that a pool keeps unused blocks
+_MOST_REACHABLE = 8  # number of results that `reachable` can find
+_reachable: dict[int, SharedBlock] = {}  # address of a mapping -> its block, which has no mapping of its own
+_reachable_lock = threading.RLock()  # reentrant, because Python may delete an array while this thread holds the lock
 _LONGEST_CLAIM = 0.1  # seconds; the work under a claim takes microseconds
 _MAP_FIXED = 0x10
 

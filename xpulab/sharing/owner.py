@@ -1,4 +1,4 @@
-"""End with the owner: a process that serves a notebook must not outlive it, however the notebook ends."""
+"""Make a process end when the notebook that it serves ends, also if the notebook crashes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,29 @@ from pathlib import Path
 
 __all__ = ["RECORD", "end_with", "successors"]
 
-#: The file in a cluster's folder that says who owns it; `xpulab.deploy.record` writes it.
+#: The file in a cluster's folder that names its owner; `xpulab.deploy.record` writes it.
 RECORD = "cluster.json"
 
-_GRACE = 3.0  # seconds between asking this process to end and ending it
+_GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 
 
 def end_with(pid: int, then: Callable[[], Sequence[int]] = list) -> None:
-    """End this process when the process `pid` of this host is gone; SIGTERM first, SIGKILL 3 s later.
+    """End this process when the process `pid` of this host has ended: with SIGTERM, and SIGKILL 3 s later.
 
-    Waits on a pidfd: no polling, and no mistake when the number is used again.
+    A thread waits on a pidfd, so it needs no polling, and is not misled if the system reuses the pid.
 
     Parameters
     ----------
     pid : int
+        Pid of the owner.
     then : callable, optional
-        Asked when it is gone: with the first end of which processes this one ends from then on. Of none: at once.
+        Called after the owner has ended. It returns pids of other processes: this process then ends when the first of
+        these ends, or at once if there are none.
+
+    Raises
+    ------
+    SystemExit
+        If the owner has ended already.
     """
     try:
         descriptor = os.pidfd_open(pid)
@@ -38,16 +45,24 @@ def end_with(pid: int, then: Callable[[], Sequence[int]] = list) -> None:
 
 
 def successors(folder: str) -> list[int]:
-    """With whom the processes of a cluster end once its owner is gone: with each other, if it was detached.
+    """The processes with which a process of a cluster ends after the owner has ended.
+
+    The processes of a detached cluster end together with its controller and mpiexec. The processes of any other cluster
+    end at once.
 
     Parameters
     ----------
     folder : str
-        The cluster's.
+        Folder of the cluster.
+
+    Returns
+    -------
+    list of int
+        Pids; empty if the cluster was not detached, or was stopped.
     """
     try:
         record = json.loads(Path(folder, RECORD).read_text())
-    except (OSError, ValueError):  # it was stopped
+    except (OSError, ValueError):  # the cluster was stopped
         return []
     return [pid for pid, _ in record["processes"].values()] if record["detached"] else []
 

@@ -1,7 +1,7 @@
-"""The output of a user's code on a rank, in a file that outlives the engine, however the engine ends.
+"""The output of a user's code on a rank, in a file that remains after the engine has ended or crashed.
 
-The file holds what was printed, and after it the traceback if the code raised. The notebook reads it while the code
-runs.
+The file has the printed text, followed by the traceback if the code raised an exception. The notebook reads it while
+the code runs.
 """
 
 from __future__ import annotations
@@ -15,28 +15,26 @@ from pathlib import Path
 
 __all__ = ["RAISED", "Transcripts", "Writer"]
 
-_KEPT = 1_000_000  # characters; a loop that prints must not fill the disk
-#: Stands between the printed text and the traceback: ASCII's record separator.
+_KEPT = 1_000_000  # largest number of characters, so that a loop that prints does not fill the disk
+#: Separates the printed text from the traceback: ASCII's record separator.
 RAISED = "\x1e"
-_CRASHED = "Fatal Python error: "  # Python's last words, with a stack whose older part is the engine's own
+_CRASHED = "Fatal Python error: "  # begins Python's message of a crash, whose oldest stack frames are the engine's own
 _ENGINES_FRAME = f'  File "{Path(__file__).parents[1] / "engine"}'
 
 
 class Writer(io.TextIOBase):
-    """A text stream into a file, which keeps the beginning of the text.
-
-    Nothing waits in a buffer of this process.
+    """A text stream without a buffer into a file, which keeps only the beginning of a long text.
 
     Parameters
     ----------
     path : str
     most : int
-        Characters to keep.
+        Largest number of characters to keep.
 
     Attributes
     ----------
     omitted : int
-        Characters that were not kept.
+        Number of characters that were not kept.
     """
 
     encoding = "utf-8"
@@ -47,15 +45,15 @@ class Writer(io.TextIOBase):
         self.omitted = 0
 
     def fileno(self) -> int:
-        """The file's descriptor, for processes that write to it."""
+        """The file's descriptor, for child processes that write to the file."""
         return self._file
 
     def writable(self) -> bool:
-        """True."""
+        """Return True, as `io.TextIOBase` requires of a stream that can be written."""
         return True
 
     def write(self, text: str) -> int:
-        """Keep `text`, or its beginning if the file has less room."""
+        """Write `text`, or only its beginning if the file would become too long."""
         kept = text[: self._room]
         with contextlib.suppress(OSError):  # the disk is full
             if kept:
@@ -79,9 +77,9 @@ class Writer(io.TextIOBase):
 
 
 class Transcripts:
-    """The files of all ranks, which the notebook makes before it sends the code.
+    """The files of all ranks, which the notebook creates and opens before it sends the code.
 
-    Its descriptors stay valid when the files are removed together with a cluster that was lost.
+    The open descriptors stay valid if the files are removed together with a lost cluster.
 
     Parameters
     ----------
@@ -98,7 +96,7 @@ class Transcripts:
 
     def __init__(self, folder: Path, size: int) -> None:
         token = uuid.uuid4().hex
-        # A log's name is shown up to its first dot.
+        # `Processes.logs` shows the name of a file up to its first dot.
         self.paths = [str(folder / f"rank-{rank}.{token}.log") for rank in range(size)]
         self._files: list[int] = []
         for path in self.paths:
@@ -119,13 +117,13 @@ class Transcripts:
         return self.printed(rank)[before:] if new else ""
 
     def printed(self, rank: int) -> str:
-        """Everything that a rank has printed, as far as it was read."""
+        """All text that a rank has printed, up to the last `read`."""
         text = self._texts[rank].partition(RAISED)[0]
         said, crashed, stack = text.partition(_CRASHED)
         return said + crashed + stack.partition(_ENGINES_FRAME)[0]
 
     def raised(self, rank: int) -> str:
-        """The traceback of a rank whose code has raised, or ""."""
+        """The traceback of a rank whose code has raised an exception; "" if it has not."""
         return self._texts[rank].partition(RAISED)[2]
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""The algorithms that ranks run together, one a file."""
+"""The algorithms that the ranks run together, one per file."""

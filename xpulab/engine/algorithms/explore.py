@@ -1,7 +1,7 @@
-"""The explorer's part on the ranks: k-means on some of the rows that are here, and the picture of its clusters.
+"""The explorer's tasks on the ranks: k-means on some of the rows that the ranks keep, and a picture of its clusters.
 
-Between two tasks the ranks keep the rows in view and their labels, so that a look at two other features computes no
-distance.
+Between two tasks the ranks keep the chosen rows and their labels, so that a picture of two other features needs no
+distances.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Held:
     Attributes
     ----------
     handle : str
-        Of the rows.
+        Id of the rows' handle.
     points : int
-        How many of all ranks' rows are in view.
+        Number of chosen rows, over all ranks.
     problem : Problem
-        Those rows of this rank.
+        This rank's chosen rows.
     labels : Labels
-        Of these rows, for `centers`.
+        Labels of these rows, for `centers`.
     centers : numpy.ndarray of shape (n_clusters, n_features)
-        In the shifted frame.
+        The centres, less the shift of `problem`.
     """
 
     handle: str
@@ -47,27 +47,36 @@ class Held:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the device: of the labels, and of the rows if they are copies."""
+        """Bytes on the device for the labels, and for the rows if they are copies."""
         copied = self.problem.rows.nbytes if self.points < self.problem.n_samples else 0
         return copied + self.labels.current.nbytes + self.labels.listed.nbytes
 
 
 def chosen_rows(first: int, last: int, points: int, n_samples: int) -> np.ndarray:
-    """Which of the rows from `first` to `last` are among `points` of all `n_samples` rows.
+    """Choose `points` of all `n_samples` rows, and return those between `first` and `last`.
 
-    The rows are taken in steps of the golden ratio, around and around, until there are `points`: exactly as many as
-    asked for, the same for any number of ranks, even over sorted and over periodic rows, and with more points the same
-    ones and some more.
+    The choice goes through all rows, modulo their number, in steps of about the golden ratio of this number. It is
+    spread evenly over sorted and over periodic rows, and it is the same for any number of ranks. A choice of more
+    points contains every choice of fewer points.
+
+    Parameters
+    ----------
+    first, last : int
+        The rows of this rank: from `first` up to, not including, `last`.
+    points : int
+        Number of rows to choose.
+    n_samples : int
+        Number of rows of all ranks.
 
     Returns
     -------
     numpy.ndarray of int64
-        Ascending, from 0 for the row `first`.
+        Indices of chosen rows, relative to `first`, in ascending order.
     """
     step = round(n_samples * (math.sqrt(5) - 1) / 2)
     while math.gcd(step, n_samples) > 1:
         step += 1
-    # The row i is the (i * inverse)-th that is taken.
+    # Row i is chosen in step i * inverse, modulo n_samples.
     inverse = pow(step, -1, n_samples)
     return np.flatnonzero(np.arange(first, last, dtype=np.int64) * inverse % n_samples < points)
 
@@ -88,7 +97,7 @@ def facts(task: Task, source: dict[str, Any]) -> dict[str, Any]:
 
 
 def held_for(task: Task, explorer: str, source: dict[str, Any], points: int) -> Held:
-    """The state that this rank keeps for an explorer; it is made anew if the rows in view have changed."""
+    """The state that this rank keeps for an explorer. It is created again if other rows are chosen."""
     held = task.engine.handles.get(explorer)
     if held is not None and (held.handle, held.points) == (source["handle"], points):
         held.problem.resume(task)
@@ -108,9 +117,10 @@ def held_for(task: Task, explorer: str, source: dict[str, Any], points: int) -> 
 
 
 def _coarse(problem: kmeans.Problem) -> np.ndarray:
-    """A place near the mean, to about a standard deviation, that is the same for any number of ranks to the last bit.
+    """A point within about a standard deviation of the mean, which is bitwise the same for any number of ranks.
 
-    The mean itself is a sum, whose rounding depends on how the rows are cut; so would labels at a near-tie, and pixels.
+    The mean itself is a sum, and its rounding depends on how the rows are cut. With it, the labels of rows that are
+    nearly equally close to two centres would depend on the number of ranks, and the picture with them.
     """
     deviation = np.sqrt(problem.squares / problem.n_samples)
     grid = np.exp2(np.floor(np.log2(np.where(deviation > 0, deviation, 1))))
@@ -118,7 +128,7 @@ def _coarse(problem: kmeans.Problem) -> np.ndarray:
 
 
 def restart(held: Held, init: str | np.ndarray, n_clusters: int, random_state: int) -> float:
-    """Take up centres, from a start or as given, and label the rows; the inertia."""
+    """Set the centres, drawn by k-means' initialisation or given, and label the rows. Returns the inertia."""
     problem = held.problem
     if isinstance(init, str):
         held.centers = kmeans.start(problem, init, n_clusters, np.random.RandomState(random_state))
@@ -129,9 +139,10 @@ def restart(held: Held, init: str | np.ndarray, n_clusters: int, random_state: i
 
 
 def step(held: Held, tol: float) -> tuple[float, bool]:
-    """One iteration; the inertia, and whether a fit would end here.
+    """Run one iteration. Returns the inertia, and whether `KMeans.fit` would end after it.
 
-    The new labels come with their sums, so that the next iteration adds up only the rows that go elsewhere.
+    The labels are computed together with the sums of the clusters, so that the next iteration adds only the rows that
+    change their cluster.
     """
     problem = held.problem
     turn = kmeans.iterate(problem, held.centers, held.labels)
@@ -142,7 +153,7 @@ def step(held: Held, tol: float) -> tuple[float, bool]:
 
 
 def picture(held: Held, view: dict[str, Any]) -> np.ndarray:
-    """Rows of all ranks by cluster and pixel on rank 0, nothing elsewhere: shape (n_clusters or 0, lines, columns)."""
+    """Numbers of rows by cluster and pixel: (n_clusters, lines, columns) on rank 0, (0, lines, columns) elsewhere."""
     rows = held.problem.rows
     assert isinstance(rows, Rows)
     counts = count_pixels(rows, held.labels, len(held.centers), **view)
@@ -151,7 +162,7 @@ def picture(held: Held, view: dict[str, Any]) -> np.ndarray:
 
 
 def whole_fit(held: Held, n_clusters: int, max_iter: int, tol: float, random_state: int) -> float:
-    """The inertia at the end of a fit, which leaves the centres and labels here as they are."""
+    """The inertia of a whole fit. It does not change the explorer's centres and labels."""
     random = np.random.RandomState(random_state)
     return kmeans.fit(held.problem, "k-means++", n_clusters, 1, max_iter, tol, random).inertia
 

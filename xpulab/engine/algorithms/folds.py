@@ -1,7 +1,7 @@
 """Products of columns and targets, of all rows and of each fold's rows, for solvers that need only these products.
 
-What is of a fold's training rows is that of all rows less that of its test rows, so that all folds of a
-cross-validation are one pass over the rows beside that of the whole.
+The products of a fold's training rows are those of all rows minus those of its test rows. Therefore all folds of a
+cross-validation need only one pass over the rows in addition to the pass for all rows.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from xpulab.kernels.rows import Rows, take
 
 __all__ = ["fold_sums", "sharp_products"]
 
-_SHARE = 64 << 20  # bytes of a fold's rows that are copied at once
-_ENOUGH = 2.5e-5  # relative error that the products of float32 rows may cause in coefficients
+_SHARE = 64 << 20  # largest number of bytes of a fold's rows that are copied at once
+_ENOUGH = 2.5e-5  # largest relative error of coefficients that the rounding of float32 products may cause
 
 
 def sharp_products(task: Task, data: Data, centre: bool, always: bool = False) -> tuple[Products, bool]:
-    """Products, and whether they are from the triangle of the rows in float64.
+    """Products of columns, and whether they were computed from the triangle of a QR decomposition in float64.
 
-    They are where the rows are float32, and so ill-conditioned that the rounding of products would be seen in
-    coefficients: no pass over the rows makes up for it later. With `always` they are for all float32 rows.
+    The triangle is used for float32 rows that are so ill-conditioned that the rounding of their products would have an
+    effect on the coefficients, which no later pass over the rows could correct. With `always` it is used for all
+    float32 rows.
     """
     n = data.rows.n_features
     if data.rows.dtype == np.float64:
@@ -49,7 +50,7 @@ def sharp_products(task: Task, data: Data, centre: bool, always: bool = False) -
 
 
 def _benign(matrix: np.ndarray) -> bool:
-    """Whether coefficients may be found from this Gram matrix of float32 rows."""
+    """Whether this Gram matrix of float32 rows is exact enough to compute coefficients from it."""
     diagonal = matrix.diagonal()
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     values = np.linalg.eigvalsh(matrix * np.outer(scale, scale))
@@ -59,26 +60,27 @@ def _benign(matrix: np.ndarray) -> bool:
 def fold_sums(
     task: Task, data: Data, fold_of_row: np.ndarray, n_folds: int, shift: np.ndarray, sharp: bool
 ) -> dict[str, np.ndarray]:
-    """Weighted sums over the rows of each fold, of columns and targets less a shift.
+    """Weighted sums over the rows of each fold, of the columns and targets minus a shift.
 
     Parameters
     ----------
     task : Task
     data : Data
-        With targets.
+        Rows with targets.
     fold_of_row : numpy.ndarray of int of shape (n_samples,)
-        Of all rows; -1 for rows of no fold.
+        The fold of each row of all ranks; -1 for rows of no fold.
     n_folds : int
+        Number of folds.
     shift : numpy.ndarray of shape (n_features + n_targets,)
-        Near the means.
+        Values near the means.
     sharp : bool
-        Whether products are summed in float64 on the host.
+        Whether products are added up in float64 on the host.
 
     Returns
     -------
     dict of str to numpy.ndarray of float64
-        ``count`` and ``weight`` (n_folds,), ``total`` (n_folds, m) and ``products`` (n_folds, m, m), of m columns and
-        targets.
+        With m = n_features + n_targets: ``count`` and ``weight`` of shape (n_folds,), ``total`` of shape (n_folds, m),
+        and ``products`` of shape (n_folds, m, m).
     """
     rows, targets = data.rows, data.targets
     assert targets is not None
@@ -102,7 +104,7 @@ def fold_sums(
 
 
 def _of_fold(rows: Rows, targets: Rows, chosen: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Some chosen rows at a time on the host, with their targets and weights."""
+    """Chosen rows on the host, a part at a time, with their targets and weights."""
     step = max(1, _SHARE // (8 * (rows.n_features + targets.n_features)))
     weights = rows.host_weights()
     for first in range(0, len(chosen), step):

@@ -1,7 +1,8 @@
-"""k-means over the ranks: Lloyd's algorithm and its starts, written against a communicator and a device.
+"""k-means on all ranks: Lloyd's algorithm and its initialisations, for any communicator and device.
 
-Each rank holds a block of rows. What steers the loop (convergence, empty clusters, the picks of a start, the request to
-stop) comes from reductions only, so that every rank takes the same turn; with one rank the same code runs alone.
+Each rank has a block of rows. All values that control the loop (convergence, empty clusters, the draws of an
+initialisation, the request to stop) are results of reductions, so that all ranks take the same decisions. The same code
+works with one rank.
 
 References
 ----------
@@ -35,39 +36,39 @@ from xpulab.sharing.checkpoint import Checkpoint
 
 __all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "start"]
 
-_SHOWN = 2e-3  # seconds between two updates of the board, which no view reads more often
-_TOLD = 0.05  # seconds between two states that are described in words
-#: Seconds between two states that are kept. After the loss of an engine a fit repeats the iterations since then.
+_SHOWN = 2e-3  # seconds between two updates of the board; no view reads it more often
+_TOLD = 0.05  # seconds between two updates of the description of the present work
+#: Seconds between two checkpoints. After the loss of an engine, a fit repeats the iterations since the last one.
 _KEEP = 0.05
 
-#: Values that are kept of the best run; its labels are computed again from them.
+#: Values of the best run in a checkpoint. The labels are computed again from these.
 _KEPT = ("centers", "inertia", "n_iter", "emptied", "ending")
 
 
 @dataclass
 class Outcome:
-    """One run of Lloyd's algorithm; `labels` stay on the device, everything else is the same on all ranks."""
+    """The result of a run of Lloyd's algorithm. `labels` are on the device; all other values are equal on all ranks."""
 
     centers: np.ndarray
     labels: Any
     inertia: float
     n_iter: int
-    run: int = 0  # number of the run in the history; 0 for an outcome of no run
-    ending: str = ""  # why it ended before the last iteration
-    emptied: bool = False  # in its last iteration, as in `Turn`
+    run: int = 0  # number of the run in the history; 0 if the outcome is of no run
+    ending: str = ""  # why the run ended before the last iteration
+    emptied: bool = False  # `Turn.emptied` of the last iteration
 
 
 @dataclass
 class Turn:
-    """One iteration: the new centres, the inertia before they move, and the values that decide what comes next."""
+    """The result of one iteration: the new centres, the inertia of the old ones, and values that control the loop."""
 
     centers: np.ndarray
     inertia: float
     center_shift: float
-    emptied: bool  # a cluster had no row of positive weight, so that its centre went elsewhere than to a mean
+    emptied: bool  # a cluster had no row of positive weight, so its new centre is not a mean of rows
     changed: bool
     cancelled: bool
-    may_tune: bool  # some rank has computed long enough to measure a tile
+    may_tune: bool  # a rank has computed long enough to measure launch parameters
 
 
 class Problem:
@@ -77,24 +78,24 @@ class Problem:
     ----------
     task : Task
     rows : Rows or SparseRows
-        This rank's block.
+        This rank's block of rows.
     bounds : list of int
-        Rank r holds the rows from bounds[r] to bounds[r + 1].
+        Rank r has the rows from bounds[r] up to, not including, bounds[r + 1].
     weights : numpy.ndarray or None
-        This rank's sample weights on the host, None for ones.
+        This rank's sample weights on the host; None if all are 1.
 
     Attributes
     ----------
     kernels : module
         `xpulab.kernels.dense` or `xpulab.kernels.sparse`.
     mean : numpy.ndarray of float64 of shape (n_features,)
-        Of all rows.
+        Mean of all rows.
     shift : numpy.ndarray of shape (n_features,)
-        What is subtracted from each row: the mean, as scikit-learn does for precision, and zero for sparse rows.
+        Subtracted from each row. It is the mean, as in scikit-learn, for precision; for sparse rows it is zero.
     tuning : tuple of (int, float)
-        Tiles tried in this fit, and the seconds that took.
+        Number of launch parameters (tiles) measured in this fit, and the seconds that this took.
     may_tune : bool
-        Whether this rank has computed long enough to measure a tile.
+        Whether this rank has computed long enough to measure launch parameters.
     """
 
     def __init__(self, task: Task, rows: AnyRows, bounds: list[int], weights: np.ndarray | None) -> None:
@@ -106,7 +107,7 @@ class Problem:
         self.first = bounds[self.comm.rank]
         self.n_samples = bounds[-1]
         self.kernels = kernels_for(rows)
-        # The request to stop comes along, as everywhere: drivers may have finished kernels until now.
+        # This reduction also carries the request to stop, because the driver may have spent seconds on kernels before.
         sums = self.comm.allreduce(np.append(self.kernels.column_sums(rows), task.cancelled()))
         if sums[-1]:
             raise Interrupted
@@ -114,11 +115,11 @@ class Problem:
         self.shift = self.kernels.shift_for(rows, self.mean)
         self.tuning = (0, 0.0)
         self.may_tune = False
-        self._untuned = True  # until it is known that all tiles are measured
+        self._untuned = True  # whether tiles may be left to measure
         self._begin()
 
     def resume(self, task: Task) -> None:
-        """Go on in another task: the rows are the same, the communicator and the clock are not."""
+        """Continue in another task, which has the same rows, but another communicator and another clock."""
         self.task, self.comm = task, task.comm
         self._begin()
 
@@ -130,12 +131,12 @@ class Problem:
 
     @functools.cached_property
     def squares(self) -> np.ndarray:
-        """Sum over all rows, weights aside, of the squared distance to the mean, by column: (n_features,)."""
+        """Sums over all rows, without weights, of squared differences from the mean, by column: (n_features,)."""
         return self.comm.allreduce(self.kernels.column_sums(self.rows, self.mean, squared=True))
 
     @functools.cached_property
     def total_squares(self) -> float:
-        """Weighted sum of the rows' squared norms: the inertia of one centre at the shift."""
+        """Weighted sum of the squared norms of the rows less the shift: the inertia of one centre at the shift."""
         if self.weights is None:
             away = np.square(self.mean - self.shift).sum()
             return float(self.squares.sum() + self.n_samples * away)
@@ -145,18 +146,18 @@ class Problem:
         return float(self.comm.allreduce(np.array([self.kernels.inertia(self.rows, self.shift, origin, labels)]))[0])
 
     def tolerance(self, tol: float) -> float:
-        """The bound on the centres' squared movement: `tol` times the mean variance of the columns."""
+        """The bound on the squared movement of the centres: `tol` times the mean variance of the columns."""
         return float(tol * np.mean(self.squares / self.n_samples)) if tol else 0.0
 
     def tune(self, centers: np.ndarray) -> None:
-        """Measure tiles, on all ranks together."""
+        """Measure launch parameters, on all ranks together."""
         self.task.show(doing="measuring which tile is the fastest")
         tried, seconds = tune(self.task, self.rows, self.shift, centers)
         self.tuning = (self.tuning[0] + tried, self.tuning[1] + seconds)
         self.may_tune = False
 
     def computed(self, n_clusters: int, seconds: float) -> None:
-        """Count seconds of computing, of which some may be spent on measuring tiles that are not measured yet."""
+        """Count seconds of computing. A share of them may be spent on measuring launch parameters."""
         tuner, rows = self.task.engine.tuner, self.rows
         if isinstance(rows, Rows) and rows.n_samples >= BLOCK:
             enough = tuner.computed(size_class(rows.dtype, rows.n_features, n_clusters), seconds)
@@ -164,16 +165,16 @@ class Problem:
                 self.may_tune = self._untuned = bool(tuner.missing(rows.dtype, rows.n_features, n_clusters))
 
     def take(self, index: np.ndarray) -> np.ndarray:
-        """Rows by their place in the whole data set, centred, on every rank: shape (len(index), n_features)."""
+        """Rows with these indices in the whole data set, less the shift, on every rank: (len(index), n_features)."""
         mine = (index >= self.first) & (index < self.first + self.rows.n_samples)
         found = np.zeros((len(index), self.rows.n_features), self.rows.dtype)
         if mine.any():
             found[mine] = self.kernels.take(self.rows, index[mine] - self.first, self.shift)
-        # Exactly one rank has each row, and the other ranks add zeros: the sum is exact.
+        # Exactly one rank has each row, and the other ranks add zeros, so the sum is exact.
         return self.comm.allreduce(found)
 
     def note(self, run: int, iteration: int, inertia: float, center_shift: float) -> None:
-        """Keep and show where the run is."""
+        """Add an iteration to the history, and show it on the board."""
         now = time.perf_counter()
         self.history.append((run, iteration, inertia, center_shift, now - self._started))
         self._lengths[(run - 1) % RUNS] = iteration
@@ -193,23 +194,33 @@ def fit(
     resume: dict[str, Any] | None = None,
     keep: Callable[[dict[str, Any]], None] = lambda state: None,
 ) -> Outcome:
-    """The best of `n_init` runs, as scikit-learn chooses it.
+    """Run k-means `n_init` times, and choose the best run as scikit-learn does.
 
     Parameters
     ----------
-    init : {"k-means++", "random"} or list of numpy.ndarray
-        Uncentred centres, one array a run, if a list.
+    problem : Problem
+    init : {"k-means++", "random"} or list of numpy.ndarray of shape (n_clusters, n_features)
+        A list has the initial centres of each run, without the shift subtracted.
+    n_clusters, n_init, max_iter : int
+        Number of clusters, number of runs, and largest number of iterations of a run.
+    tol : float
+        Relative tolerance, as in scikit-learn.
+    random : numpy.random.RandomState
     resume : dict, optional
-        A state that `keep` got in a fit of the same rows with the same parameters: this one goes on from there.
+        A state that `keep` got in a fit of the same rows with the same parameters. This fit continues from the state.
     keep : callable, optional
-        Called now and then with where the fit stands: ``run`` and ``iteration`` (how many have ended), the run's
-        ``centers``, less the ``shift``, and ``inertia``, the ``best`` run before it, and ``random``, the generator's
-        state.
+        Called from time to time with the state of the fit: ``run`` and ``iteration`` (the numbers of runs and
+        iterations that have ended), ``centers`` of the run, less the ``shift``, its ``inertia``, the ``best`` run
+        before it, and ``random``, the state of the generator.
+
+    Returns
+    -------
+    Outcome
 
     Raises
     ------
     Interrupted
-        On all ranks together, with the last complete outcome, and its ``state``.
+        On all ranks together, if the task was asked to stop, with the last complete outcome and its ``state``.
     """
     tolerance = problem.tolerance(tol)
     best: Outcome | None = None
@@ -242,7 +253,7 @@ def fit(
 
 
 def _labelled(problem: Problem, best: dict[str, Any] | None) -> Outcome | None:
-    """The best run of a fit that is resumed."""
+    """The best run of a resumed fit, with labels."""
     if best is None:
         return None
     labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
@@ -251,10 +262,10 @@ def _labelled(problem: Problem, best: dict[str, Any] | None) -> Outcome | None:
 
 
 def _assign_last(problem: Problem, centers: np.ndarray, labels: Any, emptied: bool) -> None:
-    """The labels that a run ends with.
+    """Compute the labels at the end of a run.
 
-    Centres of clusters that were empty may stand where others do, to rounding, and all rows there are at a tie. They
-    get the labels that `predict` gives them, which has the uncentred rows and centres.
+    The centre of a cluster that was empty may equal another centre, up to rounding, and then all rows near them are
+    equally close to both. These rows get the labels of `predict`, which uses rows and centres without the shift.
     """
     rows, assign = problem.rows, problem.kernels.assign
     if emptied:
@@ -264,7 +275,7 @@ def _assign_last(problem: Problem, centers: np.ndarray, labels: Any, emptied: bo
 
 
 class _Stopped(Interrupted):
-    """A fit that was stopped after an iteration. Its labels stay on the device until the task asks for them."""
+    """A fit was stopped after an iteration. Its labels stay on the device until the task asks for them."""
 
     def __init__(self, result: dict[str, Any], centers: np.ndarray, labels: Any, emptied: bool) -> None:
         super().__init__(result)
@@ -280,7 +291,7 @@ def _lloyd(
     done: int = 0,
     keep: Callable[[dict[str, Any]], None] = lambda state: None,
 ) -> Outcome:
-    """Lloyd's iterations from given centres, of which `done` have been made."""
+    """Lloyd's iterations from given centres. `done` iterations of the run were done before."""
     labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
     ending = ""
     strict = emptied = False
@@ -319,7 +330,7 @@ def _lloyd(
         if turn.may_tune:
             problem.tune(centers)
     if before is not None:
-        keep(before)  # an interrupt may come while the next run is begun, and this one ends again from here
+        keep(before)  # if the next initialisation is interrupted, the fit is resumed at the end of this run
     if emptied or not strict:
         _assign_last(problem, centers, labels, emptied)
     reached = inertia(problem, centers, labels)
@@ -331,7 +342,7 @@ def iterate(problem: Problem, centers: np.ndarray, labels: Any) -> Turn:
     k, d = centers.shape
     sums, weights, changes = problem.kernels.lloyd_step(problem.rows, problem.shift, centers, labels)
     _clear_absent(problem, labels, sums, weights)
-    # One reduction an iteration carries everything: sums, weights, changes, the request to stop, the time to tune.
+    # Each iteration has a single reduction: sums, weights, changed labels, the request to stop, and whether to tune.
     mine = np.empty(k * (d + 1) + 3)
     table = mine[:-3].reshape(k, d + 1)
     table[:, :d], table[:, d] = sums, weights
@@ -347,21 +358,21 @@ def iterate(problem: Problem, centers: np.ndarray, labels: Any) -> Turn:
 
 
 def inertia(problem: Problem, centers: np.ndarray, labels: Any) -> float:
-    """Of all rows, from the differences to their own centres."""
+    """Inertia of all rows, from the differences between the rows and the centres of their clusters."""
     mine = problem.kernels.inertia(problem.rows, problem.shift, centers, labels)
     return float(problem.comm.allreduce(np.array([mine]))[0])
 
 
 def start(problem: Problem, init: str, n_clusters: int, random: np.random.RandomState) -> np.ndarray:
-    """Centres to begin with, in the shifted frame: "k-means++" or "random"."""
+    """Initial centres, less the shift, of shape (n_clusters, n_features). `init` is "k-means++" or "random"."""
     return _starts[init](problem, n_clusters, random)
 
 
 def _clear_absent(problem: Problem, labels: Any, sums: np.ndarray, weights: np.ndarray) -> None:
-    """Exact zeros for clusters in which this rank has no row of positive weight.
+    """Set the sums and weights of clusters in which this rank has no row of positive weight to zero.
 
-    The kernel takes rows out of the sums as they leave; with weights that are not whole numbers a rounding error stays,
-    and an empty cluster would not look empty.
+    The kernel subtracts rows that leave a cluster from its sums. With weights that are not whole numbers this leaves a
+    rounding error, with which an empty cluster would not appear to be empty.
     """
     if problem.weights is not None:
         host = problem.kernels.labels_to_host(labels, problem.rows.n_samples)
@@ -370,11 +381,11 @@ def _clear_absent(problem: Problem, labels: Any, sums: np.ndarray, weights: np.n
 
 
 def _relocate(problem: Problem, centers: np.ndarray, labels: Any, sums: np.ndarray, weights: np.ndarray) -> None:
-    """Give each empty cluster the row farthest from its centre, out of the row's own; changes `sums` and `weights`.
+    """Move to each empty cluster the row that is farthest from its own centre; changes `sums` and `weights`.
 
-    Rare, so that gathering one distance a row is worth the same choice as scikit-learn's, ties included. It differs in
-    what scikit-learn's sums leave to rounding. A row at its centre is not far, and a cluster that has given all its
-    rows away weighs nothing: in scikit-learn's sums something may be left of it, by which its centre is anywhere.
+    The function gathers the distances of all rows on one rank, so that it chooses the same rows as scikit-learn, also
+    if distances are equal. It is called rarely. It differs from scikit-learn in two cases, which in scikit-learn depend
+    on rounding: a row at its own centre is not moved, and a cluster whose rows have all been moved has the weight zero.
     """
     comm, rows = problem.comm, problem.rows
     empty = np.flatnonzero(weights == 0)
@@ -410,7 +421,7 @@ def _relocate(problem: Problem, centers: np.ndarray, labels: Any, sums: np.ndarr
 
 
 def _rows_that_count(problem: Problem, labels: np.ndarray, n_clusters: int) -> np.ndarray:
-    """How many rows of positive weight each cluster has, over all ranks."""
+    """Number of rows of positive weight in each cluster, over all ranks: shape (n_clusters,)."""
     if problem.weights is None:
         mine = np.bincount(labels, minlength=n_clusters)
     else:
@@ -432,8 +443,8 @@ def _same_clustering(problem: Problem, labels: Any, best: Any, n_clusters: int) 
 
 
 def _draw(problem: Problem, uniforms: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Rows for uniform numbers, with a chance in proportion to their weights, `taken` ones aside: NumPy's `choice`."""
-    if problem.weights is None:  # the running sum of the weights is the number of rows that are left
+    """Indices of rows for uniform numbers, as NumPy's `choice` draws them by weight; rows in `taken` are left out."""
+    if problem.weights is None:  # the cumulative sum of the weights then is the number of rows that are left
         left = problem.n_samples - len(taken)
         picks = np.minimum((uniforms * left).astype(np.int64), left - 1)
         for row in np.sort(taken):
@@ -449,13 +460,13 @@ def _draw(problem: Problem, uniforms: np.ndarray, taken: np.ndarray) -> np.ndarr
     picks = np.zeros(len(targets), np.int64)
     if mine.any():
         found = np.searchsorted(sums, targets[mine] - offsets[rank], side="right")
-        # A target that rounding has taken beyond the last sum belongs to the last row that has a weight.
+        # A target that is beyond the last sum because of rounding belongs to the last row of positive weight.
         picks[mine] = problem.first + np.minimum(found, np.searchsorted(sums, sums[-1]))
     return problem.comm.allreduce(picks)
 
 
 def _random_start(problem: Problem, n_clusters: int, random: np.random.RandomState) -> np.ndarray:
-    """Distinct rows by weight, with the same draws as ``RandomState.choice(n, k, replace=False, p=weights)``."""
+    """Distinct rows, drawn by weight in the same way as ``RandomState.choice(n, k, replace=False, p=weights)``."""
     chosen = np.empty(0, np.int64)
     while len(chosen) < n_clusters:
         picks = _draw(problem, random.random_sample(n_clusters - len(chosen)), chosen)
@@ -467,7 +478,8 @@ def _random_start(problem: Problem, n_clusters: int, random: np.random.RandomSta
 def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomState) -> np.ndarray:
     """Greedy k-means++ [2]_: each centre is the best of a few rows, drawn by squared distance to the centres so far.
 
-    A rank keeps its rows' distances; the draws are searched in the ranks' partial sums, so that no rank holds all rows.
+    Each rank keeps the distances of its rows. A draw is first located in the sums of the ranks, and then in the
+    distances of one rank, so that no rank needs the distances of all rows.
     """
     comm, rows = problem.comm, problem.rows
     trials = 2 + int(np.log(n_clusters))
@@ -481,7 +493,7 @@ def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomS
             shown = time.perf_counter()
             problem.task.show(doing=f"choosing the first centres: {c} of {n_clusters}")
         uniforms = random.uniform(size=trials)
-        if offsets[-1] == 0:  # no row is left that is elsewhere than a centre
+        if offsets[-1] == 0:  # all rows are at centres
             centers[c] = centers[0]
             continue
         candidates = _candidates(problem, state, uniforms * offsets[-1], offsets)
@@ -497,7 +509,7 @@ def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomS
 
 
 def _candidates(problem: Problem, state: Any, targets: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The rows at which the running sum of the potential reaches the targets."""
+    """The rows at which the cumulative sum of the potential reaches the targets."""
     comm, rows = problem.comm, problem.rows
     owners = place_of(offsets[1:], targets)
     found = np.zeros((len(targets), rows.n_features), rows.dtype)
@@ -540,14 +552,14 @@ def _kmeans_fit(
     problem = Problem(task, rows, bounds, sample_weight)
     generator = np.random.RandomState()
     generator.set_state(random)
-    # Held from here on: the notebook may end before the fit does.
+    # Keep the shared memory open, because the notebook may end before the fit does.
     with Checkpoint.open(checkpoint) as kept, held_open(target) as target:
         try:
             keep = kept.write if task.comm.rank == 0 else lambda state: None
             best = fit(problem, random=generator, keep=keep, **parameters)
         except Interrupted as interrupted:
             if isinstance(interrupted, _Stopped):
-                task.device.while_compiling = lambda: None  # the labels may need a kernel that no iteration needed
+                task.device.while_compiling = lambda: None  # the labels may need one more kernel
                 _assign_last(problem, interrupted.centers, interrupted.labels, interrupted.emptied)
                 write_block(task, target, bounds, _parts(rows, interrupted.labels))
             interrupted.result["history"] = problem.history
@@ -573,7 +585,7 @@ def _kmeans_fit(
 
 
 def _parts(rows: AnyRows, labels: Any) -> Iterator[np.ndarray]:
-    """The labels, some at a time."""
+    """The labels on the host, a part at a time."""
     return (kernels_for(rows).labels_to_host(labels, last, first) for first, last in pieces(rows.n_samples, 4))
 
 
@@ -585,7 +597,7 @@ def _kmeans_predict(
     target: dict[str, Any] | None,
     centers: np.ndarray,
 ) -> dict[str, Any]:
-    """The labels if the task names a place for them, else the inertia."""
+    """Compute the labels if `target` is given; otherwise the inertia."""
     rows = rows_of(task, source, weights_of(task, weights, source["bounds"]))
     shift = np.zeros(rows.n_features, rows.dtype)
     kernels = kernels_for(rows)

@@ -1,8 +1,9 @@
-"""Least squares over the rows of all ranks, with a penalty on squared coefficients or without.
+"""Least squares over the rows of all ranks, with or without a penalty on squared coefficients.
 
-The fast way solves the normal equations of the centred, scaled columns, and corrects the solution by the residuals of
-the rows themselves. Their condition is the square of that of the columns, so that this way is taken only where it
-allows. The exact way is the QR factorization of [X y], whose small triangle is then solved by its singular values.
+The fast method solves the normal equations of the centred, scaled columns, and corrects the solution with the residuals
+of the rows. The condition number of the normal equations is the square of that of the columns, so this method is used
+only if it is exact enough. The exact method is the QR factorization of [X y], whose small triangle is then solved by
+its singular value decomposition.
 
 References
 ----------
@@ -28,34 +29,36 @@ from xpulab.kernels.scaling import centred
 
 __all__ = ["Solution", "least_squares"]
 
-#: Relative error of the coefficients that is left as it is, by the bytes of a number of the rows.
+#: Item size of the rows' dtype in bytes -> relative error of the coefficients that needs no correction.
 _ENOUGH = {4: 1e-5, 8: 1e-11}
-#: Ratio of squared singular values above which the eigenvalues of the Gram matrix have them to seven digits or more.
+#: If the ratio of the smallest to the largest eigenvalue of the Gram matrix is above this, the eigenvalues give the
+#: squared singular values to seven digits or more.
 _EXACT = 1e-8
-_MOST_STEPS = 1  # of refinement, each a pass over the rows; where two are needed, small singular values are inexact
+_MOST_STEPS = 1  # of refinement, each a pass over the rows; if two were needed, small singular values would be inexact
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Coefficients, or the triangle that they are to be found from; float64.
+    """Coefficients, or the triangle from which the proxy computes them; all arrays are float64.
 
     Attributes
     ----------
     coef : numpy.ndarray of shape (n_features, n_targets) or None
-        None: the products did not allow it, and the triangle is that of the rows.
+        None if the products are not exact enough; the triangle is then that of the rows.
     mean : numpy.ndarray of shape (n_features,)
-        Zeros if the columns were not centred.
+        Weighted means of the columns; zeros if the columns were not centred.
     target_mean : numpy.ndarray of shape (n_targets,)
+        Weighted means of the targets; zeros if they were not centred.
     triangle : numpy.ndarray of shape (k, n_features)
-        Upper triangle whose product with its transpose is the Gram matrix. Empty for coefficients with penalties.
+        Upper triangle R, where ``R.T @ R`` is the Gram matrix. Empty for coefficients with penalties.
     rotated : numpy.ndarray of shape (k, n_targets)
         The triangle times the coefficients of least squares.
     singular : numpy.ndarray of shape (n_features,) or None
-        Singular values of the triangle, the largest first, where there are coefficients without penalties.
+        Singular values of the triangle in descending order, if `coef` was computed without penalties.
     weight : float
         Sum of the sample weights; for refinement.
     steps : int
-        Of refinement.
+        Number of refinement steps.
     """
 
     coef: np.ndarray | None
@@ -71,29 +74,34 @@ class Solution:
 def least_squares(
     task: Task, data: Data, centre: bool, penalties: np.ndarray, cutoff: float, refine: bool, exact: bool
 ) -> Solution:
-    """Coefficients that minimise the squared residuals plus, for each target, its penalty times their squares.
+    """Coefficients that minimise, for each target, the squared residuals plus the penalty times their squares.
 
     Parameters
     ----------
     task : Task
     data : Data
-        With targets.
+        Rows with targets.
     centre : bool
         Whether there is an intercept.
     penalties : numpy.ndarray of shape (n_targets,)
+        The penalty of each target, not negative.
     cutoff : float
         Singular values up to this share of the largest count as zero.
     refine : bool
-        Whether the coefficients may be corrected by passes over the rows; if not, the products must be exact enough.
+        Whether passes over the rows may correct the coefficients. If not, the products must be exact enough.
     exact : bool
-        Whether to take the exact way in any case.
+        Whether to use the exact method in any case.
+
+    Returns
+    -------
+    Solution
     """
     solution: Solution | None = None
     gram = np.empty((0, 0))
     if not exact and (data.n_samples - centre >= data.rows.n_features or penalties.min() > 0):
         sums = products(task, data, centre)
         gram = sums.gram
-        if task.comm.rank == 0:  # alone: a decision for all ranks must not depend on how each of them rounds
+        if task.comm.rank == 0:  # one rank decides for all, because other ranks may round differently
             most = _MOST_STEPS if refine else 0
             solution = _by_products(sums, penalties, cutoff, data.rows.dtype, most)
         solution = task.comm.bcast(solution)
@@ -107,7 +115,7 @@ def least_squares(
 def _by_products(
     found: Products, penalties: np.ndarray, cutoff: float, dtype: np.dtype[Any], most_steps: int
 ) -> Solution | None:
-    """Solve by the normal equations; None if their condition does not allow it."""
+    """Solve the normal equations; None if their condition number is too large."""
     eps, enough = float(np.finfo(dtype).eps), _ENOUGH[dtype.itemsize]
     error = 0.0
     for penalty in np.unique(penalties):
@@ -137,8 +145,8 @@ def _by_products(
 
 
 def _by_triangle(task: Task, data: Data, centre: bool) -> Solution:
-    """The triangle of X alone, and the part of the targets that X can fit."""
-    n = data.rows.n_features  # below them the triangle of [X y] has columns of the targets alone
+    """The triangle of X, and the part of the targets that X can fit."""
+    n = data.rows.n_features  # rows of the triangle of [X y] after the first n belong to the targets only
     if centre:
         found = centred_triangle(task, data.rows, data.targets)
         r, mean, target_mean = found.r, found.mean, found.target_mean
@@ -149,7 +157,7 @@ def _by_triangle(task: Task, data: Data, centre: bool) -> Solution:
 
 
 def _scaled(gram: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray]:
-    """The matrix of the normal equations, scaled to ones on its diagonal, and the scales."""
+    """The matrix of the normal equations, scaled so that its diagonal is 1, and the scales."""
     matrix = gram + penalty * np.eye(len(gram))
     diagonal = matrix.diagonal()
     scale = np.where(diagonal > 0, 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1)), 1.0)
@@ -157,7 +165,7 @@ def _scaled(gram: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _solved(gram: np.ndarray, penalties: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Solutions of the normal equations (n_features, n_targets)."""
+    """Solutions of the normal equations, of shape (n_features, n_targets)."""
     solution = np.empty_like(right)
     for penalty in np.unique(penalties):
         scaled, scale = _scaled(gram, penalty)
@@ -167,9 +175,9 @@ def _solved(gram: np.ndarray, penalties: np.ndarray, right: np.ndarray) -> np.nd
 
 
 def _refined(task: Task, data: Data, solution: Solution, gram: np.ndarray, penalties: np.ndarray) -> Solution:
-    """The solution after one step of corrected semi-normal equations [1]_: a pass over the rows.
+    """The solution after one step of corrected semi-normal equations [1]_, which is a pass over the rows.
 
-    The residuals are those of the coefficients as the device takes them, rounded to the dtype of the rows.
+    The device computes the residuals of coefficients that are rounded to the dtype of the rows.
     """
     task.check()
     rows, dtype = data.rows, data.rows.dtype
@@ -181,7 +189,7 @@ def _refined(task: Task, data: Data, solution: Solution, gram: np.ndarray, penal
     away, target_away = solution.mean - shift, solution.target_mean - target_shift
     gradient = task.comm.allreduce(cross(rows, residual, shift, None))
     coef = coef.astype(np.float64)
-    # The columns and the residuals still have a small part of the means, because the means are rounded.
+    # The device subtracts rounded means, so the columns and the residuals still contain a small part of the means.
     gradient -= solution.weight * np.outer(away, away @ coef - target_away)
     better = None
     if task.comm.rank == 0:
@@ -190,11 +198,12 @@ def _refined(task: Task, data: Data, solution: Solution, gram: np.ndarray, penal
 
 
 def _score(task: Task, data: Data, coef: np.ndarray, intercept: np.ndarray) -> dict[str, np.ndarray]:
-    """Weighted sums, for each target: of squared residuals, and of squared differences from the mean."""
+    """Weighted sums for each target, of squared residuals and of squared differences from the mean."""
     rows, dtype = data.rows, data.rows.dtype
     assert data.targets is not None
     about = moments(task, replace(data.targets, sample_weight=rows.sample_weight))
-    # Both sides less a number near their mean: predictions and targets may be far from 0, and near one another.
+    # A number near the mean is subtracted from predictions and targets, because both may be far from 0, and close to
+    # each other.
     shift, target_shift = rough_mean(task, rows), about.mean.astype(dtype)
     coef = coef.astype(dtype)
     offset = intercept + shift.astype(np.float64) @ coef.astype(np.float64) - target_shift
@@ -230,6 +239,6 @@ def _linear_score(
     coef: np.ndarray,
     intercept: np.ndarray,
 ) -> dict[str, Any]:
-    """Sums that r2 scores are made of."""
+    """The sums from which the proxy computes r2 scores."""
     data = data_of(task, source, weights, targets)
     return {"rows": data.rows.n_samples, **_score(task, data, coef, intercept)}

@@ -1,9 +1,9 @@
-"""Errors of ridge regression on each row after a fit of all other rows, for several penalties, in two passes.
+"""Leave-one-out errors of ridge regression for several penalties, in two passes over the rows.
 
 References
 ----------
 .. [1] R. Rifkin, R. Lippert, "Notes on Regularized Least Squares", MIT-CSAIL-TR-2007-025 (2007): the error of a row
-   that is left out is its residual divided by one less its leverage.
+   that is left out is its residual divided by (1 - its leverage).
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ __all__ = ["leave_one_out"]
 def leave_one_out(
     task: Task, data: Data, centre: bool, penalties: np.ndarray, predictions: bool
 ) -> tuple[dict[str, np.ndarray], Iterator[np.ndarray]]:
-    """Coefficients for each penalty, and the rows' errors [1]_.
+    """Coefficients for each penalty, and the leave-one-out errors of the rows [1]_.
 
     Parameters
     ----------
     task : Task
     data : Data
-        With targets.
+        Rows with targets.
     centre : bool
         Whether there is an intercept.
     penalties : numpy.ndarray of shape (n_penalties,)
         All positive.
     predictions : bool
-        Whether the second are predictions for rows left out, not squared errors, which are weighted.
+        Whether `parts` has predictions for the rows that are left out, instead of weighted squared errors.
 
     Returns
     -------
     facts : dict of str to numpy.ndarray of float64
-        ``coef`` (n_penalties, n_features, n_targets), ``mean`` and ``target_mean``; and ``squared``
-        (n_targets, n_penalties), the sums of this rank's squared errors, which is complete when the iterator has ended.
+        ``coef`` of shape (n_penalties, n_features, n_targets), ``mean``, ``target_mean``, and ``squared`` of shape
+        (n_targets, n_penalties). ``squared`` has the sums of this rank's squared errors after the iterator has ended.
     parts : iterator of numpy.ndarray of shape (m, n_targets * n_penalties)
-        Of the next m rows.
+        Errors or predictions of the next m rows.
     """
-    found, _ = sharp_products(task, data, centre, always=True)  # scikit-learn's are of float64 too
-    # One rank decides, because other ranks may round otherwise.
+    found, _ = sharp_products(task, data, centre, always=True)  # scikit-learn computes in float64, too
+    # One rank computes the decomposition for all, because other ranks may round differently.
     values, vectors = task.comm.bcast(tuple(np.linalg.eigh(found.gram)) if task.comm.rank == 0 else ())
     values = np.maximum(values, 0.0)
     inverse = 1 / (values[:, None] + penalties)
@@ -87,7 +87,7 @@ def _parts(
 
 
 def _turned(rows: Rows, vectors: np.ndarray, mean: np.ndarray) -> Iterator[np.ndarray]:
-    """The rows less their means, in the axes of the eigenvectors, some at a time; float64."""
+    """The centred rows times the eigenvectors, in float64, a part at a time."""
     if rows.dtype == np.float64:
         yield from project(rows, vectors, mean)
         return

@@ -1,4 +1,4 @@
-"""Squared lengths of rows that were multiplied by a matrix, as Mahalanobis distances are."""
+"""Squared lengths of rows after multiplication by a matrix, for example Mahalanobis distances."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xpulab.engine.dataset import data_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.project import project
 
-__all__: list[str] = []  # registers a task
+__all__: list[str] = []  # this module only registers a task
 
 
 @task("squared_lengths")
@@ -23,7 +23,10 @@ def _squared_lengths(
     offset: np.ndarray,
     target: dict[str, Any],
 ) -> dict[str, Any]:
-    """Of each row less `shift`, times a matrix (n_features, k), plus `offset`; the squares are added in float64."""
+    """Squared lengths of ``(row - shift) @ matrix + offset``, with a matrix of shape (n_features, k).
+
+    The squares are added up in float64.
+    """
     rows = data_of(task, source).rows
     parts = (np.square(part, dtype=np.float64).sum(axis=1) for part in project(rows, matrix, shift, offset))
     write_block(task, target, source["bounds"], parts)

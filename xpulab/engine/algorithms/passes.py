@@ -1,7 +1,7 @@
-"""Passes over all rows that several estimators share: moments, products, and rows made from rows.
+"""Passes over all rows that several estimators share: moments, products, projections and scaling.
 
-Each reduces over the ranks, so that all of them return the same, whatever the cut of the rows. The algebra on what they
-return is done by the estimators.
+Each pass reduces its result over the ranks, so that all ranks return the same, however the rows are cut. The estimators
+do the algebra on these results.
 
 References
 ----------
@@ -26,25 +26,26 @@ from xpulab.kernels.scaling import centred, stretched
 
 __all__ = ["Moments", "Products", "may_be_precise", "moments", "products", "rough_mean"]
 
-_SAMPLE = 32  # rows of a rank that a rough mean is of
-_FAR = 16.0  # squared standard deviations between the rough mean and the mean, from which on a second pass is made
+_SAMPLE = 32  # number of rows of a rank for a rough mean
+_FAR = 16.0  # a second pass is made if the rough mean is farther from the mean, in squared standard deviations
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What is known of the columns of all rows; arrays of float64 of shape (n_features,), NaN left out.
+    """Moments of the columns of all rows: float64 arrays of shape (n_features,). NaN is ignored.
 
     Attributes
     ----------
     count : numpy.ndarray
-        Values that are not NaN.
+        Number of values that are not NaN.
     weight : numpy.ndarray
-        Their weights' sum.
+        Sum of the weights of these values.
     mean : numpy.ndarray
+        Weighted mean.
     squares : numpy.ndarray
         Weighted sum of the squared differences from the mean.
     minimum, maximum : numpy.ndarray
-        NaN where all values are.
+        NaN for a column of NaN only.
     """
 
     count: np.ndarray
@@ -57,20 +58,22 @@ class Moments:
 
 @dataclass(frozen=True)
 class Products:
-    """Weighted sums of products of columns, of all rows; float64.
+    """Weighted sums over all rows of products of columns and targets; all arrays are float64.
 
     Attributes
     ----------
     weight : float
-        Sum of the weights; the number of rows without any.
+        Sum of the weights; without weights, the number of rows.
     mean : numpy.ndarray of shape (n_features,)
         Weighted mean of the columns.
     gram : numpy.ndarray of shape (n_features, n_features)
-        Of the columns less their means if centred.
+        Gram matrix of the columns, minus their means if centred.
     target_mean : numpy.ndarray of shape (n_targets,)
+        Weighted mean of the targets.
     cross : numpy.ndarray of shape (n_features, n_targets)
+        Products of columns and targets.
     target_gram : numpy.ndarray of shape (n_targets, n_targets)
-        Empty where there are no targets.
+        Gram matrix of the targets; empty without targets.
     """
 
     weight: float
@@ -82,13 +85,13 @@ class Products:
 
 
 def may_be_precise(task: Task, rows: Rows) -> bool:
-    """Whether `products` can be summed in float64 of rows of float32: the devices of all ranks have to have it."""
+    """Whether `products` of float32 rows can be summed in float64, which the devices of all ranks must have."""
     mine = rows.dtype == np.float32 and task.device.has_float64
     return bool(task.comm.allreduce(np.array([mine], np.int64), np.minimum)[0])
 
 
 def rough_mean(task: Task, rows: Rows) -> np.ndarray:
-    """About the mean of all rows, from a few of each rank, evenly spaced: (n_features,), in the dtype of the rows."""
+    """An approximate mean of shape (n_features,) in the dtype of the rows, from a few evenly spaced rows per rank."""
     picked = np.linspace(0, rows.n_samples - 1, min(_SAMPLE, rows.n_samples), dtype=np.int64)
     some = take(rows, picked).astype(np.float64)
     known = ~np.isnan(some)
@@ -98,12 +101,12 @@ def rough_mean(task: Task, rows: Rows) -> np.ndarray:
 
 
 def moments(task: Task, rows: Rows) -> Moments:
-    """Moments of the columns, by one pass about a rough mean [1]_; by a second one where that was far off."""
+    """Moments of the columns, from one pass that subtracts a rough mean [1]_, or two if that is far from the mean."""
     shift = rough_mean(task, rows)
     found = _moments_about(task, rows, shift)
     away = np.square(found.mean - shift) * found.weight
     if (away > _FAR * found.squares).any():
-        # Where the columns are constant both are 0, and nothing is far. A column of NaN alone has no mean.
+        # For a constant column both sides are 0, so it needs no second pass. A column of NaN only has no mean.
         shift = np.where(np.isfinite(found.mean), found.mean, shift).astype(rows.dtype)
         found = _moments_about(task, rows, shift)
     limits = np.finfo(rows.dtype)
@@ -114,7 +117,7 @@ def moments(task: Task, rows: Rows) -> Moments:
 
 
 def _moments_of_scaled(task: Task, rows: Rows, shift: np.ndarray, found: Moments) -> Moments:
-    """Moments of columns whose squares their dtype does not hold: of the columns divided by powers of two."""
+    """Moments of columns whose squares are too large or small for their dtype, from columns scaled by powers of 2."""
     middle = shift.astype(np.float64)
     reach = np.maximum(np.abs(found.minimum - middle), np.abs(found.maximum - middle))
     known = np.isfinite(reach) & (reach > 0)
@@ -144,10 +147,10 @@ def _moments_about(task: Task, rows: Rows, shift: np.ndarray) -> Moments:
 
 
 def products(task: Task, data: Data, centre: bool, precise: bool = False) -> Products:
-    """Products of the columns with one another, and with the targets; with `precise` all of it in float64.
+    """Products of the columns with each other and with the targets. With `precise` all sums are float64.
 
-    With `centre` a rough mean is subtracted before anything is multiplied, and what is left of the mean is taken out of
-    the sums [1]_; if the rough mean was far off, a second pass is made with the mean.
+    With `centre`, a rough mean is subtracted before the multiplication, and the sums are then corrected by its
+    difference from the mean [1]_. If the rough mean is far from the mean, a second pass subtracts the mean.
     """
     rows, targets = data.rows, data.targets
     mine = rows.n_samples if rows.sample_weight is None else rows.host_weights().sum()
@@ -176,7 +179,7 @@ def _products_about(
 ) -> Products:
     task.check()
     rows, targets = data.rows, data.targets
-    dtype = np.float64 if precise else rows.dtype  # of what the kernel subtracts
+    dtype = np.float64 if precise else rows.dtype  # dtype of the numbers that the kernel subtracts
     n = rows.n_features
     size = n + (0 if targets is None else targets.n_features)
     local, totals = gram(rows, shift, targets, target_shift, precise)
@@ -223,9 +226,9 @@ def _project(
     target: dict[str, Any] | None = None,
     kept: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The rows less a shift, times a matrix (n_features, n_columns), plus an offset."""
+    """Compute ``(rows - shift) @ matrix + offset``, with a matrix of shape (n_features, n_columns)."""
     rows = data_of(task, source).rows
-    if target is not None:  # some at a time, so that the device need not hold them
+    if target is not None:  # a part at a time, so that the device need not have memory for the whole result
         write_block(task, target, source["bounds"], project(rows, matrix, shift, offset))
     else:
         give_rows(task, projected(rows, matrix, shift, offset), source["bounds"], kept=kept)
@@ -245,14 +248,14 @@ def _scale(
     target: dict[str, Any] | None = None,
     kept: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The rows less `shift`, divided by `scale`, then times `factor`, plus `offset`, within `clip`; None for not."""
+    """Compute ``(rows - shift) / scale * factor + offset``, clipped to `clip`; steps that are None are left out."""
     rows = data_of(task, source).rows
     made = rows
     if shift is not None or scale is not None:
         made = centred(made, shift, scale)
     if factor is not None or offset is not None or clip is not None:
         by = np.ones(rows.n_features) if factor is None else factor
-        constant = np.full(rows.n_features, -0.0) if offset is None else offset  # which leaves -0.0 as it is
+        constant = np.full(rows.n_features, -0.0) if offset is None else offset  # adding -0.0 does not change -0.0
         made = stretched(made, by, constant, *(clip or (None, None)))
     give_rows(task, made, source["bounds"], target, kept)
     return {"rows": rows.n_samples}

@@ -1,8 +1,8 @@
-"""The triangle of a QR decomposition of all rows: it describes the columns without squaring their condition.
+"""The triangle R of a QR decomposition of all rows. Unlike the Gram matrix, it does not square the condition number.
 
-Each rank decomposes its rows a chunk at a time by Householder reflections, on the host and in float64, and the ranks'
-triangles are stacked and decomposed again, in the order of the ranks [1]_. A column of ones before the others takes the
-mean out: what is right of it and below its row is the triangle of the centred columns, from one pass.
+Each rank decomposes its rows a chunk at a time with Householder reflections, on the host and in float64. The triangles
+of the ranks are stacked in the order of the ranks, and decomposed again [1]_. With a column of ones before the other
+columns, the triangle without its first row and column is that of the centred columns, so that one pass is enough.
 
 References
 ----------
@@ -25,23 +25,24 @@ from xpulab.kernels.rows import BLOCK, Rows
 
 __all__ = ["Triangle", "centred_triangle", "local_triangle", "triangular"]
 
-_CHUNK = 1024  # rows that are decomposed at once: with up to 100 columns they stay in a core's second cache
+_CHUNK = 1024  # rows that are decomposed at once; with up to 100 columns they fit into a core's L2 cache
 
 
 @dataclass(frozen=True)
 class Triangle:
-    """The triangle of the centred columns and targets of all rows; float64.
+    """The triangle of the centred columns and targets of all rows; all arrays are float64.
 
     Attributes
     ----------
     r : numpy.ndarray of shape (min(n_samples, n_features + n_targets), n_features + n_targets)
-        Upper triangular, or trapezoidal where there are fewer rows than columns; ``r.T @ r`` is the weighted sum of
-        the products of the columns, the targets last.
+        Upper triangular, or trapezoidal if there are fewer rows than columns. ``r.T @ r`` has the weighted sums of
+        products of the columns; the targets are the last columns.
     weight : float
-        Sum of the weights; the number of rows without any.
+        Sum of the weights; without weights, the number of rows.
     mean : numpy.ndarray of shape (n_features,)
         Weighted means of the columns; zeros if they were not centred.
     target_mean : numpy.ndarray of shape (n_targets,)
+        Weighted means of the targets; zeros if they were not centred.
     """
 
     r: np.ndarray
@@ -57,30 +58,31 @@ def triangular(
     targets: Rows | None = None,
     target_shift: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The triangle R of a QR decomposition of all rows and targets, each multiplied by the root of its weight.
+    """The triangle R of a QR decomposition of all rows and targets, each multiplied by the square root of its weight.
 
     Parameters
     ----------
     task : Task
     rows : Rows
-        With their weights, if any.
+        This rank's rows, with weights if there are any.
     shift : numpy.ndarray of shape (n_features,) or None
-        Subtracted in float64.
+        Subtracted from the rows in float64.
     targets : Rows or None
-        As many rows.
+        Targets of the same rows.
     target_shift : numpy.ndarray of shape (n_targets,) or None
+        Subtracted from the targets in float64.
 
     Returns
     -------
     numpy.ndarray of float64 of shape (min(n_samples, n_features + n_targets), n_features + n_targets)
-        The same on all ranks, its diagonal not negative.
+        The same on all ranks. Its diagonal is not negative.
     """
     sides = _sides(rows, shift, targets, target_shift)
     return _of_all(task, rows, sides, ones=False)
 
 
 def centred_triangle(task: Task, rows: Rows, targets: Rows | None = None) -> Triangle:
-    """The triangle of all rows and targets less their weighted means, in one pass."""
+    """The triangle of all rows and targets minus their weighted means, in one pass."""
     shift = rough_mean(task, rows).astype(np.float64)
     target_shift = np.empty(0) if targets is None else rough_mean(task, targets).astype(np.float64)
     return _less_mean(
@@ -92,15 +94,19 @@ def centred_triangle(task: Task, rows: Rows, targets: Rows | None = None) -> Tri
 
 
 def local_triangle(task: Task, rows: Rows, start: int, stop: int, shift: np.ndarray) -> np.ndarray:
-    """The triangle of ones and some rows less a shift, of this rank alone: (m, 1 + n_features) of at most so many rows.
+    """The triangle of some rows of this rank minus a shift, with a column of ones before the other columns.
 
     Parameters
     ----------
     task : Task
     rows : Rows
     start, stop : int
-        Local rows.
+        The rows, by their index on this rank.
     shift : numpy.ndarray of shape (n_features,)
+
+    Returns
+    -------
+    numpy.ndarray of float64 of shape (min(stop - start, 1 + n_features), 1 + n_features)
     """
     return _of_rank(task, rows, [(rows, shift)], True, start, stop)
 
@@ -118,7 +124,7 @@ def _less_mean(r: np.ndarray, weight: float, shift: np.ndarray, target_shift: np
     away = r[0, 1:] / r[0, 0] if r[0, 0] > 0 else np.zeros(r.shape[1] - 1)
     mean = np.concatenate([shift, target_shift]) + away
     centred = r[1:, 1:]
-    if len(centred) < centred.shape[1]:  # the row that the mean took is one of zeros
+    if len(centred) < centred.shape[1]:  # without the row of the mean, too few rows are left
         centred = np.concatenate([centred, np.zeros((1, centred.shape[1]))])
     return Triangle(centred, weight, mean[: len(shift)], mean[len(shift) :])
 
@@ -155,7 +161,7 @@ def _of_all(task: Task, rows: Rows, sides: list[tuple[Rows, np.ndarray]], ones: 
 def _of_rank(
     task: Task, rows: Rows, sides: list[tuple[Rows, np.ndarray]], ones: bool, start: int, stop: int
 ) -> np.ndarray:
-    """The triangle of this rank's rows from `start` to `stop`; the rows themselves where they are few."""
+    """The triangle of this rank's rows from `start` to `stop`, or the rows themselves if they are few."""
     columns = ones + sum(side.n_features for side, _ in sides)
     if stop - start <= columns:
         return np.concatenate([np.empty((0, columns)), *(c.T for c in _chunks(rows, sides, ones, start, stop))])
@@ -169,7 +175,7 @@ def _of_rank(
 def _chunks(
     rows: Rows, sides: list[tuple[Rows, np.ndarray]], ones: bool, start: int, stop: int
 ) -> Iterator[np.ndarray]:
-    """Columns of some rows at a time, (columns, m) in float64, times the roots of the weights."""
+    """The rows times the square roots of their weights, a part of m rows at a time, as float64 (columns, m)."""
     columns = ones + sum(side.n_features for side, _ in sides)
     device = rows.device
     for first in range(start // BLOCK * BLOCK, stop, _CHUNK):
@@ -191,13 +197,13 @@ def _chunks(
 
 
 def _merged(r: np.ndarray, more: np.ndarray) -> np.ndarray:
-    """The triangle of a square triangle and more rows, both in Fortran order; their memory is used."""
-    from scipy.linalg.lapack import dtpqrt  # half a second for the first who needs it
+    """The triangle of a square triangle and more rows, both in Fortran order. It overwrites both."""
+    from scipy.linalg.lapack import dtpqrt  # the first import takes half a second
 
     columns = len(r)
     if not len(more):
         return r
-    # Measured on a Xeon's core: 8, 14, 20 and 25 GFLOP/s for 20, 50, 300 and 1000 columns; numpy.linalg.qr has 2 to 10.
+    # On one core of a Xeon: 8, 14, 20 and 25 GFLOP/s with 20, 50, 300 and 1000 columns; numpy.linalg.qr has 2 to 10.
     panel = min(columns, 4 if columns < 32 else 8 if columns < 128 else 24)
     merged, *_, failed = dtpqrt(0, panel, r, more, overwrite_a=1, overwrite_b=1)
     if failed:
@@ -213,12 +219,12 @@ def _shifted_triangle(
     targets: dict[str, Any],
     shift: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """The triangle of a column of ones, the columns and the targets, less a shift; from rank 0.
+    """The triangle of a column of ones, the columns and the targets, minus a shift; from rank 0.
 
     Parameters
     ----------
     shift : numpy.ndarray of shape (n_features + n_targets,) or None
-        None: near the means of these rows.
+        If None, values near the means of these rows.
     """
     data = data_of(task, source, weights, targets)
     assert data.targets is not None
@@ -241,9 +247,8 @@ def _triangular(
 ) -> dict[str, Any]:
     """`Triangle` of the columns and targets, from rank 0.
 
-    With `or_gram` it may be `Products` instead, without targets and centred. These are summed in float64, so that the
-    singular values of float32 rows which they give are as exact as those of a triangle in float32. That is five times
-    as fast.
+    With `or_gram`, without targets and with centring, the result may be `Products`, which are five times as fast. They
+    are summed in float64, so that the singular values of float32 rows are as exact as those from a triangle in float32.
     """
     data = data_of(task, source, weights, targets)
     if or_gram and data.n_samples >= data.rows.n_features and may_be_precise(task, data.rows):
@@ -262,9 +267,9 @@ def _triangular(
 def _batch_triangles(
     task: Task, source: dict[str, Any], weights: None, batches: list[tuple[int, int]]
 ) -> dict[str, Any]:
-    """Of each batch, given by its first and last row of all, the triangle of ones and of this rank's rows in it.
+    """For each batch, the triangle of a column of ones and this rank's rows in the batch, minus a shift.
 
-    The rows are those less a shift, which is the same on all ranks.
+    A batch is given by its first and last row in the whole data set. The shift is the same on all ranks.
     """
     data = data_of(task, source)
     shift = rough_mean(task, data.rows).astype(np.float64)

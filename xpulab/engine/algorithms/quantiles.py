@@ -1,4 +1,4 @@
-"""Quantiles of the columns of all rows, exactly: the values at two neighbouring places of each column's order."""
+"""Exact quantiles of the columns of all rows, from two neighbouring values in the sorted order of each column."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["neighbours"]
 
 
 def neighbours(task: Task, rows: Rows, fractions: list[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The values on both sides of each quantile, as `numpy.percentile` takes them for ``method="linear"``.
+    """The values on both sides of each quantile, as `numpy.percentile` uses them with ``method="linear"``.
 
     Parameters
     ----------
     task : Task
     rows : Rows
-        NaN is left out.
+        This rank's rows; NaN is ignored.
     fractions : list of float
         Quantiles, from 0 to 1.
 
     Returns
     -------
     lower, upper : numpy.ndarray of shape (n_fractions, n_features), in the dtype of the rows
-        NaN where all values are.
+        NaN for a column of NaN only.
     between : numpy.ndarray of float64 of shape (n_fractions, n_features)
-        How far from the lower to the upper one the quantile is, from 0 to 1.
+        Position of the quantile between them, from 0 (lower) to 1 (upper).
     """
     last = task.comm.allreduce(column_facts(rows, extremes=False).count) - 1
     place = np.maximum(last, 0) * np.array(fractions, np.float64)[:, None]

@@ -1,7 +1,7 @@
-"""Truncated singular value decompositions by random starts, and quadratic forms of the rows.
+"""Randomized truncated singular value decompositions, and quadratic forms of the rows.
 
-Power iterations multiply by all rows again and again. Where there are few columns, the products of all columns are
-computed once, and the iterations multiply by these.
+Each power iteration multiplies by all rows. If there are few columns, the products of all columns are computed once,
+and the iterations multiply by these products.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from xpulab.kernels.rows import Rows
 
 __all__ = ["Range"]
 
-_WELL = 100.0  # condition up to which rounding leaves columns orthonormal that were multiplied by an inverse
+_WELL = 100.0  # up to this condition number, columns times an inverse triangle are orthonormal up to rounding
 
 
 class Range:
-    """The rows less a mean as a matrix A that is multiplied from both sides, as in randomized SVD [1]_.
+    """The matrix A of the rows minus a mean, which randomized SVD multiplies from both sides [1]_.
 
-    Tall matrices, of a row for each row of A, are rows on the devices; those of a row for each column of A are NumPy
-    arrays of float64, the same on all ranks.
+    Tall matrices, with n_samples rows, are rows on the devices. Matrices with n_features rows are NumPy arrays of
+    float64, which are the same on all ranks.
 
     Parameters
     ----------
     task : Task
     rows : Rows
     mean : numpy.ndarray of shape (n_features,)
+        Subtracted from each row.
 
     References
     ----------
@@ -46,24 +47,24 @@ class Range:
         self._task = task
         self._rows = rows
         self._shift = mean.astype(rows.dtype)
-        self._away = self._shift - mean  # the part of the mean that rounding leaves
+        self._away = self._shift - mean  # the rounding error of the mean in the dtype of the rows
 
     def times(self, matrix: np.ndarray) -> Rows:
-        """A @ matrix, (n_samples, k)."""
+        """``A @ matrix``, of shape (n_samples, k)."""
         self._task.check()
         return projected(self._rows, matrix, self._shift, self._away @ matrix)
 
     def transposed_times(self, tall: Rows, sums: np.ndarray | None = None) -> np.ndarray:
-        """A.T @ tall, (n_features, k); `sums` are those of the columns of tall over all ranks, None for zeros."""
+        """``A.T @ tall``, of shape (n_features, k). `sums` are the column sums of `tall` over all ranks; None for 0."""
         self._task.check()
         found = self._task.comm.allreduce(cross(self._rows, tall, self._shift))
         return found if sums is None else found + np.outer(self._away, sums)
 
     def orthonormal(self, tall: Rows) -> Rows:
-        """Orthonormal columns that span those of tall; fewer where its rank is less."""
-        for _ in range(2):  # twice is enough
+        """Orthonormal columns that span the columns of `tall`; fewer columns if `tall` has a smaller rank."""
+        for _ in range(2):  # two passes make the columns orthonormal up to rounding
             triangle = triangular(self._task, tall)
-            # From one rank: on another CPU a number at the limit could be another, and so the number of columns.
+            # One rank decides, because another CPU may round differently, and keep another number of columns.
             matrix, condition = self._task.comm.bcast(_inverse_root(triangle, tall.dtype))
             tall = projected(tall, matrix)
             if condition < _WELL:
@@ -73,17 +74,26 @@ class Range:
     def svd(
         self, start: np.ndarray, n_components: int, n_iter: int, bounds: list[int]
     ) -> tuple[np.ndarray, np.ndarray, Callable[[], Rows]]:
-        """Singular values (n_components,), right vectors (n_components, n_features) and how to get the left ones of A.
+        """Singular values and vectors of A.
 
-        The greatest number of each right vector is positive, as scikit-learn has it.
+        The entry of largest magnitude in each right singular vector is positive, as in scikit-learn.
 
         Parameters
         ----------
         start : numpy.ndarray of shape (min(n_samples, n_features), k)
+            Random matrix.
         n_components : int
         n_iter : int
-            Power iterations.
+            Number of power iterations.
         bounds : list of int
+            Rank r has the rows from bounds[r] up to, not including, bounds[r + 1].
+
+        Returns
+        -------
+        singular_values : numpy.ndarray of shape (n_components,)
+        right : numpy.ndarray of shape (n_components, n_features)
+        left : callable
+            Returns the left singular vectors as rows on the devices.
         """
         if bounds[-1] >= self._rows.n_features:
             basis = start
@@ -114,15 +124,15 @@ class Range:
 
 
 def _signs(right: np.ndarray) -> np.ndarray:
-    """What makes the greatest number of each right vector positive."""
+    """Signs that make the entry of largest magnitude in each right singular vector positive."""
     greatest = np.abs(right).argmax(axis=1)
     return np.where(right[np.arange(len(right)), greatest] < 0, -1.0, 1.0)
 
 
 def _gram_pays(data: Data, k: int, n_iter: int) -> bool:
-    """Whether one pass for the products of all columns takes less time than two for each power iteration.
+    """Whether one pass for the products of all columns takes less time than two passes per power iteration.
 
-    It needs products in float64, of rows of float32, so that their squares lose nothing that float32 has.
+    Only float32 rows use the products. They are summed in float64, so that the squares lose none of float32's digits.
     """
     return data.rows.n_features <= min(2 * k * (2 * n_iter + 2), data.n_samples)
 
@@ -130,9 +140,9 @@ def _gram_pays(data: Data, k: int, n_iter: int) -> bool:
 def _svd_of_gram(
     gram: np.ndarray, start: np.ndarray, n_components: int, n_iter: int, dtype: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Singular values and right vectors of A as `Range.svd` finds them, and by what A is multiplied for the left ones.
+    """Singular values and right vectors of A as in `Range.svd`, and the matrix B for which ``A @ B`` are the left ones.
 
-    All of a power iteration is a product with ``A.T @ A``, which is `gram`; what A does to a basis is known from
+    A power iteration is a product with ``A.T @ A``, which is `gram`. The singular values of A times a basis follow from
     ``basis.T @ gram @ basis``.
     """
     basis = start.astype(np.float64)
@@ -152,7 +162,7 @@ def _svd_of_gram(
 
 
 def _inverse_root(triangle: np.ndarray, dtype: Any) -> tuple[np.ndarray, float]:
-    """The matrix (k, rank) that makes a triangle's columns orthonormal, and the condition of the columns it keeps."""
+    """The matrix (k, rank) that makes a triangle's columns orthonormal, and the condition number of these columns."""
     _, singular, right = np.linalg.svd(triangle, full_matrices=False)
     kept = singular > len(right.T) * np.finfo(dtype).eps * singular[0]
     if not kept.any():
@@ -173,9 +183,10 @@ def _randomized_svd(
     target: dict[str, Any] | None = None,
     kept: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Singular values and right vectors of all rows, and the sums of squares about the mean that they explain.
+    """Singular values, right vectors, and the sums of squares about the mean that the components explain.
 
-    If they are asked for, the rows get the left vectors times the singular values, or of unit variance.
+    With `target` or `kept`, also the transformed rows: the left vectors times the singular values, or, with `whiten`,
+    scaled to unit variance.
     """
     data = data_of(task, source)
     left: Callable[[], Rows]
@@ -216,7 +227,7 @@ def _quadratic_forms(
     constant: float,
     target: dict[str, Any],
 ) -> dict[str, Any]:
-    """Of each row x, the sum of factors times ``((x - shift) @ matrix)**2``, plus a constant."""
+    """For each row x, compute ``sum(factors * ((x - shift) @ matrix)**2) + constant``."""
     rows = data_of(task, source).rows
 
     def forms() -> Iterator[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Sums over the rows that metrics are made of; each rank adds up its own in float64 on the host, some at a time."""
+"""Sums from which metrics are computed. Each rank adds up its rows on the host in float64, a part at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["confusion", "distinct", "log_losses", "regression_sums"]
 
 
 def _pairs(data: Data) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Rows, targets and weights, some rows at a time."""
+    """Rows, targets and weights on the host, a part at a time."""
     rows, targets = data.rows, data.targets
     assert targets is not None
     weights = rows.host_weights()
@@ -26,9 +26,9 @@ def _pairs(data: Data) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
 
 
 def regression_sums(task: Task, data: Data) -> dict[str, np.ndarray]:
-    """Sums over the rows, by column: weights, squared errors, and squared differences of the truth from its mean.
+    """Sums by column: of weights, of squared errors, and of squared differences between true values and their mean.
 
-    The rows of `data` are the truth, its targets are the predictions.
+    The rows of `data` are the true values, and its targets are the predictions.
     """
     t = data.rows.n_features
     sums = np.zeros((2, t))
@@ -48,7 +48,7 @@ def regression_sums(task: Task, data: Data) -> dict[str, np.ndarray]:
 
 
 def distinct(task: Task, rows: Rows) -> np.ndarray:
-    """The distinct numbers in the rows of all ranks, in their order."""
+    """The distinct numbers in the rows of all ranks, in ascending order."""
     found = np.empty(0, rows.dtype)
     for first, last in pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize):
         found = np.union1d(found, take(rows, np.arange(first, last)))
@@ -56,9 +56,9 @@ def distinct(task: Task, rows: Rows) -> np.ndarray:
 
 
 def confusion(task: Task, data: Data, labels: np.ndarray) -> np.ndarray:
-    """Weights of the rows by true and predicted label: float64 of shape (n_labels, n_labels).
+    """Sums of weights by true and predicted label: float64 of shape (n_labels, n_labels).
 
-    Rows of which either label is not among `labels`, which are in their order, do not count.
+    Rows whose true or predicted label is not in `labels` are ignored. `labels` must be in ascending order.
     """
     k = len(labels)
     counts = np.zeros(k * k)
@@ -71,7 +71,7 @@ def confusion(task: Task, data: Data, labels: np.ndarray) -> np.ndarray:
 
 
 def agreeing(task: Task, data: Data) -> tuple[float, float]:
-    """Weight of the rows whose columns are all equal to the targets', and of all rows."""
+    """Sum of the weights of rows that equal their targets in all columns, and of all rows."""
     sums = np.zeros(2)
     for truth, predicted, weights in _pairs(data):
         sums += weights[(truth == predicted).all(axis=1)].sum(), weights.sum()
@@ -80,10 +80,10 @@ def agreeing(task: Task, data: Data) -> tuple[float, float]:
 
 
 def log_losses(task: Task, data: Data, labels: np.ndarray) -> dict[str, Any]:
-    """Sum of the losses, sum of the weights, and how far the probabilities of a row are from adding up to 1 at most.
+    """Sum of the losses, sum of the weights, and the largest difference from 1 of a row's sum of probabilities.
 
-    The rows of `data` are the probabilities, its targets are the labels. Probabilities are kept a rounding error of
-    their dtype away from 0, as scikit-learn does.
+    The rows of `data` are the probabilities, and its targets are the labels. As in scikit-learn, probabilities are
+    clipped to at least the machine epsilon of their dtype.
     """
     eps = float(np.finfo(data.rows.dtype).eps)
     sums, worst, low, high = np.zeros(2), 0.0, np.inf, -np.inf
@@ -113,7 +113,7 @@ def log_losses(task: Task, data: Data, labels: np.ndarray) -> dict[str, Any]:
 
 
 def _places(labels: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where values are among the labels, which are in their order, and whether they are."""
+    """Index of each value in the labels, which are in ascending order, and whether the labels contain the value."""
     place = np.minimum(np.searchsorted(labels, values), len(labels) - 1)
     return place, labels[place] == values
 

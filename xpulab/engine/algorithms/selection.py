@@ -1,4 +1,4 @@
-"""Rows in another order, or some of the rows: the tasks that move rows between the ranks."""
+"""The task that selects rows, in any order, and moves them between the ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["selected"]
 
 
 def selected(task: Task, rows: Rows, bounds: list[int], chosen: np.ndarray, new_bounds: list[int]) -> Rows:
-    """Rows by their place in the whole data set, each sent from the rank that has it to the one that gets it.
+    """Select rows by their index in the whole data set. Each rank sends the rows that other ranks get.
 
     Parameters
     ----------
@@ -23,18 +23,23 @@ def selected(task: Task, rows: Rows, bounds: list[int], chosen: np.ndarray, new_
     rows : Rows
         This rank's block.
     bounds : list of int
-        Rank r has the rows from bounds[r] to bounds[r + 1].
+        Rank r has the rows from bounds[r] up to, not including, bounds[r + 1].
     chosen : numpy.ndarray of int64
-        Places of rows, in the new order; the same on all ranks.
+        Indices of the rows in the new order; the same on all ranks.
     new_bounds : list of int
-        Rank r gets the rows from the r-th of these places to the next.
+        Rank r gets ``chosen[new_bounds[r] : new_bounds[r + 1]]``.
+
+    Returns
+    -------
+    Rows
+        The rows of this rank.
     """
     comm = task.comm
     first, last = bounds[comm.rank], bounds[comm.rank + 1]
     mine = [part[(part >= first) & (part < last)] - first for part in np.split(chosen, new_bounds[1:-1])]
     sent = take(rows, np.concatenate(mine))
     came = comm.exchange_rows(sent, np.array([len(part) for part in mine]))
-    # They came by their owners, and within an owner in the new order.
+    # The received rows are sorted by the rank that sent them; the rows of each rank are in the new order.
     wanted = chosen[new_bounds[comm.rank] : new_bounds[comm.rank + 1]]
     owners = np.searchsorted(np.asarray(bounds[1:]), wanted, side="right")
     block = np.empty_like(came)
@@ -51,7 +56,7 @@ def _select(
     new_bounds: list[int],
     kept: dict[str, Any],
 ) -> dict[str, Any]:
-    """Rows of a handle, in another order, under a handle of their own."""
+    """Select rows of a handle, and keep them under a new handle."""
     data = data_of(task, source)
     with SharedBlock.open(chosen["path"]) as block:
         places = block.array(tuple(chosen["shape"]), chosen["dtype"], chosen["offset"]).copy()

@@ -1,4 +1,4 @@
-"""Moments of rows that were multiplied by their weights, as scikit-learn-intelex's statistics are."""
+"""Moments of rows that are multiplied by their weights, as scikit-learn-intelex defines its statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xpulab.engine.engine import Task, task
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.scaling import host_pieces
 
-__all__: list[str] = []  # registers a task
+__all__: list[str] = []  # this module only registers a task
 
 
 @task("moments_of_weighted")
@@ -26,7 +26,7 @@ def _moments_of_weighted(task: Task, source: dict[str, Any], weights: dict[str, 
 
 
 def _multiplied(rows: Rows, factors: np.ndarray) -> Rows:
-    """The rows, each times its own factor, made by the host: statistics with weights are rare."""
+    """The rows, each multiplied by its factor. The host computes them, because statistics with weights are rare."""
     block = np.empty((rows.n_samples, rows.n_features), rows.dtype)
     first = 0
     for piece in host_pieces(rows):

@@ -1,4 +1,4 @@
-"""Tuning in a fit: ranks with equal devices share the measurements, and each learns all results."""
+"""Measures launch parameters in a fit. Ranks with equal devices share the measurements, and each gets all results."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ __all__ = ["share", "tune"]
 
 
 def tune(task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray) -> tuple[int, float]:
-    """Measure tiles for these sizes, as many as there is time for; with mode "all", all that are left.
+    """Measure launch parameters (tiles) for these sizes, as many as there is time for; with mode "all", all of them.
 
-    All ranks call this together, and measure at the same time, as they compute.
+    All ranks call this together, and measure at the same time, because they also compute at the same time.
 
     Parameters
     ----------
     task : Task
     rows : Rows or SparseRows
-        This rank's block; sparse ones have no tiles.
+        This rank's block; sparse rows have no tiles.
     shift : numpy.ndarray of shape (n_features,)
+        Subtracted from the rows.
     centers : numpy.ndarray of shape (n_clusters, n_features)
+        The centres, less the shift.
 
     Returns
     -------
     tried : int
-        Tiles that were measured, on all ranks together.
+        Number of tiles that all ranks have measured together.
     seconds : float
+        Seconds that this took.
 
     Raises
     ------
     Interrupted
-        What was measured until then is kept.
+        If the task was asked to stop. The measurements until then are kept.
     """
     started = time.perf_counter()
     tuner, comm, tried = task.engine.tuner, task.comm, 0
@@ -45,7 +48,7 @@ def tune(task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray) -> t
     again = isinstance(rows, Rows) and tuner.mode != "0"
     while again:
         assert isinstance(rows, Rows)
-        # This rank has too few rows to measure with, and learns the results of the other ranks.
+        # A rank with too few rows for a measurement measures nothing, and gets the results of the other ranks.
         missing = tuner.missing(rows.dtype, d, k) if rows.n_samples >= BLOCK else []
         offers = comm.allgather((tuner.key, missing))
         if not any(tiles for _, tiles in offers):
@@ -66,13 +69,17 @@ def tune(task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray) -> t
 
 
 def share(offers: list[tuple[str, list[Tile]]], rank: int) -> list[Tile]:
-    """The tiles that a rank measures, of those that the ranks with a device like its own have in common.
+    """The tiles that a rank has to measure. Ranks with equal devices share the tiles that none of them has measured.
 
     Parameters
     ----------
     offers : list of (str, list of Tile)
-        For each rank the key of its device, and what it has not measured.
+        For each rank the key of its device, and the tiles that it has not measured.
     rank : int
+
+    Returns
+    -------
+    list of Tile
     """
     key, missing = offers[rank]
     if not missing:
