@@ -27,8 +27,8 @@ __all__ = [
     "bounds_of",
     "looked_at_later",
     "mapped",
+    "place_named",
     "result_of_engines",
-    "row_named",
 ]
 
 _CHUNK = 8 << 20  # bytes that one thread copies at a time: one thread copies a smaller array
@@ -215,23 +215,58 @@ def looked_at_later(X: Any) -> bool:
 
 
 @contextlib.contextmanager
-def row_named(X: Any) -> Iterator[None]:
-    """Add the place of the first NaN or infinity to scikit-learn's error about X."""
+def place_named(X: Any) -> Iterator[None]:
+    """Add to scikit-learn's error about X where the first NaN or infinity is, or which columns hold no numbers."""
     try:
         yield
-    except ValueError as error:
-        place = _first_not_finite(X) if re.search("contains (NaN|infinity)", str(error)) else None
-        if place is None:
-            raise
-        row, column = place
-        if hasattr(X, "columns") and hasattr(X, "index"):  # a data frame: position and labels
-            where = f"row {row} (index {X.index[row]!r}), column {X.columns[column]!r}"
+    except (ValueError, TypeError) as error:
+        if re.search("contains (NaN|infinity)", str(error)):
+            where = _first_not_finite(X)
         else:
-            where = f"row {row}" if column is None else f"row {row}, column {column}"
-        raise ValueError(f"{error}\nThe first such value is in {where}.") from None
+            where = _columns_without_numbers(X)
+        if where is None:
+            raise
+        raise ValueError(f"{error}\n{where}") from None
 
 
-def _first_not_finite(X: Any) -> tuple[int, int | None] | None:
+def _columns_without_numbers(X: Any) -> str | None:
+    """A sentence about the columns of a data frame that cannot become numbers; None if there are none."""
+    if not hasattr(X, "columns") or getattr(X, "ndim", 2) != 2:
+        return None
+    names, first = [], None
+    for name in X.columns:
+        column = np.asarray(X[name])
+        try:
+            if column.dtype.kind not in "mM":  # times: a single one would be taken as a number, beside others not
+                column.astype(np.float64)
+                continue
+        except (TypeError, ValueError):
+            pass
+        names.append(repr(name))
+        first = column[0] if first is None else first
+    if not names:
+        return None
+    which = f"column {names[0]} (which begins with {first!r})" if len(names) == 1 else f"columns {', '.join(names)}"
+    return (
+        f"No numbers: {which}. Leave out such columns, or encode them first, for example with "
+        "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer."
+    )
+
+
+def _first_not_finite(X: Any) -> str | None:
+    """A sentence about the place of the first NaN or infinity in X, by row; None if X has neither, or no numbers."""
+    place = _place_not_finite(X)
+    if place is None:
+        return None
+    row, column = place
+    if hasattr(X, "columns") and hasattr(X, "index"):  # a data frame: position and labels
+        where = f"row {row} (index {X.index[row]!r}), column {X.columns[column]!r}"
+    else:
+        where = f"row {row}" if column is None else f"row {row}, column {column}"
+    return f"The first such value is in {where}."
+
+
+def _place_not_finite(X: Any) -> tuple[int, int | None] | None:
     """Row and column of the first NaN or infinity, row by row; None if X has neither, or does not hold numbers."""
     try:
         stored = X.tocsr() if hasattr(X, "tocsr") else None

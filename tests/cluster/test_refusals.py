@@ -49,6 +49,34 @@ def test_bad_rows_are_refused_before_anything_is_sent(kind: str, monkeypatch: py
     np.testing.assert_array_equal(KMeans(3, random_state=0).fit(GOOD).labels_, fitted.labels_)
 
 
+TABLE = pd.DataFrame(
+    {
+        "price": [1.5, 2.5, 3.5],
+        "city": ["Paris", "Rome", "Oslo"],
+        "kind": pd.Categorical(["x", "y", "x"]),
+        "day": pd.to_datetime(["2026-01-01"] * 3),
+        "coded": pd.Categorical([1, 2, 1]),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (["price", "city"], r"No numbers: column 'city' \(which begins with 'Paris'\)\. Leave out .*OneHotEncoder"),
+        (["kind", "coded", "city"], r"No numbers: columns 'kind', 'city'\. Leave out"),
+        (["price", "day"], r"No numbers: column 'day' \("),
+    ],
+)
+def test_columns_of_a_table_that_hold_no_numbers_are_named(
+    on_pair: xpulab.XPUCluster, columns: list[str], words: str
+) -> None:
+    for call in (KMeans(2).fit, on_pair.scatter):
+        with pytest.raises(ValueError, match=words):
+            call(TABLE[columns])
+    assert KMeans(2, random_state=0).fit(TABLE[["price", "coded"]]).labels_.shape == (3,)
+
+
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [

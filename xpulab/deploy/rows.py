@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, row_named
+from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, place_named
 from xpulab.deploy.conversation import Conversation
 from xpulab.deploy.limits import LEAST, Demand, require_room
 from xpulab.exceptions import EngineLostError, HandleError
@@ -81,7 +81,7 @@ class RowsOnEngines(Conversation):
         flat = np.ndim(X) == 1  # targets, with one number per row
 
         def checked(ensure_all_finite: bool = True) -> Any:
-            with row_named(X):
+            with place_named(X):
                 kinds = [np.float64, np.float32]
                 return check_array(
                     X, dtype=kinds, input_name="X", ensure_all_finite=ensure_all_finite, ensure_2d=not flat

@@ -17,8 +17,8 @@ from xpulab.data import (
     bounds_of,
     looked_at_later,
     mapped,
+    place_named,
     result_of_engines,
-    row_named,
 )
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.limits import Demand
@@ -81,7 +81,7 @@ def checked_rows(
         return X
     finite = rules.get("ensure_all_finite", True) if look_now or not looked_at_later(X) else False
     rules = {"dtype": _FLOATS, "accept_large_sparse": False, **rules, "ensure_all_finite": finite}
-    with row_named(X):
+    with place_named(X):
         X = validate_data(estimator, X, **rules, reset=reset)
     if sparse.issparse(X) and not X.has_canonical_format:
         X = X.copy()
@@ -94,7 +94,7 @@ def checked_unnamed(estimator: Any, cluster: XPUCluster, X: Any, n_columns: int,
     if isinstance(X, ShardedArray):
         X.source(cluster)
     elif mapped(X) is None:
-        with row_named(X):
+        with place_named(X):
             X = check_array(X, **{"dtype": _FLOATS, **rules}, estimator=estimator, input_name="X")
     if X.ndim != 2 or X.shape[1] != n_columns:
         raise ValueError(
@@ -334,7 +334,7 @@ class Packing:
 
     def _look(self) -> None:
         """Look for NaN and infinity as scikit-learn does. The shape and the column names were checked before."""
-        with row_named(self._X):
+        with place_named(self._X):
             check_array(
                 self._X,
                 dtype=_FLOATS,
