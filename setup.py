@@ -1,7 +1,7 @@
-"""Says which Pythons work; all the rest is in pyproject.toml.
+"""Stops the installation on versions of Python that do not work; everything else is in pyproject.toml.
 
-pip reads `requires-python` too, but what it says then ("a different Python: 3.9.18 not in '<3.15,>=3.10'") helps
-nobody. It runs this file first, with whichever Python was asked for: no newer syntax here than 3.6 has.
+pip also reads `requires-python`, but its message ("a different Python: 3.9.18 not in '<3.15,>=3.10'") does not say what
+to do. pip runs this file first, with any Python, so the file must not use syntax that is newer than 3.6.
 """
 
 import sys
@@ -22,7 +22,7 @@ and then, in this folder:   .venv/bin/pip install .
 
 
 def complaint(implementation: str, version: "tuple[int, ...]") -> str:
-    """What to tell the owner of a Python that does not do; "" for one that does.
+    """The message for a version of Python that does not work; "" for a version that works.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a cluster costs: start, stop, a round trip, a fit of few rows. For rows on their way see `transfer.py`.
+"""Measures the cost of a cluster: start, stop, an empty task, and a fit of a few rows.
 
 python benchmarks/cluster.py -n 2 --repeats 5
 """

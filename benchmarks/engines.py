@@ -1,4 +1,4 @@
-"""How many engines one CPU should have: the same calls on clusters of one engine with all cores, of two, and so on.
+"""Measures how many engines one CPU should have: the same calls with one engine on all cores, with two, and so on.
 
 python benchmarks/engines.py --engines 1,2 --rows 1000000
 """
@@ -23,7 +23,7 @@ from xpulab.rendering import format_seconds, format_size, table_text
 
 
 def calls(cluster: xpulab.XPUCluster, rows: int) -> dict[str, Callable[[], Any]]:
-    """What is timed, by name: k-means on few and many rows, passes over NumPy arrays, and over rows on the engines."""
+    """The calls to measure, by name: k-means on few and many rows, passes over NumPy arrays and rows on the engines."""
     rng = np.random.default_rng(0)
     narrow = rng.standard_normal((rows, 14), dtype=np.float32)
     wide = rng.standard_normal((rows // 2, 50), dtype=np.float32)
@@ -49,7 +49,7 @@ def measured(n: int, rows: int, repeats: int) -> dict[str, list[float]]:
     with xpulab.XPUCluster(n, display="none") as cluster:
         found = {"start": [time.perf_counter() - started]}
         for name, call in calls(cluster, rows).items():
-            call()  # the first one may finish kernels
+            call()  # during the first call the driver may finish kernels
             found[name] = []
             for _ in range(repeats):
                 began = time.perf_counter()

@@ -1,12 +1,12 @@
-"""The estimators that make one or a few passes over the rows, against scikit-learn and scikit-learn-intelex.
+"""Compares the estimators of one or a few passes over the rows with scikit-learn and scikit-learn-intelex.
 
     python benchmarks/estimators.py                           # 1,000,000 x 50 and 200,000 x 300
     python benchmarks/estimators.py --only PCA LinearRegression
-    python benchmarks/estimators.py --quick                   # a few seconds: does it work
+    python benchmarks/estimators.py --quick                   # a test of a few seconds
 
-Each system is a process of its own, bound to the same cores; they take turns, estimator by estimator. xpulab is called
-with a NumPy array, and with rows that are on its engines. Beside the seconds stands the limit: the time that the cores
-need to read the rows once, and to do the multiply-adds of the textbook's algorithm.
+Each system runs in its own process, bound to the same cores. The systems take turns, estimator by estimator. xpulab is
+called with a NumPy array, and with rows that are on its engines. The column "limit" has the time in which the cores can
+read the rows once, or do the multiply-adds of the textbook's algorithm, whichever is longer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 
 HERE = Path(__file__).parent
 SYSTEMS = ("xpulab", "xpulab, rows there", "scikit-learn", "scikit-learn-intelex")
-#: Name -> module, class, arguments, and multiply-adds for n rows of d features.
+#: Name -> module, class, arguments, and number of multiply-adds for n rows with d features.
 CASES: dict[str, tuple[str, str, dict[str, Any], Callable[[int, int], float]]] = {
     "StandardScaler": ("preprocessing", "StandardScaler", {}, lambda n, d: 2 * n * d),
     "MinMaxScaler": ("preprocessing", "MinMaxScaler", {}, lambda n, d: 0),
@@ -56,7 +56,7 @@ def rows_of(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def work(system: str, folder: str) -> None:
-    """Serve one system: a name on standard input is fitted once, and the seconds go to standard output."""
+    """Run one system: for each name on standard input, fit this estimator once, and print the seconds."""
     warnings.simplefilter("ignore")
     X, y = np.load(f"{folder}/X.npy"), np.load(f"{folder}/y.npy")
     given: Any = X
@@ -104,7 +104,7 @@ class Worker:
         for line in self._process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
-        raise RuntimeError("it ended; its last words are above")
+        raise RuntimeError("the process ended; its last output is above")
 
     def fit(self, case: str) -> float:
         """Seconds of one fit."""
@@ -114,14 +114,14 @@ class Worker:
         return self._answer()["seconds"]
 
     def close(self) -> None:
-        """End it, and what it started."""
+        """End the process and its child processes."""
         self._process.communicate(timeout=60)
 
 
 def measure(
     n: int, d: int, names: list[str], systems: list[str], cores: list[int], repeats: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Seconds of each system for each estimator, in turns; the first fit of each does not count."""
+    """Seconds of each system for each estimator, measured in turns, without the first fit."""
     seconds: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         X, y = rows_of(n, d)
@@ -133,7 +133,7 @@ def measure(
             try:
                 workers[system] = Worker(system, folder, cores)
             except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
-                print(f"{system} is not here: {error}", file=sys.stderr)
+                print(f"{system} cannot be used: {error}", file=sys.stderr)
         try:
             for case in names:
                 times: dict[str, list[float]] = {system: [] for system in workers}
@@ -174,7 +174,7 @@ def _read(task: Any, size: int) -> float:
 
 
 def table(n: int, d: int, seconds: dict[str, dict[str, list[float]]], reading: float, gflops: float) -> str:
-    """One line an estimator; at the end the geometric means of the ratios to the fastest peer."""
+    """A line for each estimator, and a line with the geometric means of the ratios to the fastest other system."""
     from xpulab.rendering import table_text
 
     lines, ratios = [], []

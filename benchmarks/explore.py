@@ -1,4 +1,4 @@
-"""The explorer: from a control to the PNG of the picture, with its parts; beside it the same by scikit-learn and NumPy.
+"""Measures the explorer from the use of a control to the PNG, and the same with scikit-learn and NumPy.
 
 python benchmarks/explore.py -n 2 --rows 1e6 1e7
 """
@@ -26,14 +26,14 @@ PARTS = ("trip", "transfer", "kernel", "communicate", "wait", "other", "colour",
 
 
 def groups(n: int) -> np.ndarray:
-    """Rows of two features around K places."""
+    """Rows of two features in K groups."""
     rng = np.random.default_rng(0)
     places = rng.normal(0, 4, (K, 2))
     return (places[rng.integers(0, K, n)] + rng.normal(size=(n, 2))).astype(np.float32)
 
 
 def controls(explorer: Explorer) -> dict[str, Callable[[], None]]:
-    """What a hand does, by name; each call does the next of its kind."""
+    """Uses of controls, by name; each call makes another change of this kind."""
     ks: Iterator[int] = cycle([K - 1, K + 1, K])
     features: Iterator[tuple[int, int]] = cycle([(1, 0), (0, 1)])
     places: Iterator[tuple[float, float]] = cycle([(0.0, 0.0), (0.5, 0.0), (0.5, 0.5), (0.0, 0.5)])
@@ -50,7 +50,7 @@ def controls(explorer: Explorer) -> dict[str, Callable[[], None]]:
 
 
 def seconds_of(explorer: Explorer, change: Callable[[], None]) -> dict[str, float]:
-    """Seconds from a change to its picture, in all and by part."""
+    """Seconds from a change to its picture: the total, and each part."""
     started = time.perf_counter()
     change()
     answered = time.perf_counter()
@@ -71,14 +71,14 @@ def seconds_of(explorer: Explorer, change: Callable[[], None]) -> dict[str, floa
 
 
 def by_scikit_learn(X: np.ndarray, explorer: Explorer) -> float:
-    """Seconds that the picture of another k takes in one process; it is the explorer's, near-ties aside."""
+    """Seconds for the picture of another k in one process. Up to near-ties it is the explorer's picture."""
     explorer.points, explorer.k = len(X), K
     picture = explorer.picture()
     lines, columns = explorer.shape
     axes = zip(explorer.features, picture.low, picture.high, (columns, lines), strict=True)
     started = time.perf_counter()
     kmeans_plusplus(X, K, random_state=explorer.random_state)
-    labels = pairwise_distances_argmin(X, explorer.centers)  # which may be others: a rounding decides on a draw
+    labels = pairwise_distances_argmin(X, explorer.centers)  # may differ: rounding decides ties
     x, y = (np.floor((X[:, f] - low) * (n / (high - low))).astype(np.int64) for f, low, high, n in axes)
     inside = (x >= 0) & (x < columns) & (y >= 0) & (y < lines)
     cells = ((labels * lines + y) * columns + x)[inside]
@@ -92,9 +92,9 @@ def by_scikit_learn(X: np.ndarray, explorer: Explorer) -> float:
 
 
 def measure(explorer: Explorer, X: np.ndarray, repeats: int) -> None:
-    """Print the tables of one number of rows; the controls take turns."""
+    """Print the tables for one number of rows. The controls take turns."""
     changes = controls(explorer)
-    for change in changes.values():  # compiles
+    for change in changes.values():  # compile the kernels
         seconds_of(explorer, change)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in changes}
     plain = []

@@ -1,4 +1,4 @@
-"""Where an iteration of Lloyd goes, kernel by kernel, on one engine alone, beside what its cores can do at most.
+"""Measures each kernel of an iteration of Lloyd's algorithm on one engine, and the maximum that its cores can reach.
 
 python benchmarks/kernels.py --rows 100000 --features 256 --clusters 127
 """
@@ -17,12 +17,12 @@ from kmeans import multiply_add
 import xpulab
 from xpulab.rendering import table_text
 
-#: The kernels of an iteration, by what stands in the names that the compiler gives them.
+#: Part of the compiled kernel's name -> description of the kernel.
 KERNELS = {"nearest": "the nearest centre of each row", "moves": "rows that move from sum to sum"}
 
 
 def profile(task: Any, rows: int, features: int, clusters: int, iterations: int) -> dict[str, list[float]]:
-    """On the engine: seconds of each kernel in each iteration, by the device's clock, and of a sum of all numbers."""
+    """On the engine: seconds of each kernel in each iteration, by the device's clock, and of a sum of all elements."""
     from xpulab.kernels import dense
     from xpulab.kernels.rows import Rows
 
@@ -40,7 +40,7 @@ def profile(task: Any, rows: int, features: int, clusters: int, iterations: int)
             for name, event in seen:
                 found[re.search("|".join(KERNELS), name)[0]].append(event.seconds())
             seen.clear()
-            if i == 0:  # it has compiled: begin again
+            if i == 0:  # the first iteration compiles the kernels: begin again
                 found.clear()
                 labels, centers = dense.new_labels(device, rows), X[:clusters]
     finally:
@@ -74,7 +74,7 @@ def main() -> None:
     lines = [
         [what, *(f"{1e3 * number:.1f}" for number in (found[name][0], np.median(found[name]), np.mean(found[name])))]
         for name, what in KERNELS.items()
-        if name in found  # the nearest kernel moves rows too, where the sums have room in each of its groups
+        if name in found  # if there is memory for the sums of each work-group, the nearest kernel also moves the rows
     ]
     print(table_text(["ms an iteration", "first", "median", "mean"], lines, "lrrr"))
 

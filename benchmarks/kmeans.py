@@ -1,14 +1,14 @@
-"""k-means against the others: same rows, same start, same cores, one process each, taking turns.
+"""Compares k-means with other systems: with the same rows, initial centres and cores, in one process each, in turns.
 
     python benchmarks/kmeans.py                       # the shape of the published oneAPI k-means benchmark
     python benchmarks/kmeans.py --rows 50000000       # its full size
     python benchmarks/kmeans.py --sweep               # other numbers of clusters, features, and float64
     python benchmarks/kmeans.py --details             # k-means++, predict, a small fit, one engine against two
-    python benchmarks/kmeans.py --quick               # a few seconds: does it work
+    python benchmarks/kmeans.py --quick               # a test of a few seconds
 
-``--systems xpulab,xpulab@/path/to/python,xpulab@/path/to/python:/another/clone`` puts xpulab beside itself on another
-Python, or beside another state of it. Peers that do not go with xpulab's versions get environments of their own, made
-at the first run in the user's cache folder. One that cannot be installed is named with the reason.
+``--systems xpulab,xpulab@/path/to/python,xpulab@/path/to/python:/another/clone`` compares xpulab with itself on another
+Python, or with another clone. Systems that cannot share xpulab's environment get their own environments, which the
+first run makes in the user's cache folder. If a system cannot be installed, its note gives the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import platformdirs
 from xpulab.rendering import table_text
 
 HERE = Path(__file__).parent
-#: System -> what pip installs for it in an environment of its own; the others live in xpulab's.
+#: System -> the packages of its own environment; other systems use xpulab's environment.
 ENVIRONMENTS = {
     "scikit-learn-intelex": ("scikit-learn-intelex",),
     "daal4py": ("scikit-learn-intelex",),
@@ -48,7 +48,7 @@ SYSTEMS = (
 
 @dataclass
 class Case:
-    """One problem, and what the systems took for it."""
+    """One problem, and the measurements of the systems."""
 
     rows: int
     features: int
@@ -62,7 +62,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """On one line."""
+        """The problem on one line."""
         return (
             f"{self.rows:,} x {self.features} {self.dtype}, {self.clusters} clusters, {self.iterations} iterations, "
             f"{self.data} data"
@@ -70,7 +70,7 @@ class Case:
 
 
 def rows_of(case: Case) -> np.ndarray:
-    """Rows without structure (`normal`, `uniform`: the hardest for whoever skips work), or overlapping groups."""
+    """Rows without structure (`normal` and `uniform`, which let no method skip work), or overlapping groups."""
     rng = np.random.default_rng(0)
     shape = (case.rows, case.features)
     if case.data == "uniform":
@@ -87,7 +87,7 @@ def rows_of(case: Case) -> np.ndarray:
 
 
 def python_for(system: str) -> str:
-    """The interpreter that has the system; makes its environment if there is none."""
+    """The Python interpreter of a system's environment, which is made if it does not exist."""
     if "@" in system:
         return system.partition("@")[2].partition(":")[0]
     packages = ENVIRONMENTS.get(system)
@@ -104,7 +104,7 @@ def python_for(system: str) -> str:
 
 
 class System:
-    """A process that fits when told to."""
+    """The process of one system, which fits on request."""
 
     def __init__(self, name: str, cores: list[int], files: dict[str, str], iterations: int) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
@@ -112,7 +112,7 @@ class System:
             environment[f"{variable}_NUM_THREADS"] = str(len(cores))
         clone = name.partition("@")[2].partition(":")[2]
         if clone:
-            environment["PYTHONPATH"] = clone  # for this process; its engines begin in the current folder
+            environment["PYTHONPATH"] = clone  # for this process; its engines start in the current folder
         self.process = subprocess.Popen(
             [
                 python_for(name), str(HERE / "peers.py"), "--system", name.partition("@")[0], "--rows", files["rows"],
@@ -124,28 +124,28 @@ class System:
         self.answer()
 
     def answer(self) -> dict[str, Any]:
-        """The next line that is an answer."""
+        """The next answer in the output of the process."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
         assert self.process.stderr is not None
-        raise RuntimeError((self.process.stderr.read().strip().splitlines() or ["it ended"])[-1])
+        raise RuntimeError((self.process.stderr.read().strip().splitlines() or ["the process ended"])[-1])
 
     def fit(self) -> dict[str, Any]:
-        """One repeat."""
+        """Run one fit."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         return self.answer()
 
     def close(self) -> None:
-        """End it, and what it started."""
+        """End the process and its child processes."""
         self.process.communicate(timeout=60)
 
 
 def measure(case: Case, systems: list[str], cores: list[int], repeats: int) -> Case:
-    """Let the systems take turns. Each is idle, but loaded, while the others compute."""
+    """Measure the systems in turns. While one computes, the others are loaded, but idle."""
     X = rows_of(case)
     with tempfile.TemporaryDirectory() as folder:
         files = {"rows": f"{folder}/rows.npy", "start": f"{folder}/start.npy"}
@@ -174,7 +174,7 @@ def measure(case: Case, systems: list[str], cores: list[int], repeats: int) -> C
 
 
 def limit(cores: list[int]) -> dict[str, float]:
-    """GFLOP/s of fused multiply-adds on these cores, float32 and float64: by one engine's device on each core."""
+    """GFLOP/s of fused multiply-adds on these cores, in float32 and float64, with one engine on each core."""
     import xpulab
 
     with xpulab.XPUCluster(len(cores), timeout=120) as cluster:
@@ -209,7 +209,7 @@ def multiply_add(task: Any, dtype: str) -> float:
 
 
 def table(case: Case, limits: dict[str, float]) -> str:
-    """One line a system, the fastest peer's ratio first in mind."""
+    """A table with a line for each system."""
     ours = np.median(case.seconds["xpulab"]) if "xpulab" in case.seconds else np.nan
     least = min(case.inertia.values(), default=0.0)
     lines = []
@@ -237,7 +237,7 @@ def table(case: Case, limits: dict[str, float]) -> str:
 
 
 def picture(cases: list[Case], path: Path) -> None:
-    """Seconds relative to xpulab's, a group of bars a case."""
+    """Draw the seconds relative to xpulab's, with a group of bars for each case."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -261,7 +261,7 @@ def picture(cases: list[Case], path: Path) -> None:
 
 
 def timed(call: Callable[[], Any], repeats: int) -> float:
-    """Median seconds of a call, after one that does not count."""
+    """Median seconds of a call, after one call that is not measured."""
     call()
     seconds = []
     for _ in range(repeats):
@@ -272,9 +272,10 @@ def timed(call: Callable[[], Any], repeats: int) -> float:
 
 
 def shares(rows: np.ndarray, k: int, iterations: int, repeats: int) -> list[tuple[str, float]]:
-    """Of an iteration, and of a whole fit, what is no kernel on the engine where that is more: medians of fits.
+    """The share of the time that is not spent in kernels, for an iteration and for a whole fit: medians of fits.
 
-    An iteration is what a long fit has more than one of a tenth of the iterations, divided by their number.
+    The share is that of the engine with the larger share. The time of an iteration is the difference between a fit and
+    a fit of a tenth of the iterations, divided by the difference of their iterations.
     """
     from xpulab.cluster import KMeans
 
@@ -285,7 +286,7 @@ def shares(rows: np.ndarray, k: int, iterations: int, repeats: int) -> list[tupl
     lengths = iterations, max(1, iterations // 10)
     fits = np.array([[seconds(length) for length in lengths] for _ in range(repeats + 1)])[
         1:
-    ]  # the first reads kernels
+    ]  # the first fit loads the kernels
     kernel, total = np.moveaxis(fits[:, 0] - fits[:, 1], -1, 0)
     return [
         ("an iteration", float(np.median(1 - (kernel / total).min(axis=-1)))),
@@ -294,7 +295,7 @@ def shares(rows: np.ndarray, k: int, iterations: int, repeats: int) -> list[tupl
 
 
 def details(case: Case, cores: list[int], repeats: int) -> str:
-    """What is not a fit from given centres, beside scikit-learn in this process, or one engine beside all."""
+    """Calls other than a fit from given centres, compared with scikit-learn; and one engine compared with all."""
     import sklearn.cluster
 
     import xpulab
@@ -349,7 +350,7 @@ def details(case: Case, cores: list[int], repeats: int) -> str:
 
 
 def sweep(arguments: argparse.Namespace) -> list[Case]:
-    """About as much work each."""
+    """Cases with about the same amount of work."""
     shapes = [
         (2_000_000, 2, 8, "float32"), (2_000_000, 14, 8, "float32"), (2_000_000, 2, 127, "float32"),
         (1_000_000, 14, 1000, "float32"), (500_000, 64, 127, "float32"), (200_000, 64, 1000, "float32"),
@@ -360,7 +361,7 @@ def sweep(arguments: argparse.Namespace) -> list[Case]:
 
 
 def main() -> None:
-    """Measure, print, and keep the figures and the picture."""
+    """Measure, print the tables, and write the results and the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--features", type=int, default=14)

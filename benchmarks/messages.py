@@ -1,4 +1,4 @@
-"""What a message takes with the communicator of a cell, which can be left, and with plain mpi4py under mpiexec.
+"""Measures messages with the communicator of a cell, which can be interrupted, and with plain mpi4py under mpiexec.
 
 python benchmarks/messages.py -n 2 --bytes 1024,1048576,16777216
 """
@@ -47,7 +47,7 @@ PLAIN = "import json; from mpi4py import MPI; comm = MPI.COMM_WORLD"
 
 
 def plain(n: int, setup: str) -> Any:
-    """The seconds of rank 0 under mpiexec, each rank on cores of its own as an engine's."""
+    """The seconds of rank 0 under mpiexec, with separate cores for each rank, as engines have."""
     cores = (
         "import os; mine = sorted(os.sched_getaffinity(0)); os.sched_setaffinity(0, mine[comm.rank::comm.size] or mine)"
     )
@@ -59,7 +59,7 @@ def plain(n: int, setup: str) -> Any:
 
 
 def main() -> None:
-    """Measure by turns, and print a table of the median and the least of rank 0."""
+    """Measure in turns, and print a table of the median and the minimum of rank 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=2, help="engines")
     parser.add_argument("--bytes", default="1024,1048576,16777216")

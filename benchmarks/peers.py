@@ -1,7 +1,7 @@
-"""One system, one process: fits k-means on rows from a file, and prints what it measured as JSON, a line a repeat.
+"""Runs one system in one process: fits k-means on rows from a file, and prints a line of JSON for each fit.
 
-Started by kmeans.py, in the environment that the system lives in; it imports nothing but NumPy and that system. A line
-from standard input starts each repeat, so that the systems can take turns.
+kmeans.py starts it in the system's environment. It imports only NumPy and the system. Each line on standard input
+starts a fit, so that the systems can take turns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Fit = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, int]]
 
 
 def scikit_learn(algorithm: str) -> Fit:
-    """In this process, with its OpenMP threads."""
+    """scikit-learn in this process, with its OpenMP threads."""
     from sklearn.cluster import KMeans
 
     def fit(X: np.ndarray, start: np.ndarray, iterations: int) -> tuple[np.ndarray, int]:
@@ -32,7 +32,7 @@ def scikit_learn(algorithm: str) -> Fit:
 
 
 def scikit_learn_intelex() -> Fit:
-    """Intel's oneDAL behind scikit-learn's estimator."""
+    """scikit-learn-intelex: Intel's oneDAL behind scikit-learn's estimator."""
     from sklearnex import patch_sklearn
 
     patch_sklearn(verbose=False)
@@ -40,7 +40,7 @@ def scikit_learn_intelex() -> Fit:
 
 
 def daal4py() -> Fit:
-    """oneDAL, called directly."""
+    """daal4py, which calls oneDAL directly."""
     import daal4py as d4p
 
     def fit(X: np.ndarray, start: np.ndarray, iterations: int) -> tuple[np.ndarray, int]:
@@ -52,7 +52,7 @@ def daal4py() -> Fit:
 
 
 def faiss() -> Fit:
-    """Meta's library, CPU build; every row takes part, not its default sample."""
+    """Meta's faiss, built for CPUs. It uses all rows, instead of a sample, which is its default."""
     import faiss as module
 
     module.omp_set_num_threads(len(os.sched_getaffinity(0)))
@@ -66,7 +66,7 @@ def faiss() -> Fit:
 
 
 def dask_ml() -> Fit:
-    """dask-ml's KMeans on one chunk a thread."""
+    """dask-ml's KMeans, with one chunk per thread."""
     import dask
     import dask.array as da
     from dask_ml.cluster import KMeans
@@ -83,7 +83,7 @@ def dask_ml() -> Fit:
 
 
 def pytorch() -> Fit:
-    """torch has no k-means: Lloyd as its users write it, in chunks that keep the distances in cache."""
+    """Lloyd's algorithm in PyTorch, which has no k-means, in chunks whose distances fit into the cache."""
     import torch
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -105,7 +105,7 @@ def pytorch() -> Fit:
 
 
 def xpulab(sharded: bool) -> Fit:
-    """From a notebook's point of view: the cluster runs, `fit` gets a NumPy array, or rows that are on the engines."""
+    """xpulab as in a notebook: the cluster is running, and `fit` gets a NumPy array, or rows on the engines."""
     import xpulab as package
     from xpulab.cluster import KMeans
 
@@ -140,7 +140,7 @@ SYSTEMS: dict[str, Callable[[], Fit]] = {
 
 
 def main() -> None:
-    """Load, warm up, then a fit for each line of standard input."""
+    """Load the rows, warm up, and then run a fit for each line of standard input."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--system", choices=SYSTEMS, required=True)
     parser.add_argument("--rows", required=True)
@@ -162,7 +162,7 @@ def main() -> None:
 
 
 def inertia(X: np.ndarray, centers: np.ndarray) -> float:
-    """Of at most 100,000 of the rows, in float64: what all systems are compared by."""
+    """Inertia of at most 100,000 of the rows in float64, by which the results of all systems are compared."""
     rows, c = X[:: max(1, len(X) // 100_000)].astype(np.float64), np.asarray(centers, np.float64)
     total = 0.0
     for part in np.array_split(rows, max(1, len(rows) * len(c) // 4_000_000)):

@@ -1,4 +1,4 @@
-"""Transfer of rows to the engines, and the memory that a fit takes, each beside what bounds it, in one run.
+"""Measures the transfer of rows to the engines, in turns with plain copies, and the memory of calls.
 
 python benchmarks/transfer.py -n 2 --mebibytes 1024 --repeats 5
 """
@@ -33,7 +33,7 @@ def timed(call: Callable[[], Any]) -> float:
 
 
 def plain_copies(X: np.ndarray) -> tuple[float, float]:
-    """Seconds of two copies with two threads, into shared memory that is new, and again."""
+    """Seconds of two copies with two threads: into new shared memory, and into the same memory again."""
 
     def copy(start: int) -> None:
         np.copyto(target[start : start + CHUNK], X[start : start + CHUNK])
@@ -48,17 +48,17 @@ def plain_copies(X: np.ndarray) -> tuple[float, float]:
 
 
 def memory_of(pid: int | str) -> dict[str, int]:
-    """Bytes now and at most: the process's own, what it maps of shared blocks, and files (libraries, rows on disk)."""
+    """Present and peak bytes of a process: its own memory, shared blocks, and files (libraries, rows on disk)."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return {field: int(fields[field].split()[0]) << 10 for field in ("VmRSS", "VmHWM")}
 
 
 @contextmanager
 def peaks(pids: list[int]) -> Iterator[list[int]]:
-    """The most memory of each process while the block runs, beyond what it had before."""
+    """Peak memory of each process while the body runs, less its memory before."""
     grown: list[int] = []
     for pid in pids:
-        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # reset the peak
     before = [memory_of(pid) for pid in pids]
     yield grown
     grown += [memory_of(pid)["VmHWM"] - then["VmRSS"] for pid, then in zip(pids, before, strict=True)]
@@ -75,7 +75,7 @@ def measure_transfer(cluster: xpulab.XPUCluster, X: np.ndarray, repeats: int) ->
         for kind in ("first", "later"):
             seconds[kind].append(timed(lambda: cluster.scatter(X)))
             while cluster.status().engines[0].device_bytes or not cluster.blocks.nbytes:
-                time.sleep(0.01)  # the handle died at once: its memory comes back
+                time.sleep(0.01)  # the handle was deleted at once; wait until its memory is free
     cluster.blocks.clear()
     return seconds
 

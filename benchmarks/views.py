@@ -1,9 +1,9 @@
-"""What the live views cost: the same fit with and without them, in turns, as a notebook's kernel runs it.
+"""Measures the cost of the live views: the same fit with and without them, in turns, in a Jupyter kernel.
 
 python benchmarks/views.py --seconds 6 --repeats 5
 
-The fits run in a Jupyter kernel, and a client takes its messages. Watched means the view of the cluster and that of the
-fit; unwatched means that nothing is subscribed.
+A client receives the kernel's messages. "watched" is with the view of the cluster and the view of the fit, and
+"unwatched" without any view.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from xpulab.rendering import table_text
 
-#: In the kernel; the last line is the answer.
+#: The code that runs in the kernel; it prints the result as its last line.
 KERNEL = """
 import json, time, warnings
 import numpy as np
@@ -54,7 +54,7 @@ print(json.dumps(dict(seen, iterations=iterations)))
 
 
 def measured(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run the fits in a kernel: seconds and CPU seconds of each, messages and bytes a second that the views sent."""
+    """Run the fits in a kernel: seconds and CPU seconds of each fit, and messages and bytes per second of the views."""
     from jupyter_client.manager import start_new_kernel
 
     manager, client = start_new_kernel(kernel_name="python3")

@@ -260,7 +260,7 @@ def test_a_file_cut_short_is_refused(engines: xpulab.XPUCluster, tmp_path: Path)
         (lambda: 1, (), EngineError, r"2 of 2 engines raised TypeError(?s:.*)rank 0, 1 on"),
         (lambda task: undefined, (), EngineError, "NameError"),  # type: ignore[name-defined]  # noqa: F821
         (lambda task, lock: 1, (threading.Lock(),), TypeError, "cannot be sent to the engines"),
-        (lambda task: __import__("threading").Lock(), (), EngineError, "cannot be brought back"),
+        (lambda task: __import__("threading").Lock(), (), EngineError, "cannot be sent to the notebook"),
         (lambda task: __import__("sys").exit(3), (), EngineError, "2 of 2 engines raised SystemExit"),
     ],
 )

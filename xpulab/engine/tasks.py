@@ -109,6 +109,6 @@ def _run(task: Task, call: bytes, transcripts: list[str]) -> dict[str, Any]:
         try:
             return {"value": cloudpickle.dumps(value)}
         except Exception as error:
-            raise TypeError(f"what the function returned cannot be brought back: {error}") from error
+            raise TypeError(f"the value that the function returned cannot be sent to the notebook: {error}") from error
 
     return answer_of(task, transcripts[task.comm.rank], code)

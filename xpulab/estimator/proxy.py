@@ -124,8 +124,8 @@ class Proxy(CallbackSupportMixin):
             return current_cluster()
         except NoClusterError as error:
             raise NoClusterError(
-                f"{error}\nto compute without a cluster, type: xpulab.to_sklearn(model), which gives a copy for "
-                "scikit-learn of this estimator, or of a Pipeline or a search with it"
+                f"{error}\nto compute without a cluster, type: xpulab.to_sklearn(model), which returns a copy of "
+                "this estimator, or of a Pipeline or a search with it, in scikit-learn's classes"
             ) from None
 
     def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool, look_now: bool = False, **rules: Any) -> Any:

@@ -1,4 +1,4 @@
-// The explorer in a browser. Python owns the state: this shows it, and says what was asked for.
+// The explorer in a browser. The state is in Python: this script shows it, and sends the user's requests.
 
 const element = (tag, attributes = {}, ...children) => {
   const made = document.createElement(tag);
@@ -7,7 +7,7 @@ const element = (tag, attributes = {}, ...children) => {
   return made;
 };
 
-// A slider over a list: what is shown is the list's text, what is asked for its value.
+// A slider over a list of [value, text]: it shows the text, and requests the value.
 const slider = (name, label, options, ask) => {
   const output = element("output", { "aria-hidden": "true" }); // a screen reader reads aria-valuetext
   const input = element("input", { type: "range", min: 0, max: options.length - 1, step: 1 });
@@ -33,7 +33,7 @@ const button = (name, label, ask) => {
   return made;
 };
 
-// From a pointer's place on the page to the units of the features.
+// Convert the position of the pointer on the page to the units of the features.
 const toData = (plot, event) => {
   const [left, top, width, height, lowX, lowY, highX, highY] = plot.dataset.view.split(" ").map(Number);
   const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(plot.getScreenCTM().inverse());
@@ -53,7 +53,7 @@ const nearest = (plot, at) => {
   return [...plot.querySelectorAll("[data-center]")].sort((a, b) => distance(a) - distance(b))[0];
 };
 
-// Centres can be put elsewhere: by a click, by dragging, and by the arrow keys.
+// Make the centres movable: by a click, by dragging, and with the arrow keys.
 const movable = (stage, ask) => {
   let held = null;
   const plot = () => stage.querySelector("svg.xpu-plot");
@@ -82,7 +82,7 @@ const movable = (stage, ask) => {
     event.preventDefault();
     const [, , , , lowX, lowY, highX, highY] = plot().dataset.view.split(" ").map(Number);
     const share = event.shiftKey ? 0.005 : 0.02;
-    // From where it was asked to be, which may not be on the screen yet.
+    // Start from the requested position, which may not be on the screen yet.
     const [x, y] = center.dataset.at.split(" ").map(Number);
     const to = [x + step[0] * share * (highX - lowX), y + step[1] * share * (highY - lowY)];
     center.dataset.at = to.join(" ");
@@ -91,7 +91,7 @@ const movable = (stage, ask) => {
 };
 
 const render = ({ model, el }) => {
-  // What was asked for last and has not been answered; at most one message for each frame of the screen.
+  // The latest requests without an answer. At most one message is sent for each frame of the screen.
   const asked = new Map();
   const waiting = new Map();
   const ask = (name, value) => {
@@ -125,7 +125,7 @@ const render = ({ model, el }) => {
   const stop = button("stop", "Stop", ask);
   const start = button("start", "Start", ask);
   start.hidden = true;
-  // A screen reader says it: what there is, and what went wrong.
+  // A screen reader reads this: a summary of the state, and errors.
   const status = element("div", { role: "status", class: "xpu-said" });
   const stage = element("div", { class: "xpu-stage" });
   const root = element(
@@ -139,8 +139,8 @@ const render = ({ model, el }) => {
     start,
   );
   movable(stage, ask);
-  // Letters are shortcuts of the notebook (two d delete the cell). It looks at this attribute of the element that has
-  // the focus, before the event gets there. Shortcuts with Ctrl, Alt or the command key stay.
+  // Letters are shortcuts of the notebook (d, d deletes the cell). The notebook ignores them if the focused element has
+  // this attribute. Shortcuts with Ctrl, Alt or the command key still work.
   const guard = (event) => {
     if (!root.contains(event.target)) return;
     const ours = !event.ctrlKey && !event.metaKey && !event.altKey;
@@ -169,7 +169,7 @@ const render = ({ model, el }) => {
     const open = stage.querySelector("details")?.open;
     stage.innerHTML = state.html;
     stage.querySelector("image").setAttribute("href", url);
-    // An image's parts are not read out; these can be moved.
+    // A screen reader does not read the parts of an image, but these parts can be moved.
     stage.querySelector("svg.xpu-plot").setAttribute("role", "group");
     if (shown) URL.revokeObjectURL(shown);
     shown = url;
@@ -177,7 +177,7 @@ const render = ({ model, el }) => {
     if (open) stage.querySelector("details").open = true;
     if (number !== null) stage.querySelector(`[data-center="${number}"]`)?.focus({ preventScroll: true });
     for (const [name, { set }] of Object.entries(sliders)) {
-      // A slider under the hand is not put back to what has been drawn meanwhile.
+      // While the user moves a slider, an update of the picture must not move it back.
       if (asked.has(name) && asked.get(name) !== state[name]) continue;
       asked.delete(name);
       set(state[name]);
@@ -186,14 +186,14 @@ const render = ({ model, el }) => {
     play.textContent = state.playing ? "Pause" : "Play";
     stop.disabled = !state.busy;
     start.hidden = !state.stopped;
-    // While it plays, each iteration would be read out.
+    // During play, a screen reader would read each iteration.
     status.setAttribute("aria-live", state.busy ? "off" : "polite");
     status.textContent = `${state.line}\n${state.message}`;
   };
   model.on("change:state", show);
   show();
 
-  // The standing picture, the output below, is hidden as long as this one is there.
+  // The standing picture, which is the output below, is hidden as long as this element exists.
   const living = `xpu-live-${model.get("name")}`;
   root.classList.add(living);
   document.documentElement.classList.add(living);

@@ -1,4 +1,4 @@
-"""Counts of rows by cluster and pixel become an image: a colour for each cluster, denser where more rows are."""
+"""Turns counts of rows by cluster and pixel into an image, with a colour per cluster; more rows are more opaque."""
 
 from __future__ import annotations
 
@@ -11,31 +11,37 @@ import numpy as np
 
 __all__ = ["INKS", "MOST_CELLS", "PALETTE", "Picture", "colour", "encode", "hues", "ink_on"]
 
-#: Colours of clusters; more clusters share them, as `hues` says. Found by a search for twelve that stay far apart for
-#: readers who do not see red, green or blue, the first ones the farthest, and that are seen on white and on black.
+#: Colours of clusters. With more than twelve clusters some share a colour, see `hues`. A search found these colours:
+#: readers who do not see red, green or blue can distinguish them, most easily the first ones, and they are visible on
+#: white and on black.
 PALETTE = (
     "#3cb4ff", "#3c5a2d", "#960096", "#2d3cff", "#e196a5", "#96b41e",
     "#5a960f", "#e10fb4", "#786969", "#1e87ff", "#c37878", "#2d7800",
 )  # fmt: skip
 
-#: Counters of a picture, one for each cluster and pixel, that kernels reach with indices of 32 bits.
+#: Largest number of counters of a picture, one for each cluster and pixel, because kernels use indices of 32 bits.
 MOST_CELLS = (1 << 31) - 32
 
-_LEVELS = 21  # of opacity: with twelve colours they leave room for the transparent one in a byte
+_LEVELS = 21  # levels of opacity: twelve colours at 21 levels, and transparent, fit into a byte
 _FAINTEST = 0.4  # opacity of a pixel with one row
-_FEW = 0.02  # of all pixels: when fewer have rows, each is drawn larger, and opaque
+_FEW = 0.02  # if fewer than this share of all pixels have rows, these are drawn larger, and opaque
 _DISC = [(y, x) for y in range(-2, 3) for x in range(-2, 3) if x * x + y * y <= 5]
 
 
 def hues(counts: np.ndarray) -> list[int]:
-    """The place of each cluster's colour in `PALETTE`.
+    """The index of each cluster's colour in `PALETTE`.
 
-    The first twelve clusters have a colour each. Each further one gets the colour whose clusters are farthest from it,
-    so that neighbours differ.
+    Each of the first twelve clusters has its own colour. Each further cluster gets the colour whose clusters are
+    farthest from it, so that neighbours have different colours.
 
     Parameters
     ----------
     counts : numpy.ndarray of int of shape (n_clusters, lines, columns)
+        Number of rows by cluster and pixel.
+
+    Returns
+    -------
+    list of int
     """
     k, lines, columns = counts.shape
     n = len(PALETTE)
@@ -49,31 +55,31 @@ def hues(counts: np.ndarray) -> list[int]:
     middles = middles / sizes
     for j in range(n, k):
         away = np.linalg.norm(middles[:j] - middles[j], axis=1)
-        order = [(j + step) % n for step in range(n)]  # of equals the next one in turn
+        order = [(j + step) % n for step in range(n)]  # if several are equally far, the next one in turn
         found.append(max(order, key=lambda hue: away[np.array(found) == hue].min()))
     return found
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on a colour: at least 4.5 to 1 on any."""
+    """Black or white, whichever has more contrast to a colour; the contrast is at least 4.5:1."""
     parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     return "#000000" if float(linear @ (0.2126, 0.7152, 0.0722)) > 0.179 else "#ffffff"
 
 
 def colour(counts: np.ndarray) -> np.ndarray:
-    """Pixels in the colour of the cluster that has most rows there, more opaque where more rows are.
+    """Colour each pixel by the cluster that has most rows in it. More rows make it more opaque.
 
     Parameters
     ----------
     counts : numpy.ndarray of int of shape (n_clusters, lines, columns)
-        The first line is the lowest.
+        Number of rows by cluster and pixel. The first line is at the bottom.
 
     Returns
     -------
     numpy.ndarray of uint8 of shape (lines, columns)
-        Places in `INKS`; the first line is the highest. A pixel of several clusters has no mixed colour: that could be
-        the colour of yet another.
+        Indices into `INKS`; the first line is at the top. Colours are not mixed, because a mixed colour could be that
+        of another cluster.
     """
     cluster, most, total = np.zeros(counts.shape[1:], np.uint8), counts[0], counts[0].copy()
     for j, hue in list(enumerate(hues(counts)))[1:]:
@@ -91,14 +97,14 @@ def colour(counts: np.ndarray) -> np.ndarray:
 
 
 def _levels(total: np.ndarray) -> np.ndarray:
-    """By the logarithm of the number of rows, from 0; the fullest pixels, 1 in 200, are all on the last one."""
+    """Level of opacity by the logarithm of the number of rows. The fullest 0.5 % of the pixels have the last level."""
     top = max(2, int(np.quantile(total[total > 0], 0.995)))
     scale = np.log(np.maximum(np.arange(top + 1), 1)) / np.log(top)
     return np.round((_LEVELS - 1) * scale).astype(np.uint8)[np.minimum(total, top)]
 
 
 def _enlarged(cluster: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each pixel that has rows as a small disc; the fullest is on top."""
+    """Draw each pixel that has rows as a small disc. The disc with the most rows is on top."""
     lines, columns = total.shape
     y, x = np.nonzero(total)
     order = np.argsort(total[y, x], kind="stable")
@@ -119,12 +125,12 @@ def _inks() -> np.ndarray:
     return np.vstack([np.zeros((1, 4), np.uint8), inks])
 
 
-#: Red, green, blue and opacity of each value of a pixel: nothing, or a colour at a level.
+#: Red, green, blue and opacity for each value of a pixel: transparent, or a colour at a level of opacity.
 INKS = _inks()
 
 
 def encode(pixels: np.ndarray) -> bytes:
-    """PNG of places in `INKS`, of shape (lines, columns): a byte a pixel, packed for speed rather than size."""
+    """PNG of an array of indices into `INKS` (lines, columns), with a byte per pixel, compressed for speed."""
     from PIL import Image
 
     image = Image.fromarray(pixels, "P")
@@ -141,11 +147,11 @@ class Picture:
     Attributes
     ----------
     counts : numpy.ndarray of int of shape (n_clusters, lines, columns)
-        Rows by cluster and pixel; the first line is the lowest.
+        Number of rows by cluster and pixel; the first line is at the bottom.
     names : tuple of two str
-        Of the features, across and up.
+        Names of the features on the horizontal and the vertical axis.
     low, high : tuple of two floats
-        What the picture shows of them.
+        Lower and upper limits of these features.
     """
 
     counts: np.ndarray
@@ -155,12 +161,12 @@ class Picture:
 
     @functools.cached_property
     def png(self) -> bytes:
-        """The image; pixels without rows are transparent."""
+        """The image as PNG. Pixels without rows are transparent."""
         return encode(self.pixels)
 
     @functools.cached_property
     def pixels(self) -> np.ndarray:
-        """Places in `INKS`, see `colour`."""
+        """Indices into `INKS`, see `colour`."""
         return colour(self.counts)
 
     @functools.cached_property
@@ -173,5 +179,5 @@ class Picture:
 
     @functools.cached_property
     def sizes(self) -> np.ndarray:
-        """Rows of each cluster that are in the picture: shape (n_clusters,)."""
+        """Number of rows of each cluster in the picture: shape (n_clusters,)."""
         return self.counts.sum(axis=(1, 2), dtype=np.int64)

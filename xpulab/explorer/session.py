@@ -1,4 +1,4 @@
-"""The k-means explorer without its front end: attributes and methods in the place of controls, and its pictures."""
+"""The k-means explorer without a front end: attributes and methods instead of controls, and its pictures."""
 
 from __future__ import annotations
 
@@ -22,68 +22,70 @@ from xpulab.explorer.snapshot import Snapshot
 
 __all__ = ["Explorer"]
 
-#: (lines, columns) of the picture; a browser shows it in about this size.
+#: (lines, columns) of the picture; a browser shows it at about this size.
 SHAPE = (384, 512)
-#: Numbers of clusters for which the elbow is looked for.
+#: Numbers of clusters of the elbow curve.
 ELBOW = range(1, 13)
 _MOST_PIXELS = 1 << 16
 _MOST_SEED = 2**32 - 1
-_TOL = 1e-4  # that of KMeans
-_SPREAD = 4  # standard deviations in view to either side of the mean; a row far away would shrink all other rows
-_MARGIN = 0.03  # of the range, around it
+_TOL = 1e-4  # the default of KMeans
+_SPREAD = 4  # the picture shows this many standard deviations around the mean, so that outliers do not shrink the rest
+_MARGIN = 0.03  # margin around the range of a feature, as a share of the range
 
 
 class Explorer:
     """k-means on the engines, one iteration at a time, and its picture.
 
-    Every change is one task on all engines: they find the centres and the labels, count the rows of each cluster on
-    each pixel, and send those counts alone. The rows stay where they are.
+    Every change is one task on all engines. They compute the centres and the labels, and count the rows of each cluster
+    in each pixel. They return only these counts; the rows stay on the engines.
 
     Parameters
     ----------
     X : array-like or ShardedArray of shape (n_samples, n_features)
-        An array is sent to the engines of the active cluster, to stay there as long as this object lives.
+        An array is sent to the engines of the active cluster, which keep it until Python deletes this object.
     k : int, default=8
         Number of clusters.
     points : int, optional
-        How many of the rows take part, in the picture and in the iterations; all by default. They are spread evenly
-        over X, and the same for any number of engines.
+        Number of rows that the picture and the iterations use; all rows by default. They are spread evenly over X, and
+        are the same for any number of engines.
     features : tuple of two ints or names, default=(0, 1)
-        Those that the picture shows, across and up. Rows of one feature show it in both directions.
+        The features on the horizontal and the vertical axis of the picture. If X has one feature, both axes show it.
     random_state : int, default=0
-        The start is that of ``KMeans(k, random_state=random_state + restarts)``.
+        The initial centres are those of ``KMeans(k, random_state=random_state + restarts)``.
     shape : tuple of two ints
         (lines, columns) of the picture.
 
     Attributes
     ----------
     rows : ShardedArray
+        The rows on the engines.
     names : list of str
-        Of the features.
+        Names of the features.
     centers : numpy.ndarray of shape (k, n_features)
-        In the dtype of the rows.
+        The present centres, in the dtype of the rows.
     trails : list of numpy.ndarray of shape (k, n_features)
-        The centres at the start and after each iteration since.
+        The initial centres, and the centres after each iteration.
     inertias : list of float
-        Of each of them.
+        Inertia for each element of `trails`.
     converged : bool
-        Whether the last iteration moved the centres by less than `KMeans` goes on for.
+        Whether `KMeans` would end after the last iteration.
     elbows : dict of int to float
-        Inertia by number of clusters, as far as `elbow` has found it for these points.
+        Number of clusters -> inertia, for those that `elbow` has computed for these points.
     random_state : int
+        As the parameter.
     restarts : int
-        How often `restart` was called.
+        Number of calls of `restart`.
     seconds : dict of str to float
-        What the last change took: ``total``, and of it on the slowest engine ``kernel``, ``communicate`` and ``wait``.
+        Seconds of the last change: ``total``, and ``kernel``, ``communicate`` and ``wait`` of the slowest engine.
     changed : callable
-        Is called after each change, without arguments; does nothing by default.
+        Called without arguments after each change; by default it does nothing.
 
     Raises
     ------
     NoClusterError
         If no cluster is running.
     ValueError
-        If a parameter does not fit the rows; the message says what would.
+        If a parameter does not fit the rows; the message says what was expected.
     """
 
     def __init__(
@@ -101,12 +103,12 @@ class Explorer:
                 f"Expected 2D array, got 1D array instead: X has the shape {np.shape(X)}; expected (n_samples, "
                 "n_features)"
             )
-        self._array = None if isinstance(X, ShardedArray) else X  # to be sent again if the engines are stopped
+        self._array = None if isinstance(X, ShardedArray) else X  # sent again after the engines were stopped
         self.rows = X if isinstance(X, ShardedArray) else current_cluster().scatter(X)
         self._cluster: Any = self.rows.cluster
         self.changed: Callable[[], None] = lambda: None
         self._id = uuid.uuid4().hex
-        self._lock = threading.RLock()  # a view changes this from a thread of its own
+        self._lock = threading.RLock()  # a view changes this object from another thread
         n_samples, n_features = self.rows.shape
         columns = self.rows.columns
         self.names = [f"feature {f}" for f in range(n_features)] if columns is None else [str(c) for c in columns]
@@ -132,7 +134,7 @@ class Explorer:
 
     @property
     def k(self) -> int:
-        """Number of clusters; another one makes a new start."""
+        """Number of clusters. Setting it draws new initial centres."""
         return len(self.centers)
 
     @k.setter
@@ -142,7 +144,7 @@ class Explorer:
 
     @property
     def features(self) -> tuple[int, int]:
-        """Those that the picture shows, across and up; numbers, or names when set."""
+        """Indices of the features on the horizontal and the vertical axis. They can be set by index or by name."""
         return self._features
 
     @features.setter
@@ -152,7 +154,7 @@ class Explorer:
 
     @property
     def points(self) -> int:
-        """How many of the rows take part; the centres stay where they are, and begin new trails."""
+        """Number of rows that are used. Setting it keeps the centres, and begins new trails."""
         return self._points
 
     @points.setter
@@ -166,18 +168,18 @@ class Explorer:
             self.elbows = {}
 
     def restart(self) -> None:
-        """Begin at another start."""
+        """Draw new initial centres."""
         with self._changing():
             self.restarts += 1
             self._begin("k-means++")
 
     def reset(self) -> None:
-        """Back to where the trails begin."""
+        """Go back to the first centres of the trails."""
         with self._changing():
             self._begin(self.trails[0])
 
     def step(self) -> None:
-        """One iteration, as ``KMeans(k, init=centers, max_iter=1)`` does it."""
+        """Run one iteration, as ``KMeans(k, init=centers, max_iter=1)`` does."""
         with self._changing():
             result = self._update(tol=_TOL)
             self.converged = result["converged"]
@@ -185,14 +187,19 @@ class Explorer:
             self.inertias = [*self.inertias, result["inertia"]]
 
     def move_center(self, j: int, x: float, y: float) -> None:
-        """Put the centre `j` at a place of the picture; its other features stay, and the trails begin anew.
+        """Move the centre `j` to a point of the picture. Its other features stay, and new trails begin.
 
         Parameters
         ----------
         j : int
-            From 0 to k - 1.
+            Index of the centre, from 0 to k - 1.
         x, y : float
-            In the units of the features shown.
+            Coordinates, in the units of the features of the picture.
+
+        Raises
+        ------
+        ValueError
+            If there is no such centre, or if a coordinate is not finite.
         """
         with self._changing():
             j = self._checked("j", j, self.k - 1, 0)
@@ -203,9 +210,17 @@ class Explorer:
             self._begin(centers)
 
     def elbow(self, ks: Iterable[int] = ELBOW) -> dict[int, float]:
-        """Inertia of a whole fit for each number of clusters, that of ``KMeans(k, random_state=random_state)``.
+        """Inertia of ``KMeans(k, random_state=random_state)`` for each number of clusters.
 
-        Numbers beyond the number of points are left out, and what is known is not computed again.
+        Parameters
+        ----------
+        ks : iterable of int
+            Numbers of clusters. Those above the number of points are left out. Known inertias are not computed again.
+
+        Returns
+        -------
+        dict of int to float
+            Number of clusters -> inertia.
         """
         for k in ks:
             if k not in self.elbows and k <= self._points:
@@ -213,7 +228,7 @@ class Explorer:
         return self.elbows
 
     def extend_elbow(self, k: int) -> None:
-        """One more number of clusters in `elbows`."""
+        """Add the inertia for `k` clusters to `elbows`."""
         with self._changing():
             parameters = {"n_clusters": self._checked("k", k, self._points), "max_iter": 300, "tol": _TOL}
             answer = self._call(
@@ -225,12 +240,12 @@ class Explorer:
 
     @property
     def centers(self) -> np.ndarray:
-        """The centres now."""
+        """The present centres."""
         return self.trails[-1]
 
     @property
     def limits(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where the picture of each feature begins and ends: two arrays of shape (n_features,)."""
+        """Lower and upper limits of each feature in the picture: two arrays of shape (n_features,)."""
         low, high, mean, deviation = (self._facts[name] for name in ("low", "high", "mean", "deviation"))
         low = np.maximum(low, mean - _SPREAD * deviation)
         high = np.minimum(high, mean + _SPREAD * deviation)
@@ -238,11 +253,11 @@ class Explorer:
         return low - _MARGIN * width, high + _MARGIN * width
 
     def picture(self) -> Picture:
-        """The clusters as they are now, in the two features."""
+        """The present clusters in the plane of the two features."""
         return self._picture
 
     def snapshot(self) -> Snapshot:
-        """All that can be seen now, as an object that stays as it is: text, HTML, a figure."""
+        """The present state, as an object that does not change, with text, HTML and a figure."""
         with self._lock:
             return Snapshot(
                 picture=self.picture(),
@@ -257,10 +272,10 @@ class Explorer:
                 converged=self.converged,
             )
 
-    # -- engines that come and go -------------------------------------------------------------------------------------
+    # -- stopped engines ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the cluster again if it was stopped, and send the rows again."""
+        """Start the cluster if it was stopped, and send the rows again."""
         with self._lock:
             if find_current() is None:
                 self._cluster.start()
@@ -274,7 +289,7 @@ class Explorer:
         self.changed()
 
     def _require_rows(self) -> None:
-        """Send the rows again if their engines were stopped, and new engines run now."""
+        """If the engines with the rows were stopped, and new engines run, send the rows again."""
         with contextlib.suppress(HandleError):
             if self._cluster.running:
                 self.rows.source(self._cluster)
@@ -291,10 +306,10 @@ class Explorer:
         self._cluster, self._labelled = cluster, False
         cluster.release_with(self, self._id)
 
-    # -- how it is done -----------------------------------------------------------------------------------------------
+    # -- implementation -----------------------------------------------------------------------------------------------
 
     def _begin(self, init: str | np.ndarray, k: int | None = None, points: int | None = None) -> None:
-        """New trails, from a start or from given centres."""
+        """Begin new trails, from an initialisation or from given centres."""
         result = self._update(self._beginning(init, k), points=points)
         self.trails, self.inertias, self.converged = [result["centers"]], [result["inertia"]], False
 
@@ -309,11 +324,11 @@ class Explorer:
         features: tuple[int, int] | None = None,
         points: int | None = None,
     ) -> dict[str, Any]:
-        """The engines' answer to a change, and its picture; nothing has changed here if they raise."""
+        """Run a change on the engines, and return their answer. If they raise an error, this object does not change."""
         started = time.perf_counter()
         features = features or self._features
         points = points or self._points
-        if begin is None and not self._labelled:  # the last change was cut off
+        if begin is None and not self._labelled:  # the last change was interrupted
             begin = self._beginning(self.centers)
         k = self.k if begin is None else begin["n_clusters"]
         self._require_counters(k)
@@ -345,7 +360,7 @@ class Explorer:
         return int(value)
 
     def _require_counters(self, k: int) -> None:
-        """The engines count in an array that they index with 32 bits."""
+        """Raise an error if the picture needs more counters than 32-bit indices allow."""
         lines, columns = self.shape
         if k * lines * columns > MOST_CELLS:
             raise ValueError(

@@ -33,29 +33,31 @@ if TYPE_CHECKING:
 
 __all__ = ["Snapshot"]
 
-# Margins of the plot, in its own coordinates: one unit is one pixel of the picture.
+# Margins of the plot, in pixels of the picture.
 _LEFT, _TOP, _RIGHT, _BOTTOM = 60, 10, 12, 40
-_INK, _GRID, _WHITE = "#333333", "#dddddd", "#ffffff"  # of the image, whose ground is white in every theme
+_INK, _GRID, _WHITE = "#333333", "#dddddd", "#ffffff"  # colours of the image, which is white in every theme
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot(Displayed):
-    """The state of an explorer at one moment; a notebook shows it as HTML, a terminal as text.
+    """The state of an explorer at one moment. A notebook shows it as HTML, a terminal as text.
 
     Attributes
     ----------
     picture : Picture
+        The clusters in the plane of two features.
     k, points, n_samples, n_features : int
-        Clusters, rows that take part, rows in all, features.
+        Numbers of clusters, of used rows, of all rows, and of features.
     random_state : int
-        Random state of the start.
+        Random state of the initial centres.
     trails : numpy.ndarray of float64 of shape (n_iterations + 1, k, 2)
-        The centres from the start on, in the two features of the picture.
+        The initial centres, and the centres after each iteration, in the two features of the picture.
     inertias : tuple of float
-        Inertia of each of these centres.
+        Inertia for each element of `trails`.
     elbows : dict of int to float
-        Inertia by number of clusters.
+        Number of clusters -> inertia.
     converged : bool
+        Whether `KMeans` would end after the last iteration.
     """
 
     picture: Picture
@@ -71,7 +73,7 @@ class Snapshot(Displayed):
 
     @property
     def png(self) -> bytes:
-        """The rows alone, as an image."""
+        """The image of the rows, without axes and centres."""
         return self.picture.png
 
     def image(self) -> bytes:
@@ -96,12 +98,12 @@ class Snapshot(Displayed):
         return self.html()
 
     def html(self, extra: str = "") -> Html:
-        """The HTML, followed by `extra`, which is not escaped."""
+        """The snapshot as HTML, followed by `extra`, which is not escaped."""
         parts = [drawn(self.body(_address(self.png)), self._words()), f"<div>{escape(self.line())}</div>"]
         return block(f"k-means explorer: {self.line()}", [*parts, self.table(), extra], style("explorer"))
 
     def body(self, image: str) -> Html:
-        """The plot and the curves, without their style; `image` is the address of the rows' image."""
+        """The plot and the curves, without their style sheet. `image` is the URL of the image of the rows."""
         return Html(
             f'<div class="xpu-explore">{_plot(self, image)}<div>'
             f"{small_curve('Inertia by iteration', list(enumerate(self.inertias)))}"
@@ -118,7 +120,17 @@ class Snapshot(Displayed):
         return Html(f"<details><summary>Centres</summary>{table_html(self._header(), rows, 'lrrr')}</details>")
 
     def plot(self, axes: Sequence[Axes] | None = None) -> Figure:
-        """The snapshot as a matplotlib figure, on three axes if they are given."""
+        """Draw the snapshot as a matplotlib figure: the rows, the inertia by iteration, and the elbow curve.
+
+        Parameters
+        ----------
+        axes : sequence of three matplotlib Axes, optional
+            The axes to draw on; those of a new figure by default.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
         return _figure(self, axes)
 
     def _header(self) -> tuple[str, ...]:
@@ -129,7 +141,7 @@ class Snapshot(Displayed):
         return f"inertia by number of clusters: {found}"
 
     def _words(self) -> str:
-        """A description that replaces the plot and the curves in viewers that remove SVG."""
+        """A description that replaces the plot and the curves in front ends that remove SVG."""
         image = f'<img alt="{_label(self)}" src="{_address(self.image())}">'
         return image + (f"<div>{self._found()}</div>" if self.elbows else "")
 
@@ -141,7 +153,7 @@ class Snapshot(Displayed):
 
 
 def _ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Round numbers between two values, each with its text."""
+    """Round numbers between two values, each with its label."""
     from matplotlib.ticker import MaxNLocator
 
     values = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
@@ -158,7 +170,7 @@ def _label(snapshot: Snapshot) -> Html:
 
 
 def _places(snapshot: Snapshot) -> np.ndarray:
-    """The trails in pixels from the upper left of the picture; points outside of the picture are moved to its edge."""
+    """The trails in pixels from the upper left corner; points outside of the picture are moved to its edge."""
     picture = snapshot.picture
     lines, columns = picture.counts.shape[1:]
     low, high = np.array(picture.low), np.array(picture.high)
@@ -168,7 +180,7 @@ def _places(snapshot: Snapshot) -> np.ndarray:
 
 
 def _plot(snapshot: Snapshot, image: str) -> str:
-    """The rows as an image; axes, trails and centres as shapes, which stay sharp."""
+    """The plot as SVG: the rows are an image; axes, trails and centres are shapes, which stay sharp at any size."""
     picture = snapshot.picture
     lines, columns = picture.counts.shape[1:]
     place = _places(snapshot)
@@ -188,7 +200,7 @@ def _plot(snapshot: Snapshot, image: str) -> str:
 
 
 def _marks(picture: Picture) -> tuple[list[tuple[float, str]], list[tuple[float, str]]]:
-    """Ticks across and up, each with its pixel from the upper left of the picture."""
+    """Ticks of both axes: their positions in pixels from the upper left corner, and their labels."""
     lines, columns = picture.counts.shape[1:]
     (left, bottom), (right, top) = picture.low, picture.high
     across = [(columns * (value - left) / (right - left), text) for value, text in _ticks(left, right)]
@@ -197,7 +209,7 @@ def _marks(picture: Picture) -> tuple[list[tuple[float, str]], list[tuple[float,
 
 
 def _painted(snapshot: Snapshot) -> bytes:
-    """The plot as PNG, for viewers without SVG; matplotlib would take thirty times as long."""
+    """The plot as PNG, for front ends without SVG. matplotlib would take thirty times as long."""
     import matplotlib
     from PIL import Image, ImageDraw, ImageFont
 
@@ -253,7 +265,7 @@ def _trail(places: np.ndarray) -> str:
 
 
 def _center(j: int, colour: str, x: float, y: float) -> str:
-    """A disc of a dark and a light ring: one of the two stands out from any background."""
+    """A disc with a dark and a light ring, of which one is visible on any background."""
     return (
         f'<g class="xpu-center" data-center="{j}" transform="translate({x:.1f},{y:.1f})">'
         f'<circle class="xpu-ring" r="12"/><circle r="10" fill="{colour}"/>'
@@ -272,7 +284,7 @@ def _figure(snapshot: Snapshot, axes: Sequence[Axes] | None) -> Figure:
         )
         axes = [places[name] for name in ("rows", "inertia", "elbow")]
         if "inline" in matplotlib.get_backend():
-            plt.close(figure)  # as the cell's result it is shown already; open, the inline backend would show it again
+            plt.close(figure)  # otherwise the inline backend shows it, in addition to IPython
     rows, inertia, elbow = axes
     _draw_rows(snapshot, rows)
     inertia.plot(snapshot.inertias, marker=".")

@@ -19,31 +19,38 @@ from xpulab.rendering import Html, Text, format_seconds, in_notebook, style, wid
 __all__ = ["ExploreView", "Latest", "explore"]
 
 MOST_CLUSTERS = 20
-#: Iterations a second while it plays, to choose from, and at first: slow enough for the eye.
+#: Iterations per second of play that the control offers, and the default.
 PACES = (0.5, 1, 2, 4, 8, 16)
 PACE = 4.0
-#: Seconds between two updates of the standing picture while something goes on.
+#: Seconds between two updates of the standing picture during play and other work.
 STANDING = 2.0
-#: Jupyter's server drops output beyond a megabyte a second.
+#: Limit for updates, because Jupyter's server drops output beyond a megabyte per second.
 _BYTES_PER_SECOND = 700_000
 
 
 def explore(X: Any, k: int = 8, **parameters: Any) -> ExploreView:
-    """k-means to play with: sliders, single iterations, and centres that can be moved, on any number of rows.
+    """Explore k-means in a notebook: with sliders, single iterations, and centres that can be moved.
 
     Parameters
     ----------
     X : array-like or ShardedArray of shape (n_samples, n_features)
-        An array is sent to the engines of the active cluster once, and stays there as long as the explorer.
+        An array is sent to the engines of the active cluster once, and stays there as long as the explorer exists.
     k : int, default=8
-        Number of clusters to begin with.
+        Initial number of clusters.
     **parameters
-        ``points``, ``features``, ``random_state`` and ``shape``, of `xpulab.explorer.session.Explorer`.
+        ``points``, ``features``, ``random_state`` and ``shape`` of `xpulab.explorer.session.Explorer`.
 
     Returns
     -------
     ExploreView
-        A notebook shows it with its controls; `ExploreView.snapshot` is what it shows, without them.
+        A notebook shows it with controls. `ExploreView.snapshot` returns the same picture without controls.
+
+    Raises
+    ------
+    NoClusterError
+        If no cluster is running.
+    ValueError
+        If a parameter does not fit the rows.
 
     Examples
     --------
@@ -54,16 +61,15 @@ def explore(X: Any, k: int = 8, **parameters: Any) -> ExploreView:
 
 
 class Latest:
-    """Does what is asked for, in a thread of its own; of what is asked for meanwhile, the latest of each kind.
+    """Handles requests in another thread. If several requests of one name wait, it handles only the latest of them.
 
-    So a slider that is dragged never queues: there is one piece of work in hand, and at most one value a control
-    waiting for it.
+    So requests of a slider that is dragged do not queue: at most one value of each control waits.
 
     Parameters
     ----------
     work : callable
-        Gets a dict of what was asked for, by name, in the order of the first asking. Returns the seconds after which it
-        wants to be called again though nothing is asked for, or None.
+        Gets a dict of the requests, name -> value, in the order of the first request of each name. Returns the seconds
+        after which it has to be called again without a request, or None.
     """
 
     def __init__(self, work: Callable[[dict[str, Any]], float | None]) -> None:
@@ -73,11 +79,11 @@ class Latest:
         self._thread: threading.Thread | None = None
 
     def ask(self, name: str, value: Any = None) -> None:
-        """Ask for something; returns at once."""
+        """Add a request; returns at once."""
         with self._changed:
             self._asked[name] = value
             if self._thread is None:
-                # The context tells IPython which cell an output belongs to; a new thread would start without it.
+                # The context tells IPython which cell an output belongs to. A new thread does not inherit it.
                 run = contextvars.copy_context().run
                 self._thread = threading.Thread(target=run, args=(self._run,), name="xpulab-explore", daemon=True)
                 self._thread.start()
@@ -89,7 +95,7 @@ class Latest:
         return threading.current_thread() is self._thread
 
     def wait(self, timeout: float = 60.0) -> bool:
-        """Until nothing is left to do; False if that takes longer than `timeout` seconds."""
+        """Wait until all requests are handled; False if this takes longer than `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._thread is None, timeout)
 
@@ -110,15 +116,16 @@ class Latest:
 class ExploreView:
     """An explorer in a notebook.
 
-    It has two outputs: the widget, and below it the same picture as standing HTML, which the widget hides. The widget
-    needs the kernel; a notebook that is opened without one, or converted, shows the standing picture.
+    It has two outputs: the widget, and below it the same picture as static HTML (the standing picture), which the
+    widget hides. The widget needs the kernel. A notebook that is converted, or opened without a kernel, shows the
+    standing picture.
 
     Attributes
     ----------
     explorer : Explorer
-        The state; what changes it from Python is shown too.
+        The state. The view also shows changes that are made from Python.
     pace : float
-        Iterations a second while it plays.
+        Iterations per second of play.
     """
 
     def __init__(self, explorer: Explorer) -> None:
@@ -137,26 +144,33 @@ class ExploreView:
         explorer.changed = lambda: (follow() or (lambda: None))()
 
     def snapshot(self) -> Snapshot:
-        """The present picture, as an object that does not change: text, HTML, `Snapshot.plot`. Needs no front end."""
+        """The present picture, as an object that does not change, with text, HTML and a figure. Needs no front end."""
         return self.explorer.snapshot()
 
     def ask(self, name: str, value: Any = None) -> None:
-        """Do the same as a control: ``"k"``, ``"points"``, ``"x"``, ``"y"`` (values), ``"move"`` (centre, x, y),
-        ``"restart"``, ``"step"``, ``"reset"``, ``"elbow"``, ``"play"`` (bool), ``"pace"`` (iterations a second),
-        ``"stop"`` (ends play and elbow), ``"start"`` (the cluster), ``"refresh"``. Returns at once.
+        """Do the same as a control. Returns at once.
+
+        Parameters
+        ----------
+        name : str
+            Name of the control: ``"k"``, ``"points"``, ``"x"``, ``"y"`` (with a value), ``"move"`` (with centre, x, y),
+            ``"restart"``, ``"step"``, ``"reset"``, ``"elbow"``, ``"play"`` (with a bool), ``"pace"`` (with iterations
+            per second), ``"stop"`` (ends play and elbow), ``"start"`` (starts the cluster) or ``"refresh"``.
+        value : Any
+            Value of the control.
         """
         self._latest.ask(name, value)
 
     def refresh(self) -> None:
-        """Show the explorer as it is."""
+        """Show the present state of the explorer."""
         self.ask("refresh")
 
     def wait(self, timeout: float = 60.0) -> bool:
-        """Until all that was asked for is shown; False if that takes longer than `timeout` seconds."""
+        """Wait until the results of all requests are shown; False if this takes longer than `timeout` seconds."""
         return self._latest.wait(timeout)
 
     def close(self) -> None:
-        """Stop playing, and leave the standing picture."""
+        """Stop play, and leave the standing picture."""
         self.explorer.changed = lambda: None
         self.ask("stop")
         self.wait()
@@ -177,7 +191,7 @@ class ExploreView:
             _hear_interrupts(shell)
             self.widget = self.widget or self._make_widget()
             if self.widget is not None:
-                # Without HTML of its own, a front end that shows no widget would show the widget's repr.
+                # Without this HTML, a front end that shows no widgets would show the widget's repr.
                 nothing = {"text/html": '<div hidden="hidden"></div>', "text/plain": "k-means explorer"}
                 display({**widget_view(self.widget), **nothing}, raw=True)
             self._standing = display(_Standing(self), display_id=True)
@@ -186,7 +200,7 @@ class ExploreView:
 
     @property
     def busy(self) -> bool:
-        """Whether it plays or looks for the elbow."""
+        """Whether it plays, or computes the elbow curve."""
         return self.playing or bool(self._elbow)
 
     def _follow(self) -> None:
@@ -197,7 +211,7 @@ class ExploreView:
     # -- requests, in the thread of `Latest` --------------------------------------------------------------------------
 
     def _work(self, asked: dict[str, Any]) -> float | None:
-        """Do the request, and show the result; the seconds until the next turn, None if no turn follows."""
+        """Handle requests, and show the result. Returns the seconds until the next step of play, None for no step."""
         started = time.perf_counter()
         try:
             for name, value in asked.items():
@@ -207,7 +221,7 @@ class ExploreView:
             self.stopped = False
             if not asked or not _QUIET.issuperset(asked):
                 self.message = _message(self.explorer, time.perf_counter() - started)
-        except Exception as error:  # shown where the user looks: this thread has nowhere to raise it to
+        except Exception as error:  # shown in the view, because nobody would see an error of this thread
             self._stop()
             self.stopped = isinstance(error, NoClusterError)
             self.message = str(error) if self.stopped else f"{type(error).__name__}: {error}"
@@ -218,7 +232,7 @@ class ExploreView:
         return max(0.0, started + 1 / self.pace - time.perf_counter()) if self.playing else 0.0
 
     def _turn(self) -> None:
-        """Do one step that no control asked for: the next number of clusters of the elbow, else the next iteration."""
+        """Do one step of play: the next number of clusters of the elbow curve, or the next iteration."""
         if self._elbow:
             self.explorer.extend_elbow(self._elbow.pop(0))
         elif self.playing:
@@ -230,7 +244,7 @@ class ExploreView:
             snapshot = self.snapshot()
             self.widget.png = snapshot.png
             self.widget.state = self._state(snapshot)
-            # The next picture not before this one can have passed the server.
+            # Wait until the server can have sent this picture.
             time.sleep(len(snapshot.png) / _BYTES_PER_SECOND)
         if self._standing is not None and (final or time.monotonic() - self._stood > STANDING):
             self._standing.update(_Standing(self))
@@ -323,7 +337,7 @@ _CONTROLS: dict[str, Callable[[ExploreView, Any], None]] = {
 }
 
 
-#: Controls that ask the engines nothing.
+#: Controls that need no task on the engines.
 _QUIET = {"play", "pace", "stop", "refresh"}
 
 
@@ -331,9 +345,9 @@ _shown: weakref.WeakSet[ExploreView] = weakref.WeakSet()
 
 
 def _hear_interrupts(shell: Any) -> None:
-    """Have an interrupt of the kernel end what plays while no cell runs; ipykernel would ignore it."""
+    """Make an interrupt of the kernel end play while no cell runs. Without this, ipykernel would ignore it."""
     kernel: Any = getattr(shell, "kernel", None)
-    # What ipykernel puts back when the cell has ended.
+    # ipykernel restores this handler at the end of a cell.
     if getattr(kernel, "saved_sigint_handler", None) is signal.SIG_IGN:
         kernel.saved_sigint_handler = _interrupted
 
@@ -345,9 +359,9 @@ def _interrupted(*_: Any) -> None:
 
 
 class _Standing:
-    """The standing picture below the widget, which is hidden while the widget lives.
+    """The standing picture below the widget. It is hidden while the widget works.
 
-    Opened again without a kernel, the widget's output is an error: then it is that one which is hidden.
+    If the notebook is opened again without a kernel, the widget's output is an error, and is hidden instead.
     """
 
     def __init__(self, view: ExploreView) -> None:
@@ -361,10 +375,11 @@ class _Standing:
 
 
 def _rules(name: str, had_widget: bool) -> str:
-    """The style that shows one of an explorer's outputs: the living one, and elsewhere the standing one."""
+    """The style sheet that shows one of an explorer's outputs: the widget if it works, or the standing picture."""
     here = f'[data-xpu-standing="{name}"]'
     live, output = f".xpu-live-{name}", ".jp-OutputArea-child"
-    # Jupyter's outputs are neighbours; a copy of the notebook in another tab may be alive where this one is not.
+    # The outputs of a cell are neighbours. The rules are per page: a copy of the notebook in another tab may have a
+    # working widget while this one has none.
     rules = f"{live} {here}:not({output} *),{output}:has({live})+{output} {here}{{display:none}}"
     if had_widget:
         rules += f"{output}:not(:has({live})):has(+{output} {here}){{display:none}}"
@@ -377,6 +392,6 @@ def _message(explorer: Explorer, seconds: float) -> str:
 
 
 def _round_numbers(most: int, present: int) -> list[int]:
-    """1, 2 and 5 times the powers of ten from 100 to `most`, that itself, and what is chosen now."""
+    """1, 2 and 5 times the powers of ten from 100 to `most`, and `most` and `present` themselves."""
     steps = {digit * 10**power for power in range(2, 12) for digit in (1, 2, 5)}
     return sorted({step for step in steps if step < most} | {most, present})

@@ -1,8 +1,8 @@
-"""The explorer's part in the browser: one widget, which uses only functions that every browser has.
+"""The explorer's widget in the browser.
 
-Its controls are the browser's own, so that each has its label and takes keys, and the centres can be dragged and moved
-by keys too. For this a widget needs JavaScript of its own; anywidget brings it to JupyterLab, Notebook and VS Code
-without a build.
+Its controls are standard HTML controls, so that each has a label and can be used with the keyboard. Centres can be
+dragged, or moved with keys, which needs JavaScript: anywidget loads it in JupyterLab, Notebook and VS Code without a
+build step.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ __all__ = ["ExploreWidget"]
 
 
 class ExploreWidget(anywidget.AnyWidget):
-    """The data that `explore.js` shows. The script sends requests, messages ``{"name": ..., "value": ...}``.
+    """The data that `explore.js` shows. The script sends requests as messages ``{"name": ..., "value": ...}``.
 
     Attributes
     ----------
     name : str
-        Of the explorer; the standing picture of the same name is hidden.
+        Name of the explorer. The standing picture of this name is hidden.
     css : str
+        Style sheet.
     choices : dict
-        ``names`` of the features; ``points``, ``clusters`` and ``paces`` (iterations a second) to choose from.
+        ``names`` of the features, and the values of controls: ``points``, ``clusters`` and ``paces`` (iterations per
+        second).
     png : bytes
-        The rows. Set it before `state`.
+        The image of the rows. Set it before `state`.
     state : dict
         ``html`` with an empty image, ``centers`` (k, 2), ``k``, ``points``, ``x``, ``y``, ``pace``, ``playing``,
-        ``busy`` (plays or looks for the elbow), ``stopped`` (the cluster), ``line`` (a summary), ``message``.
+        ``busy`` (whether it plays or computes the elbow curve), ``stopped`` (whether the cluster is stopped), ``line``
+        (a summary) and ``message``.
     """
 
     _esm = Path(__file__).with_name("explore.js")

@@ -1,4 +1,4 @@
-"""The device code: one algorithm a file, numba-dpex kernels and then the plain function of arrays that launches them.
+"""The device code, with one subject per file: kernels for numba-dpex, and functions of arrays that launch them.
 
-Nothing here knows of MPI. `xpulab.oneapi.load()` must have run before a module of this package is imported.
+This package does not use MPI. Call `xpulab.oneapi.load()` before you import one of its modules.
 """

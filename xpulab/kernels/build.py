@@ -1,7 +1,8 @@
 """Compile all kernels ahead of use: ``python -m xpulab.kernels.build``.
 
-The catalogue lies beside the modules with kernels, and is part of the package. Only what has changed is compiled, on
-all cores. It needs numba-dpex, and so Python 3.11; for the host's functions also `ld`, of the package binutils.
+The catalogue of compiled kernels is in the folder of the modules with kernels, and is part of the package. Only kernels
+that have changed are compiled, on all cores. This needs numba-dpex, and therefore Python 3.11. The functions of the
+host also need the linker `ld` from the package binutils.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from xpulab.kernels.language import Kernel
 
 __all__ = ["PYTHON", "build", "check", "compile_all", "kernels_of", "main"]
 
-PYTHON = (3, 11)  # that compiles the catalogue
+PYTHON = (3, 11)  # the version of Python that compiles the catalogue
 _PACKAGE = "xpulab.kernels"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command."""
+    """Run the command with the arguments of the command line."""
     parser = argparse.ArgumentParser(prog=COMMAND, description="Compile all kernels ahead of use.")
-    parser.add_argument("packages", nargs="*", default=[_PACKAGE], help=f"whose modules have kernels ({_PACKAGE})")
-    parser.add_argument("--all", action="store_true", help="compile also what has not changed")
-    parser.add_argument("--check", type=int, metavar="N", help="change nothing; compile N kernels anew, and compare")
+    parser.add_argument("packages", nargs="*", default=[_PACKAGE], help=f"packages with kernels; by default {_PACKAGE}")
+    parser.add_argument("--all", action="store_true", help="also compile kernels that have not changed")
+    parser.add_argument("--check", type=int, metavar="N", help="change nothing; compile N kernels again, and compare")
     options = parser.parse_args(arguments)
     if sys.version_info[:2] != PYTHON:
-        # Numba compiles bytecode, which differs between Pythons; numba-dpex is for none that is later.
+        # Numba compiles bytecode, which differs between versions of Python. numba-dpex has no release for later ones.
         sys.exit("kernels are compiled with Python {}.{}, and this is {}.{}".format(*PYTHON, *sys.version_info[:2]))
     for package in options.packages:
         if options.check is None:
@@ -60,14 +61,14 @@ def build(package: str, everything: bool = False) -> None:
     Parameters
     ----------
     package : str
-        Its modules with kernels have a function `every_kernel` that gives them all.
+        Name of a package. Its modules with kernels have a function `every_kernel`, which returns all their kernels.
     everything : bool
-        Whether to compile what has not changed as well.
+        Whether to compile kernels that have not changed, too.
     """
     shelves: dict[Path, dict[str, Kernel]] = defaultdict(dict)
     for kernel in kernels_of(package):
         shelves[shelf_file(kernel)][kernel.key] = kernel
-    from xpulab.kernels.compiler import COMPILER  # it needs the runtime, which is loaded now
+    from xpulab.kernels.compiler import COMPILER  # this import needs the runtime, which is loaded by now
 
     known = {path: {} if everything else _known(path, COMPILER) for path in shelves}
     missing = {
@@ -94,18 +95,19 @@ def build(package: str, everything: bool = False) -> None:
 
 
 def check(package: str, count: int) -> list[str]:
-    """Compile some kernels of a package anew, and compare them with the catalogue.
+    """Compile some kernels of a package again, and compare them with the catalogue.
 
     Parameters
     ----------
     package : str
+        Name of the package.
     count : int
-        How many; which ones is left to chance.
+        Number of kernels, which are chosen at random.
 
     Returns
     -------
     list of str
-        What is wrong: kernels whose source is not that of the catalogue, and kernels that compile to something else.
+        Descriptions of differences: kernels whose source has changed, and kernels whose compilation has another result.
     """
     kernels, wrong = list(kernels_of(package)), []
     for kernel in kernels:
@@ -125,7 +127,7 @@ def check(package: str, count: int) -> list[str]:
 
 
 def kernels_of(package: str) -> Iterator[Kernel]:
-    """All kernels of a package's modules, in a fixed order, each once."""
+    """All kernels of a package's modules, in a fixed order, without repetition."""
     oneapi.load()
     folder = importlib.import_module(package).__path__
     for name in sorted(module.name for module in pkgutil.iter_modules(folder)):
@@ -138,8 +140,8 @@ def kernels_of(package: str) -> Iterator[Kernel]:
 def compile_all(kernels: Sequence[Kernel]) -> Iterator[Compiled]:
     """Compile kernels, on all cores.
 
-    Each in a process of its own, all of which begin alike, so that a kernel's SPIR-V is the same whatever else is
-    compiled.
+    A separate process compiles each kernel. All these processes begin in the same state, so the SPIR-V of a kernel does
+    not depend on the other kernels.
     """
     if not kernels:
         return
@@ -153,7 +155,7 @@ def compile_all(kernels: Sequence[Kernel]) -> Iterator[Compiled]:
 
 
 def _begin(kernels: Sequence[Kernel]) -> None:
-    """In a forked process, which has all of this without its being pickled."""
+    """Prepare a forked process, which inherits the kernels without pickling."""
     from xpulab.kernels import compiler
 
     global _compiled
@@ -169,7 +171,7 @@ _compiled: Callable[[int], Compiled]
 
 
 def _known(path: Path, compiler: str) -> dict[str, Compiled]:
-    """The kernels of a file, if this compiler has made them."""
+    """The kernels of a file of the catalogue, if this compiler has compiled them; otherwise none."""
     try:
         shelf, made_by = unpack(path.read_bytes())
     except (OSError, ValueError):
@@ -181,13 +183,13 @@ def _known(path: Path, compiler: str) -> dict[str, Compiled]:
 
 
 def _stale_libraries() -> Iterator[tuple[Path, bytes]]:
-    """For each level of x86-64 whose library holds other machine code than its functions compile to, the right one."""
+    """For each level of x86-64 whose library is out of date, its path and the new library."""
     for level in host.LEVELS:
         path = host.library_file(level)
         with tempfile.TemporaryDirectory() as folder:
             code, library = Path(folder, "host.o"), Path(folder, "host.so")
             subprocess.run([sys.executable, "-m", "xpulab.kernels.host_compiler", level, str(code)], check=True)
-            # Linkers differ, so that the code before it was linked is compared: its digest is in the library's name.
+            # Linkers differ, so the code before linking is compared: the library contains its digest.
             name = f"xpulab-host-{hashlib.sha256(code.read_bytes()).hexdigest()}"
             if path.exists() and name.encode() in path.read_bytes():
                 continue

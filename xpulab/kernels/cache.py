@@ -1,7 +1,6 @@
-"""Programs that devices' compilers have made, in the user's cache folder: compiling a kernel takes 0.1 to 0.4 s.
+"""Keeps programs that devices' compilers have made in the user's cache folder. Compiling a kernel takes 0.1 to 0.4 s.
 
-A file that cannot be read, or that is not what was written, counts as none. Where the folder cannot be written, nothing
-is kept.
+A file that cannot be read, or that is damaged, counts as missing. If the folder cannot be written, nothing is kept.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ import platformdirs
 
 __all__ = ["claimed", "folder", "load", "store", "write"]
 
-_LOOK = 0.02  # seconds between two looks at a lock
-_PATIENCE = 30.0  # seconds; the process that has it may have been stopped
+_LOOK = 0.02  # seconds between two attempts to get a lock
+_PATIENCE = 30.0  # seconds to wait for a lock, because the process that has it may have been stopped
 
 
 def folder(name: str) -> Path:
-    """Where files of a kind are: in the user's cache folder, under ``XPULAB_CACHE`` if that is set."""
+    """The folder `name` in the user's cache folder, or in ``XPULAB_CACHE`` if this variable is set."""
     return Path(os.environ.get("XPULAB_CACHE") or platformdirs.user_cache_dir("xpulab")) / name
 
 
 def load(key: str) -> bytes | None:
-    """The content that is kept under a key; None if the cache has no such key."""
+    """The content that is stored under a key; None if there is none."""
     try:
         digest, _, content = (folder("programs") / key).read_bytes().partition(b"\n")
     except OSError:
@@ -38,12 +37,12 @@ def load(key: str) -> bytes | None:
 
 
 def store(key: str, content: bytes) -> None:
-    """Keep something for the next process."""
+    """Store content under a key, for other processes."""
     write(folder("programs") / key, _digest(content) + b"\n" + content)
 
 
 def write(path: Path, content: bytes) -> None:
-    """Make or replace a file as a whole, for other ranks may be writing it too, or reading; or let it be."""
+    """Create or replace a file atomically, because other ranks may read or write it. Errors are ignored."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent)
@@ -58,16 +57,16 @@ def write(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def claimed(name: str, waiting: Callable[[], None]) -> Iterator[None]:
-    """Compile something here while no other process does: several engines would all do the same, and share the cores.
+    """A context in which no other process compiles the same thing: several engines would only share the cores.
 
-    What it is for may be there once the block is entered. Where there are no locks nobody waits.
+    Another process may have compiled it before the context is entered. If the file system has no locks, nobody waits.
 
     Parameters
     ----------
     name : str
-        Of what is compiled, fit for a file's name.
+        Name of the thing to compile, which must be a valid file name.
     waiting : callable
-        Called now and then while another process has it; what it raises ends the wait.
+        Called from time to time while another process has the lock. Its exceptions end the wait.
     """
     path = folder("locks") / name
     try:
@@ -85,12 +84,12 @@ def claimed(name: str, waiting: Callable[[], None]) -> Iterator[None]:
             except BlockingIOError:
                 waiting()
                 time.sleep(_LOOK)
-            except OSError:  # this file system has none
+            except OSError:  # this file system has no locks
                 break
         yield
     finally:
         with contextlib.suppress(OSError):
-            path.unlink()  # those who wait for it still get it, one by one
+            path.unlink()  # waiting processes have the file open, and still get the lock
         os.close(lock)
 
 

@@ -1,7 +1,7 @@
-"""Kernels that were compiled ahead of use: SPIR-V in files that `python -m xpulab.kernels.build` writes.
+"""The catalogue of compiled kernels: SPIR-V in files that `python -m xpulab.kernels.build` writes.
 
-SPIR-V does not depend on the device, so that one file serves all; the device's own compiler finishes it. A file holds
-the kernels of a shelf, compressed together since they are much alike.
+SPIR-V does not depend on the device, so one file is enough for all devices; the device's driver compiles it further. A
+file has the kernels of a shelf. They are compressed together, because they are similar.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xpulab.kernels.language import Kernel
 
 __all__ = ["COMMAND", "SUFFIX", "Compiled", "find", "pack", "shelf_file", "unpack"]
 
-COMMAND = "python -m xpulab.kernels.build"  # writes it all
+COMMAND = "python -m xpulab.kernels.build"  # writes the catalogue
 SUFFIX = ".kernels"
 
 _MAGIC = b"xpulab kernels, format 1\n"
@@ -27,15 +27,16 @@ _MAGIC = b"xpulab kernels, format 1\n"
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel as its compiler left it.
+    """A compiled kernel.
 
     Attributes
     ----------
     entry : str
-        The function's name in the SPIR-V.
+        Name of the function in the SPIR-V.
     digest : str
-        `Kernel.digest` of what was compiled.
+        `Kernel.digest` of the source.
     spirv : bytes
+        The SPIR-V module.
     """
 
     entry: str
@@ -49,7 +50,7 @@ def find(kernel: Kernel) -> Compiled:
     Raises
     ------
     KernelBuildError
-        If it has none, or one of another source, or if its file is missing or damaged.
+        If the catalogue does not have the kernel, or has it from another source, or if the file is damaged.
     """
     path = shelf_file(kernel)
     compiled = _shelf(path).get(kernel.key)
@@ -61,19 +62,23 @@ def find(kernel: Kernel) -> Compiled:
 
 
 def shelf_file(kernel: Kernel) -> Path:
-    """The file that holds a kernel."""
+    """The file of the catalogue that has a kernel."""
     return kernel.folder / (kernel.shelf + SUFFIX)
 
 
 def pack(shelf: Mapping[str, Compiled], compiler: str) -> bytes:
-    """The content of a file: a line that names the format, a digest, and then compressed an index and the kernels.
+    """The content of a file: a line with the format, a line with a digest, and an index and the kernels, compressed.
 
     Parameters
     ----------
     shelf : mapping of str to Compiled
-        By `Kernel.key`.
+        `Kernel.key` -> compiled kernel.
     compiler : str
-        The packages that compiled them, with their versions.
+        Names and versions of the packages that compiled the kernels.
+
+    Returns
+    -------
+    bytes
     """
     kernels = {key: shelf[key] for key in sorted(shelf)}
     index = {
@@ -86,12 +91,12 @@ def pack(shelf: Mapping[str, Compiled], compiler: str) -> bytes:
 
 
 def unpack(content: bytes) -> tuple[dict[str, Compiled], str]:
-    """The kernels in a file's content by their key, and the compiler.
+    """The kernels in the content of a file, by key, and the compiler.
 
     Raises
     ------
     ValueError
-        If it is not what `pack` writes; the message says in which way.
+        If the content was not written by `pack`, or is damaged; the message says which.
     """
     if not content.startswith(_MAGIC):
         start = content[: len(_MAGIC)].split(b"\n")[0].decode(errors="replace")
@@ -121,5 +126,5 @@ def _shelf(path: Path) -> dict[str, Compiled]:
 
 @cache
 def _may_change(folder: Path) -> bool:
-    """Whether its modules are being worked on: in a clone of the repository, as opposed to an installed package."""
+    """Whether the modules may change, because they are in a clone of the repository, not in an installed package."""
     return any((parent / "pyproject.toml").exists() for parent in folder.parents[1:3])

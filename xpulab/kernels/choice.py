@@ -1,4 +1,4 @@
-"""Which kernels serve which rows."""
+"""Chooses the module of kernels for dense or sparse rows."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ AnyRows = Rows | SparseRows
 
 
 def kernels_for(rows: AnyRows) -> ModuleType:
-    """`xpulab.kernels.dense` or `xpulab.kernels.sparse`: the same functions for either kind of rows."""
+    """`xpulab.kernels.dense` or `xpulab.kernels.sparse`, which have the same functions for both kinds of rows."""
     return sparse if isinstance(rows, SparseRows) else dense

@@ -1,9 +1,10 @@
-"""The kernel of `find_nearest`: rows are compared with all centres, tile by tile.
+"""The kernel of `find_nearest`: it compares rows with all centres, tile by tile.
 
-A work-group takes a span of rows, block after block. It lists the rows of a block whose label may change (`_lists`),
-copies them side by side (`_copies`), and compares as many at a time as a tile has room for: it loads them (`_loads`),
-computes the scores of one group of centres after the other and keeps the two least (`_scores`). From these follow the
-slacks (`_slacks`), and which rows move from the sum of one centre to that of another (`_queues`).
+A work-group processes a span of rows, block by block. It lists the rows of a block whose label may change (`_lists`),
+and copies them side by side (`_copies`). It compares as many rows at a time as a tile has: it loads them (`_loads`),
+computes the scores of one group of centres after the other, and keeps the two smallest (`_scores`). From these it
+computes the slacks (`_slacks`), and queues the rows that move from the sum of one centre to that of another
+(`_queues`).
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from xpulab.kernels.tiles import ROOMS, Tile, space
 
 __all__ = ["RING", "chunk_of", "every_kernel", "nearest_kernel"]
 
-RING = 2 * BLOCK  # rows side by side: those of a block, and what the blocks before left over
+RING = 2 * BLOCK  # rows in the copy: those of a block, and those that are left over from earlier blocks
 _BLOCK_MASK = np.int32(BLOCK - 1)
 _RING_MASK = RING - 1
-_BURST = 512  # numbers of wide rows that are asked for at a time, at least
+_BURST = 512  # smallest number of elements of wide rows that are prefetched at a time
 _ONE = np.int32(1)
 
 
 def chunk_of(room_for: int, tile: Tile) -> int:
-    """Groups of centres that are in local memory together; 0 for none, or where there is no bound on its size."""
+    """Number of groups of centres that local memory holds; 0 for none, or if there is no limit for the features."""
     return max(1, tile.local // (room_for * tile.centers)) if tile.local and room_for else 0
 
 
@@ -63,10 +64,10 @@ def _lists(  # type: ignore[no-untyped-def]
 
 
 def _copies(narrow: bool, stride: int, mine: int) -> DeviceFunction:
-    """Copy the listed rows from `before` to `taken` to the ring of the group, side by side.
+    """Make the function that copies the listed rows from `before` to `taken` side by side, to the group's ring.
 
-    A row's numbers are far apart, and those of many features would push each other out of the cache: those of wide rows
-    are copied feature by feature.
+    The elements of a row are far apart in memory, and those of a wide row would evict each other from the cache.
+    Therefore wide rows are copied feature by feature.
     """
 
     @device_function
@@ -89,7 +90,7 @@ def _copies(narrow: bool, stride: int, mine: int) -> DeviceFunction:
 
 
 def _loads(n_rows: int, n_items: int) -> DeviceFunction:
-    """Load the rows of a work-item into `x` (d, n_rows): from the block itself if it is `whole`, else from the ring."""
+    """Make the function that loads a work-item's rows into `x` (d, n_rows), from a `whole` block or from the ring."""
 
     @device_function
     def load(x, whole, data, first, parameters, stage, ring, lane, d):  # type: ignore[no-untyped-def]
@@ -106,10 +107,11 @@ def _loads(n_rows: int, n_items: int) -> DeviceFunction:
 
 
 def _scores(n_rows: int, n_centers: int, n_items: int, tiled: bool, bounded: bool, local: bool) -> DeviceFunction:
-    """Compute the scores of a group of centres, ``|y|^2 - 2 x.y``, and keep the least two of each row.
+    """Make the function that computes the scores ``|y|^2 - 2 x.y`` of a group of centres.
 
-    The centres are read at `centers` of the parameters, or of the local memory `shared`; the rows from `x`, or where
-    there is no room for them from the ring or the block itself, as `_loads` does.
+    The function keeps the two smallest scores of each row. It reads the centres at `centers` in the parameters, or in
+    the local memory `shared`. It reads the rows from `x`, or, if private memory is too small for them, from the ring or
+    the block, as `_loads` does.
     """
 
     @device_function
@@ -149,9 +151,9 @@ def _scores(n_rows: int, n_centers: int, n_items: int, tiled: bool, bounded: boo
 
 
 def _slacks(n_rows: int, n_items: int, tiled: bool, number: type[Any]) -> DeviceFunction:
-    """Write by how much the nearest centre of each row is nearer than the second, less all errors; -1 if it may not be.
+    """Make the function that writes each row's slack, less all rounding errors; -1 if these may exceed the slack.
 
-    `largest` is twice the largest of the centres' squared norms, `margin` by how much the slacks are rounded.
+    `largest` is twice the largest squared norm of the centres, and `margin` the rounding error of the slacks.
     """
     infinity, zero, none = number(np.inf), number(0), number(-1)
     most = number(1 - 1e-4)
@@ -170,14 +172,17 @@ def _slacks(n_rows: int, n_items: int, tiled: bool, number: type[Any]) -> Device
             far = math.sqrt(max(second[r] + xx, zero) + error)
             room = (second[r] - least[r] - error) / (near + far) * most - margin
             room = infinity if second[r] == infinity else room  # there is no other centre
-            # Also where it is NaN, after an overflow.
+            # The comparison is also false if room is NaN, after an overflow.
             stage[index(slacks + lane + r * n_items)] = room if room > zero else none
 
     return write_slacks
 
 
 def _queues(bounded: bool) -> DeviceFunction:
-    """Queue the compared rows from `done` to `end` that move to another sum; returns how many wait, and are changed."""
+    """Make the function that queues compared rows from `done` to `end` that move to another sum.
+
+    The function returns the number of rows in the queue, and the number of changed labels.
+    """
 
     @device_function
     def enqueue(  # type: ignore[no-untyped-def]
@@ -206,7 +211,7 @@ def _queues(bounded: bool) -> DeviceFunction:
 
 @cache
 def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bool, summing: bool) -> Kernel:
-    """The kernel for at most `room_for` features, or for any number where that is 0; the tile's span is not used."""
+    """The kernel for at most `room_for` features, or, if this is 0, for any number. It does not use the tile's span."""
     number = dtype.type
     infinity, zero, unit = number(np.inf), number(0), number(1)
     n_rows, n_centers, n_items = tile.rows, tile.centers, tile.items
@@ -218,7 +223,7 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
     narrow = 0 < room_for <= 16
     local = chunk_of(room_for, tile) > 0
     chunk = max(1, chunk_of(room_for, tile))
-    copying = bounded and not tiled  # even whole blocks, because the distances read the copy
+    copying = bounded and not tiled  # also copies whole blocks, because the scores are computed from the copy
 
     copy = _copies(narrow, stride, mine)
     load = _loads(n_rows, n_items)
@@ -255,12 +260,12 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
         moving,
         sums,
     ):
-        # parameters: shift (d), squared norms (n_groups * n_centers), then -2 * centres (n_groups, d, n_centers), then
-        # for each centre by how much the slack of its rows has shrunk; then twice the largest of the norms, by how much
-        # the slacks are rounded, and whether the sums begin with all rows.
-        # stage, of each group: the rows side by side (d, RING), then the new slacks; found: their labels.
-        # shared: some of the centres, in the same order.
-        # queue, moving, sums: of each group, see `move`; at the end of the sums how many labels each has changed.
+        # parameters: shift (d); squared norms (n_groups * n_centers); -2 * centres (n_groups, d, n_centers); for each
+        # centre by how much the slack of its rows has shrunk; twice the largest squared norm; the rounding error of the
+        # slacks; and whether the sums begin with all rows.
+        # stage, for each group: the copied rows (d, RING), then the new slacks; found: the labels of these rows.
+        # shared: some of the centres, in the same order as in parameters.
+        # queue, moving, sums: for each group, see `move`; then, for each group, the number of changed labels.
         group = item.get_group().get_group_id(0)
         n_spans = item.get_group().get_group_range(0)
         lane = item.get_local_id(0)
@@ -280,11 +285,11 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
         slacks = ring + d * RING
         labelled = group * BLOCK
         seen = first_row // BLOCK - 1
-        loaded = -1  # which of the chunks of centres is in local memory
-        taken = 0  # rows of the span that are listed
-        done = 0  # of them, those that have been compared
+        loaded = -1  # index of the chunk of centres in local memory
+        taken = 0  # number of listed rows of the span
+        done = 0  # number of listed rows that were compared
         changed = 0
-        waiting = 0  # rows in the queue
+        waiting = 0  # number of rows in the queue
         queued = group * (3 * QUEUE)
         width = (d // n_items + 1) * n_items
         if summing:
@@ -295,8 +300,8 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
         for block in range(first_row // BLOCK, (last_row + (BLOCK - 1)) // BLOCK):
             data_of_block = block * (d * BLOCK)
             before = taken
-            # The rows that come next are loaded while these are compared: the device would wait and compute in turns.
-            # Those of many features are asked for little by little.
+            # The next rows are prefetched while these rows are compared; otherwise the device would wait and compute in
+            # turns. Wide rows are prefetched in small parts.
             if narrow and lane == 0:
                 prefetch(data, index(data_of_block + d * BLOCK), index(d * BLOCK))
             if bounded:
@@ -325,7 +330,7 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
                         loaded = c // chunk
                         first = loaded * chunk * d * n_centers
                         last = min((loaded + 1) * chunk, n_groups) * d * n_centers
-                        group_barrier(item.get_group())  # the others may still be reading
+                        group_barrier(item.get_group())  # other work-items may still read the centres before
                         for i in range(lane, last - first, n_items):
                             shared[index(i)] = parameters[index(centers + first + i)]
                         group_barrier(item.get_group())
@@ -365,7 +370,7 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
                         labels[index(block * BLOCK + place + r * n_items + lane)] = label[r]
                 done = min(done + step, taken)
             if summing:
-                # The others wait for more, as long as there are blocks.
+                # As long as there are more blocks, only whole batches are moved; the other rows wait in the queue.
                 now = waiting if (block + 1) * BLOCK >= last_row else waiting // BATCH * BATCH
                 for first in range(0, now, BATCH):
                     move(
@@ -388,7 +393,7 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue: each with any tile that the tuner may come to."""
+    """All kernels of this module, for the catalogue, with every tile that the tuner may choose."""
     for dtype, is_cpu in itertools.product(map(np.dtype, (np.float32, np.float64)), (True, False)):
         tiles = dict.fromkeys(replace(tile, span=0) for tile in space(dtype, is_cpu).values())
         for tile, room_for in itertools.product(tiles, (*ROOMS, 0)):

@@ -1,8 +1,8 @@
-"""From a kernel to SPIR-V, by numba-dpex: the one module that imports it. Engines do not import this module.
+"""Compiles kernels to SPIR-V with numba-dpex. No other module imports numba-dpex, and engines do not import this one.
 
-numba-dpex's own `call_kernel` is not used: it says nothing of a failed submission, crashes the process when the
-device's compiler refuses a kernel, compiles a host function for each place that launches one as well, and takes three
-times as long per launch.
+xpulab does not use numba-dpex's `call_kernel`: it does not report a failed submission, crashes the process if the
+device's compiler rejects a kernel, compiles a host function for each place that launches a kernel, and takes three
+times as long for a launch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from xpulab.kernels.language import DeviceFunction, Kernel
 
 __all__ = ["COMPILER", "compiled", "renumber", "warm_up"]
 
-#: The compiler and its version, for the catalogue.
+#: Names and versions of the compiler's packages, for the catalogue.
 COMPILER = ", ".join(f"{name} {version(name)}" for name in ("numba-dpex", "numba", "dpcpp-llvm-spirv"))
 
 
@@ -73,7 +73,7 @@ _MEANINGS: dict[Callable[..., Any], Any] = {
     language.PrivateArray: kernel_api.PrivateArray,
     language.AtomicRef: kernel_api.AtomicRef,
 }
-_FIRST = 100_000  # of the numbers of functions, see `renumber`
+_FIRST = 100_000  # first number of functions, see `renumber`
 _TYPES = {"f4": types.float32, "f8": types.float64, "i4": types.int32, "i8": types.int64}
 
 
@@ -83,18 +83,18 @@ def compiled(kernel: Kernel) -> Compiled:
     Raises
     ------
     KernelBuildError
-        If it does not compile, or holds what numba-dpex would compile to something else than it says.
+        If the kernel does not compile, or has statements that numba-dpex would compile to something else.
     """
     name, function = kernel.name, _with_meanings(kernel.function)
     if any(step.opname == "RAISE_VARARGS" for step in dis.get_instructions(function)):
         raise KernelBuildError(f"{name}: raise and assert only end a work-item, unseen; write an error code instead")
     signature = types.void(NdItemType(1), *(_type(word) for word in kernel.signature))
-    # Without the first line numba-dpex finds no range(), without the second no index functions, unless its own
-    # call_kernel ran before.
+    # Without the first line numba-dpex does not find range(), and without the second no index functions, unless its
+    # call_kernel was used before.
     cpu_target.target_context.refresh()
     try:
         with target_override("spirv"):
-            # The "python" error model would end a work-item, unseen, where it divides by zero.
+            # With the "python" error model, a division by zero would end a work-item without any message.
             dispatcher = numba_dpex.kernel([signature], error_model="numpy")(function)
         module = dispatcher.overloads[signature.args].kernel_device_ir_module
     except NumbaError as error:
@@ -104,7 +104,7 @@ def compiled(kernel: Kernel) -> Compiled:
 
 @cache
 def warm_up() -> None:
-    """Have numba do its one-time work now, so that processes forked from this one need not repeat it."""
+    """Make numba do its one-time work now, so that processes forked from this one need not repeat it."""
 
     @language.kernel("f4[]")
     def fill(item, x):  # type: ignore[no-untyped-def]
@@ -114,16 +114,16 @@ def warm_up() -> None:
 
 
 def renumber() -> None:
-    """Make the next compilation give the same names in any process; call it once in a process, before the first.
+    """Make the names of compiled functions the same in any process. Call it once, before the first compilation.
 
-    Numba numbers functions, and the numbers are in the names. A number must not be given twice: two functions of one
-    name would be one.
+    Numba numbers functions, and their names contain the numbers. A number must not be used twice, because two functions
+    with the same name would become one.
     """
     FunctionIdentity._unique_ids = itertools.count(_FIRST)
 
 
 def _with_meanings(function: Callable[..., Any]) -> FunctionType:
-    """The same function, in which the names of `language` are those of numba-dpex."""
+    """The same function, in which the names of `language` stand for the functions of numba-dpex."""
     assert isinstance(function, FunctionType)
     code = function.__code__
     names = {name: _meaning(function.__globals__[name]) for name in code.co_names if name in function.__globals__}
@@ -143,7 +143,7 @@ def _device_function(function: DeviceFunction) -> Any:
 
 
 def _type(word: str) -> Any:
-    """The numba type of an argument, by its word in a signature."""
+    """The numba type of an argument, from its word in a signature."""
     element, kind = _TYPES[word[:2]], word[2:]
     if kind == "":
         return element
@@ -152,12 +152,12 @@ def _type(word: str) -> Any:
     queue = DpctlSyclQueue(_queue())
     if kind == "@":
         local = LocalAccessorType(1, element)
-        local.queue = queue  # numba-dpex would only take kernels for the default queue
+        local.queue = queue  # otherwise numba-dpex would accept only kernels for the default queue
         return local
     return USMNdArray(1, layout="C", dtype=element, queue=queue)
 
 
 @cache
 def _queue() -> dpctl.SyclQueue:
-    """Any: the types of arrays name one, the code does not depend on it."""
+    """Any queue: the types of arrays need one, but the code does not depend on it."""
     return dpctl.SyclQueue()

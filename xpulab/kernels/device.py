@@ -1,4 +1,4 @@
-"""The one SYCL device of this process: its queue, its memory and the clock of its kernels."""
+"""The SYCL device of this process: its queue, its memory and the clock of its kernels."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from xpulab.sharing.memory import SharedBlock
 __all__ = ["Array", "Device"]
 
 _PIECE = 1 << 18
-_LEAST_ADOPTED = 1 << 20  # bytes: fewer are copied in less time than they are mapped
+_LEAST_ADOPTED = 1 << 20  # fewer bytes are copied, because a copy takes less time than a mapping
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Array:
-    """Flat memory of a device: numbers of one dtype, one after the other.
+    """A one-dimensional array in the memory of a device.
 
     Parameters
     ----------
     memory : dpctl.memory.MemoryUSMShared or dpctl.memory.MemoryUSMDevice
-        Its owner, of at least as many bytes.
+        The memory, with at least as many bytes as the array.
     size : int
         Number of elements.
     dtype : numpy.dtype
+        Type of the elements.
 
     Attributes
     ----------
@@ -55,42 +56,47 @@ class Array:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """Number of bytes of the elements."""
         return self.size * self.dtype.itemsize
 
     @property
     def adopted(self) -> bool:
-        """Whether its memory is that of a shared block."""
+        """Whether the memory is that of a shared block."""
         return isinstance(self.memory, Overlaid)
 
     @cached_property
     def facts(self) -> ctypes.Array[ctypes.c_int64]:
-        """Number of elements and bytes of one, which kernels get in addition to the pointer."""
+        """Number of elements, and bytes per element, which kernels get in addition to the pointer."""
         return (ctypes.c_int64 * 2)(self.size, self.dtype.itemsize)
 
 
 class Device:
     """The default-selected SYCL device behind one in-order, profiled queue.
 
-    ``ONEAPI_DEVICE_SELECTOR`` decides what is visible, so it must be set before dpctl is imported. Kernels, copies to
-    the device and copies from it run in the order in which they were submitted.
+    ``ONEAPI_DEVICE_SELECTOR`` decides which device is visible, so it must be set before dpctl is imported. Kernels,
+    copies to the device and copies from it run in the order in which they were submitted.
 
     Attributes
     ----------
     queue : dpctl.SyclQueue
+        The queue of all kernels and copies.
     name : str
+        Name of the device.
     has_float64 : bool
+        Whether the device computes in float64.
     is_cpu : bool
+        Whether the device is a CPU.
     wide : bool
         False for a CPU whose vector registers have at most 32 bytes (AVX2): they hold half as many numbers as those of
         AVX-512, so that kernels keep fewer sums in them.
     compute_units : int
+        Number of compute units.
     max_group : int
-        Work-items per work-group at most.
+        Largest number of work-items of a work-group.
     kernel_seconds : float
-        Seconds that kernels ran, by the device's own clock; complete after `fetch` or `wait`. The caller resets it.
+        Seconds that kernels ran, by the device's clock; complete after `fetch` or `wait`. The caller resets it.
     compile_seconds : float
-        Seconds spent compiling kernels. The caller resets it.
+        Seconds of compiling kernels. The caller resets it.
 
     Raises
     ------
@@ -101,7 +107,8 @@ class Device:
     def __init__(self) -> None:
         try:
             device = dpctl.SyclDevice()
-            # In order: each launch depends on the one before it in any case, and one wait then covers them all.
+            # The queue runs commands in order: each launch depends on the one before it in any case, and a single wait
+            # is then enough for all launches.
             self.queue = dpctl.SyclQueue(device, property=["in_order", "enable_profiling"])
         except (dpctl.SyclDeviceCreationError, dpctl.SyclQueueCreationError) as error:
             raise DeviceNotFoundError(
@@ -117,9 +124,9 @@ class Device:
         self.shares_memory: bool = self.is_cpu
         self.kernel_seconds = 0.0
         self.compile_seconds = 0.0
-        self.programs: dict[Any, Any] = {}  # by kernel; filled and read by launch.py
-        self.tiles: dict[str, Any] = {}  # by class of sizes, where not the default; filled by tune.py
-        #: Called between the steps of each compilation, which takes seconds; its exceptions end the call.
+        self.programs: dict[Any, Any] = {}  # kernel -> program; used by launch.py
+        self.tiles: dict[str, Any] = {}  # class of sizes -> tile, if it is not the default; set by tune.py
+        #: Called between the steps of a compilation, which may take seconds; its exceptions end the compilation.
         self.while_compiling: Callable[[], None] = lambda: None
         self._running: list[tuple[Event, Any]] = []
 
@@ -137,12 +144,12 @@ class Device:
         }
 
     def check_dtype(self, dtype: npt.DTypeLike) -> np.dtype[Any]:
-        """The dtype as a NumPy dtype, if the device computes with rows of it.
+        """The dtype as a NumPy dtype, if the device can compute with rows of this dtype.
 
         Raises
         ------
         DeviceError
-            If it is neither float32 nor float64, or float64 and the device has none.
+            If it is neither float32 nor float64, or if it is float64 and the device does not compute in float64.
         """
         dtype = np.dtype(dtype)
         if dtype not in _FLOATS:
@@ -152,12 +159,12 @@ class Device:
         return dtype
 
     def empty(self, size: int, dtype: npt.DTypeLike) -> Array:
-        """A flat device array of at least one element, not initialised.
+        """An uninitialised device array of at least one element.
 
         Raises
         ------
         DeviceError
-            If the device has no room for it.
+            If the device has too little memory.
         """
         size, dtype = max(size, 1), np.dtype(dtype)
         kind = dpctl.memory.MemoryUSMShared if self.shares_memory else dpctl.memory.MemoryUSMDevice
@@ -171,25 +178,30 @@ class Device:
             ) from error
 
     def adopt(self, block: SharedBlock, filled: int, size: int, dtype: npt.DTypeLike) -> Array:
-        """A flat device array that begins with the numbers at the start of a shared block.
+        """A device array that begins with the elements at the start of a shared block.
 
-        Where the host shares the device's memory, the array is the block: changes of either are changes of both. Other
-        devices, and few numbers, get a copy; see `Array.adopted`.
+        If the host shares the device's memory, the array uses the memory of the block, so a change of one is a change
+        of the other. Other devices, and small arrays, get a copy; see `Array.adopted`.
 
         Parameters
         ----------
         block : SharedBlock
-            Writable. Its memory lives as long as the array, also if the block is closed.
+            A writable block. Its memory lives as long as the array, also if the block is closed.
         filled : int
-            Numbers in the block.
+            Number of elements in the block.
         size : int
-            Elements of the array, at least `filled`. Those after the first `filled` are not initialised.
+            Number of elements of the array, at least `filled`. The elements after the first `filled` are uninitialised.
         dtype : numpy.dtype
+            Type of the elements.
+
+        Returns
+        -------
+        Array
 
         Raises
         ------
         DeviceError
-            If the device has no room for a copy.
+            If the device has too little memory for a copy.
         """
         dtype = np.dtype(dtype)
         nbytes = filled * dtype.itemsize
@@ -200,7 +212,7 @@ class Device:
         return array
 
     def store(self, host: npt.NDArray[Any], array: Array, start: int = 0) -> None:
-        """Copy a contiguous host array into a flat device array of the same dtype, from element `start` on."""
+        """Copy a contiguous host array into a device array of the same dtype, from element `start` on."""
         if not host.size:
             return
         if array.host is not None:
@@ -211,27 +223,27 @@ class Device:
             copy(self.queue, array.pointer + start * host.itemsize, host.ctypes.data, host.nbytes).wait()
 
     def array(self, host: npt.NDArray[Any]) -> Array:
-        """A flat device copy of a host array."""
+        """A device array with a copy of a host array."""
         array = self.empty(host.size, host.dtype)
         self.store(np.ascontiguousarray(host), array)
         return array
 
     def full(self, size: int, value: float, dtype: npt.DTypeLike) -> Array:
-        """A flat device array of one number."""
+        """A device array whose elements all have one value."""
         array = self.empty(size, dtype)
         self.fill(array, value)
         return array
 
     def fill(self, array: Array, value: float) -> None:
-        """Set all elements of a flat device array to one number; the host holds one piece of the array at a time."""
+        """Set all elements of a device array to one value. The host needs memory only for a part of the array."""
         piece = np.full(min(array.size, _PIECE), value, array.dtype)
         for start in range(0, array.size, _PIECE):
             self.store(piece[: array.size - start], array, start)
 
     def fetch(self, array: Array, start: int = 0, stop: int | None = None, copied: bool = True) -> npt.NDArray[Any]:
-        """``array[start:stop]`` of a flat device array on the host, after all kernels launched so far.
+        """``array[start:stop]`` of a device array on the host, after all kernels launched so far.
 
-        Unless `copied`, the result may be the device's own memory, which the next launch may change.
+        If `copied` is False, the result may be the device's memory itself, which the next launch may change.
         """
         if array.host is not None:
             self.wait()
@@ -244,13 +256,13 @@ class Device:
         return found
 
     def track(self, event: Event, arguments: Any) -> None:
-        """Remember a running kernel: its event for the clock, its arguments so that their memory outlives it."""
+        """Keep the event of a running kernel, for the clock, and its arguments, so that their memory is not freed."""
         self._running.append((event, arguments))
 
     def wait(self) -> None:
         """Wait for all kernels, and add their seconds to `kernel_seconds`."""
         if self._running:
-            self._running[-1][0].wait()  # they run in order
+            self._running[-1][0].wait()  # the queue runs them in order, so the last one ends last
             for event, _ in self._running:
                 self.kernel_seconds += event.seconds()
             self._running.clear()

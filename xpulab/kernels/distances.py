@@ -38,18 +38,18 @@ def _distance_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def transform(rows: Rows, centers: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Euclidean distance from each row to each centre, from the differences themselves; some rows at a time.
+    """Euclidean distance from each row to each centre, computed from the differences, a part of the rows at a time.
 
     Parameters
     ----------
     rows : Rows
     centers : numpy.ndarray of shape (n_clusters, n_features)
-        In the frame of the rows as they are, without a shift.
+        The centres, without a shift subtracted.
 
     Yields
     ------
     numpy.ndarray of shape (m, n_clusters), in the dtype of the rows
-        Of the next m rows.
+        Distances of the next m rows.
     """
     device, k = rows.device, len(centers)
     if rows.n_samples == 0:

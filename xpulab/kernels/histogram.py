@@ -1,4 +1,4 @@
-"""How many rows of each cluster fall on each pixel of a picture of two features, and the range of each feature."""
+"""Counts the rows of each cluster in each pixel of a picture of two features, and finds the range of each feature."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from xpulab.kernels.rows import BLOCK, SPAN, Rows
 
 __all__ = ["count_pixels", "every_kernel", "ranges"]
 
-_LANES = 16  # counters side by side, a line of memory
+_LANES = 16  # counters side by side, which fill a cache line
 _MAX_COPIES_BYTES = 256 << 20
 
 
 @cache
 def _count_kernel(dtype: np.dtype[Any], shared: bool) -> Kernel:
-    """Add to the counters of one copy for each work-group, or all to one copy.
+    """The kernel that counts. If `shared`, all work-groups add to the same counters; otherwise each has its own copy.
 
-    In a copy of its own a work-group takes row after row, and each lane has the counters at its own place in a line of
-    memory: the one that the row belongs to adds 1, the others 0. So nothing is added twice, and a CPU moves whole
-    vectors: 20 times faster than with atomics, or with work-groups of one item. A GPU has too many work-groups for
-    copies, and atomics that are fast.
+    A work-group with its own copy processes one row after the other. Each lane has the counters at its own position in
+    a cache line: the lane with the row's counter adds 1, the other lanes add 0. So no two lanes add to the same
+    counter, and a CPU adds whole vectors. This is 20 times faster than atomics, or than work-groups of one item. A GPU
+    has too many work-groups for copies, but fast atomics.
     """
     zero = dtype.type(0)
     one, none = np.int32(1), np.int32(0)
@@ -38,8 +38,8 @@ def _count_kernel(dtype: np.dtype[Any], shared: bool) -> Kernel:
     def count(  # type: ignore[no-untyped-def]
         item, counts, data, d, n, n_blocks, labels, features, view, width, height, size, stage
     ):
-        # view: left, low, columns per unit, lines per unit, columns, lines. stage: of each group a counter for each
-        # row of a block; the last line of `size` counters is for rows outside of the picture.
+        # view: left, low, columns per unit, lines per unit, columns, lines. stage: for each group, the index of the
+        # counter of each row of a block; the last line of `size` counters is for rows outside of the picture.
         group = item.get_group().get_group_id(0)
         groups = item.get_group().get_group_range(0)
         lane = item.get_local_id(0)
@@ -103,16 +103,16 @@ def count_pixels(
     ----------
     rows : Rows
     labels : Labels
-        Of these rows, from 0 to n_clusters - 1.
+        Labels of these rows, from 0 to n_clusters - 1.
     n_clusters : int
     features : tuple of two ints
-        The columns of the rows that give the place across and up.
+        The columns for the horizontal and the vertical axis.
     low, high : tuple of two floats
-        What the picture shows of these columns: from `low` to just below `high`. Rows outside are not counted.
+        Limits of these columns. The picture includes `low`, but not `high`. Rows outside of it are not counted.
     shape : tuple of two ints
         (lines, columns) of the picture; the first line is at `low`.
     shared : bool, optional
-        Whether all work-groups add to one copy, with atomics; by default on anything but a CPU.
+        Whether all work-groups add to the same counters, with atomics; by default on all devices but CPUs.
 
     Returns
     -------
@@ -144,7 +144,7 @@ def count_pixels(
     scale = [number(pixels) / (number(b) - number(a)) for a, b, pixels in zip(low, high, (columns, lines), strict=True)]
     launch(
         device, _count_kernel(rows.dtype, shared), groups, _LANES,
-        counts,  # the first: atomics need an array, not a pointer
+        counts,  # must be the first argument, because atomics need an array, not a pointer
         rows.data, np.int64(rows.n_features), np.int64(rows.n_samples), np.int64(rows.n_blocks), labels.current,
         device.array(np.array(features, np.int64)), device.array(np.array([*low, *scale, columns, lines], rows.dtype)),
         np.int32(columns), np.int32(lines), np.int64(size), counters,
@@ -163,7 +163,7 @@ def _range_kernel(dtype: np.dtype[Any]) -> Kernel:
         span = item.get_group().get_group_id(0) // d
         f = item.get_group().get_group_id(0) % d
         lane = item.get_local_id(0)
-        low = data[index((span * blocks_of_span * d + f) * BLOCK)]  # of the first row of the span, which there is
+        low = data[index((span * blocks_of_span * d + f) * BLOCK)]  # the first row of the span always exists
         high = low
         for block in range(span * blocks_of_span, min((span + 1) * blocks_of_span, (n + (BLOCK - 1)) // BLOCK)):
             if block * BLOCK + lane < n:
@@ -177,12 +177,12 @@ def _range_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def ranges(rows: Rows) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The least and the greatest number of each column.
+    """The minimum and maximum of each column.
 
     Returns
     -------
     low, high : numpy.ndarray of float64 of shape (n_features,)
-        Infinity and minus infinity where there are no rows.
+        Infinity and minus infinity if there are no rows.
     """
     d = rows.n_features
     if rows.n_samples == 0:

@@ -1,7 +1,8 @@
-"""Computations of the host between two launches, as machine code: with few rows, 50 calls of NumPy outlast a kernel.
+"""Calls machine code for the computations of the host between two launches.
 
-The code is in a library of the catalogue, made ahead of use from `xpulab.kernels.host_functions`. It reads and writes
-arrays by their addresses, so that each is looked at here: of which dtype it is, and that it has no gaps.
+With few rows, 50 calls of NumPy would take longer than a kernel. The code is in a library of the catalogue, which was
+compiled from `xpulab.kernels.host_functions`. It gets the addresses of arrays, so the functions here check that each
+array has the right dtype and is contiguous.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = [
     "widen_moved",
 ]
 
-#: Levels of x86-64 for which there is a library -> what Linux calls the instructions that it uses. The best one first.
+#: Levels of x86-64 for which there is a library, best first -> Linux's names of the instructions that it uses.
 LEVELS: dict[str, frozenset[str]] = {
     "x86-64-v3": frozenset(["avx2", "bmi1", "bmi2", "fma", "f16c", "movbe"]),
     "x86-64": frozenset(),
@@ -52,21 +53,22 @@ def pack_centers(
     anew: bool,
     packed: npt.NDArray[Any],
 ) -> None:
-    """The centres as `find_nearest`'s kernel reads them.
+    """Write the centres in the order in which the kernel of `find_nearest` reads them.
 
     Parameters
     ----------
     shift : numpy.ndarray of shape (n_features,)
     centers : numpy.ndarray of shape (n_clusters, n_features)
     moved : numpy.ndarray of float64 of shape (n_clusters,)
+        By how much the slacks of each centre's rows have shrunk.
     tile : int
-        Centres whose distances are computed together.
+        Number of centres whose distances are computed together.
     anew : bool
-        Whether sums begin with all rows.
+        Whether the sums begin with all rows.
     packed : numpy.ndarray of the dtype of the rows
-        Filled: the shift; the squared norms; -2 times the centres, `tile` by `tile`, feature by feature; `moved`; twice
-        the largest squared norm; what rounding `moved` is off by; `anew`. What fills up the last tile is infinitely
-        far.
+        The result: the shift; the squared norms; -2 times the centres, `tile` by `tile`, feature by feature; `moved`;
+        twice the largest squared norm; the rounding error of `moved`; and `anew`. The last tile is filled up with
+        centres at an infinite distance.
     """
     dtype = packed.dtype
     _functions(dtype).pack_centers(
@@ -76,7 +78,7 @@ def pack_centers(
 
 
 def widen_moved(before: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[np.float64]) -> None:
-    """Add to `moved`, of each centre, its own step and the longest of the others; `before` becomes `centers`."""
+    """Add to `moved`, for each centre, its own step and the longest step of the others; copy `centers` to `before`."""
     steps = np.empty(len(centers))
     _functions(centers.dtype).widen_moved(
         _at(before, _FLOAT64), _at(centers, centers.dtype), *centers.shape, _at(steps, _FLOAT64), _at(moved, _FLOAT64)
@@ -84,18 +86,20 @@ def widen_moved(before: npt.NDArray[np.float64], centers: npt.NDArray[Any], move
 
 
 def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: npt.NDArray[np.float64]) -> float:
-    """Add what the workers of lloyd.py's kernel have: for each its sums and roundings (k, 2, width), then all changes.
+    """Add the partial sums of the workers of a kernel to the sums of all rows.
 
     Parameters
     ----------
     partial : numpy.ndarray of the dtype of the rows, of shape (workers * k * 2 * width + workers,)
+        The sums of each worker with their rounding errors (k, 2, width), then each worker's number of changed labels.
+    workers, width : int
     sums : numpy.ndarray of float64 of shape (k, n_features + 1)
         Changed in place.
 
     Returns
     -------
     float
-        Number of changes.
+        Number of changed labels.
     """
     return _functions(partial.dtype).add_partial_sums(
         _at(partial, partial.dtype), workers, width, *sums.shape, _at(sums, _FLOAT64)
@@ -109,7 +113,7 @@ def add_columns(
     squared: bool,
     totals: npt.NDArray[np.float64],
 ) -> None:
-    """Add each value to the total of its column, or if `squared` what it adds to the sum of ``(x - middle)**2``."""
+    """Add each value to the total of its column; if `squared`, its contribution to the sum of ``(x - middle)**2``."""
     _functions(values.dtype).add_columns(
         _at(columns, _INT32), _at(values, values.dtype), len(values), _at(middle, _FLOAT64), squared,
         _at(totals, _FLOAT64),
@@ -117,7 +121,7 @@ def add_columns(
 
 
 def count_positive(labels: npt.NDArray[np.int32], weights: npt.NDArray[Any], n_clusters: int) -> npt.NDArray[np.int64]:
-    """How many rows of positive weight each cluster has."""
+    """Number of rows of positive weight in each cluster: shape (n_clusters,)."""
     counts = np.zeros(n_clusters, np.int64)
     _functions(weights.dtype).count_positive(
         _at(labels, _INT32), _at(weights, weights.dtype), len(labels), _at(counts, _INT64)
@@ -133,8 +137,12 @@ def inertia_of_sums(squares: float, totals: npt.NDArray[np.float64], centers: np
     squares : float
         Weighted sum of the rows' squared norms.
     totals : numpy.ndarray of float64 of shape (n_clusters, n_features + 1)
-        Of the rows of each cluster the sums, and the weight.
+        For each cluster the sums of its rows, and its weight.
     centers : numpy.ndarray of shape (n_clusters, n_features)
+
+    Returns
+    -------
+    float
     """
     return _functions(centers.dtype).inertia_of_sums(
         squares, _at(totals, _FLOAT64), _at(centers, centers.dtype), *centers.shape
@@ -142,12 +150,12 @@ def inertia_of_sums(squares: float, totals: npt.NDArray[np.float64], centers: np
 
 
 def move_centers(totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[Any]) -> float:
-    """The means of the clusters, into `moved`; the sum of their squared distances to `centers` is returned.
+    """Write the means of the clusters to `moved`, and return the sum of their squared distances to `centers`.
 
     `totals` are those of `inertia_of_sums`.
 
-    As scikit-learn, quirk included: a cluster that is empty takes what stands at the heaviest one when its turn comes,
-    which is still a sum where that one comes later. It matters for data with too few distinct rows.
+    As in scikit-learn, an empty cluster gets the present value of the heaviest cluster. If the heaviest cluster has a
+    higher index, this value is still a sum, not a mean. This matters only for data with too few distinct rows.
     """
     dtype = centers.dtype
     return _functions(dtype).move_centers(_at(totals, _FLOAT64), _at(centers, dtype), *centers.shape, _at(moved, dtype))
@@ -156,7 +164,7 @@ def move_centers(totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], mov
 def finish(
     squares: float, totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[Any]
 ) -> tuple[float, float]:
-    """How an iteration ends: `inertia_of_sums`, and `move_centers` if no cluster is empty, else -1."""
+    """The end of an iteration: the results of `inertia_of_sums` and `move_centers`; -1 if a cluster is empty."""
     dtype = centers.dtype
     ended = (ctypes.c_double * 2)()
     _functions(dtype).finish(
@@ -171,22 +179,28 @@ def library_file(level: str) -> Path:
 
 
 def _at(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int:
-    """The address of an array of that dtype."""
+    """The address of an array.
+
+    Raises
+    ------
+    TypeError
+        If the array has another dtype, or is not contiguous.
+    """
     if array.dtype is not dtype and array.dtype != dtype:
         raise TypeError(f"an array of {array.dtype} was given, {dtype} expected")
     try:
-        return _address(_from_buffer(array))  # type: ignore[arg-type]  # a third of ctypes.data
-    except (TypeError, ValueError):  # it is read-only, has gaps, or is empty
+        return _address(_from_buffer(array))  # type: ignore[arg-type]  # three times as fast as ctypes.data
+    except (TypeError, ValueError):  # the array is read-only, not contiguous, or empty
         if not array.flags.c_contiguous:
             raise TypeError(f"an array of shape {array.shape} has gaps, or is not in C order") from None
         return array.ctypes.data
 
 
-_loaded: dict[str, Any] = {}  # by the character of the dtype, whose hash takes a tenth of the time of the dtype's
+_loaded: dict[str, Any] = {}  # dtype.char -> functions; the hash of a character takes a tenth of the time of a dtype's
 
 
 def _functions(dtype: np.dtype[Any]) -> Any:
-    """Those of the library for rows of one dtype."""
+    """The functions of the library for rows of one dtype."""
     found = _loaded.get(dtype.char)
     if found is None:
         found = _loaded[dtype.char] = SimpleNamespace()

@@ -1,6 +1,6 @@
-"""From `host_functions` to machine code, by numba: ``python -m xpulab.kernels.host_compiler x86-64-v3 FILE``.
+"""Compiles `host_functions` to machine code with numba: ``python -m xpulab.kernels.host_compiler x86-64-v3 FILE``.
 
-A process of its own for each level of x86-64, because numba reads once for which processor it writes.
+Each level of x86-64 needs its own process, because numba reads the target processor only once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ def object_code(level: str) -> bytes:
     Parameters
     ----------
     level : str
-        Of x86-64, as LLVM names it.
+        Level of x86-64, as LLVM names it.
+
+    Returns
+    -------
+    bytes
     """
     os.environ.update(NUMBA_CPU_NAME=level, NUMBA_CPU_FEATURES="")
     import llvmlite.binding as llvm
@@ -47,14 +51,14 @@ def object_code(level: str) -> bytes:
                     function.linkage = "internal"
             whole.link_in(module)
     passes = llvm.create_module_pass_manager()
-    passes.add_global_dce_pass()  # what numba makes for callers from Python
+    passes.add_global_dce_pass()  # removes the code for callers from Python
     passes.run(whole)
     machine = llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=level, opt=3, reloc="pic")
     return machine.emit_object(whole)
 
 
 def _signature(declared: HostFunction, dtype: str) -> str:
-    """As numba writes it."""
+    """The signature of a function, as numba writes it."""
     words = [_type(word.replace("T", dtype)) for word in declared.signature]
     return f"{_type(declared.returns) if declared.returns else 'void'}({', '.join(words)})"
 
@@ -64,7 +68,7 @@ def _type(word: str) -> str:
 
 
 def _compilable(declared: HostFunction, njit: Callable[..., Any]) -> FunctionType:
-    """The function, in which the names of others are those compiled."""
+    """The function, in which the names of other host functions stand for the compiled ones."""
     function = declared.function
     assert isinstance(function, FunctionType)
     names = {

@@ -1,7 +1,8 @@
-"""What the host computes between two launches: the source of the machine code that `xpulab.kernels.host` calls.
+"""The computations of the host between two launches: the source of the machine code that `xpulab.kernels.host` calls.
 
-Each takes pointers, as the words of a kernel's signature say (`T*` is a pointer to numbers of the rows' dtype), and
-indexes them as flat memory. Nothing here allocates or raises, so that the machine code needs neither Python nor numba.
+Each function gets pointers, and indexes them as flat memory. The words of its signature are those of a kernel's: `T*`
+is a pointer to numbers of the rows' dtype. No function allocates memory or raises an exception, so the machine code
+needs neither Python nor numba.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ class HostFunction:
     Attributes
     ----------
     function : callable
+        The Python function.
     signature : tuple of str
-        The words of its arguments, as those of a kernel.
+        One word for each argument, as in `xpulab.kernels.language.Kernel.signature`.
     returns : str
-        The word of what it returns, or nothing.
+        The word for the type of the returned number; empty if the function returns nothing.
     """
 
     function: Callable[..., Any]
@@ -37,7 +39,7 @@ class HostFunction:
         return self.function(*arguments)
 
 
-#: By name.
+#: Name -> function.
 FUNCTIONS: dict[str, HostFunction] = {}
 
 

@@ -1,8 +1,8 @@
-"""The language of kernels: the functions that have a meaning only inside of a kernel, and the kernel itself.
+"""The language of kernels: functions that have a meaning only inside of a kernel, and the class of kernels.
 
-A kernel is a plain Python function of ``(item, *arguments)``. Nothing here compiles or runs one:
-`xpulab.kernels.compiler` gives each of these names its meaning for a compiler, and `xpulab.kernels.launch` starts what
-was compiled. So a module with kernels can be imported where there is no compiler.
+A kernel is a Python function of ``(item, *arguments)``. This module neither compiles nor runs kernels:
+`xpulab.kernels.compiler` maps the names here to those of a compiler, and `xpulab.kernels.launch` starts compiled
+kernels. So a module with kernels can be imported without a compiler.
 """
 
 from __future__ import annotations
@@ -38,23 +38,24 @@ __all__ = [
     "prefetch",
 ]
 
-#: Wraps each array index in a kernel: ``data[index(i)]``. Numba lets a signed index count from the end; the test for
-#: that hides from the device's compiler that neighbours read neighbouring numbers, and costs up to a factor of ten.
+#: Wraps each array index in a kernel: ``data[index(i)]``. In Numba, a negative index counts from the end. The test for
+#: negative indices hides from the device's compiler that neighbouring work-items read neighbouring elements, which
+#: makes a kernel up to ten times slower.
 index = np.uint64
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
     """``a * b + c`` with one rounding.
 
-    numba-dpex marks its kernels ContractionOff, so ``a * b + c`` is two instructions: half the speed.
+    numba-dpex marks its kernels ContractionOff, so ``a * b + c`` is two instructions, and half as fast.
     """
     raise _outside("fma")
 
 
 def prefetch(array: Any, first: Any, size: Any) -> None:
-    """Have the device load ``array[first:first + size]`` into a cache, without waiting for it.
+    """Ask the device to load ``array[first:first + size]`` into a cache, without waiting for it.
 
-    OpenCL's function of that name [1]_. A CPU loads the lines; a device without such a thing does nothing.
+    This is OpenCL's function of the same name [1]_. A CPU loads the cache lines; other devices may ignore it.
 
     References
     ----------
@@ -64,7 +65,7 @@ def prefetch(array: Any, first: Any, size: Any) -> None:
 
 
 def group_barrier(group: Any) -> None:
-    """Wait until all work-items of the group are here, and see what they have written."""
+    """Wait until all work-items of the group have reached this point. Their writes are then visible to the group."""
     raise _outside("group_barrier")
 
 
@@ -74,11 +75,11 @@ def PrivateArray(size: int, dtype: Any) -> Any:
 
 
 def AtomicRef(array: Any, place: Any) -> Any:
-    """An element to which several work-items add; `array` is the kernel's first one."""
+    """An element to which several work-items add atomically. `array` must be the kernel's first argument."""
     raise _outside("AtomicRef")
 
 
-#: The functions that a compiler has to give a meaning.
+#: The functions that the compiler must implement.
 INTRINSICS: tuple[Callable[..., Any], ...] = (fma, prefetch, group_barrier, PrivateArray, AtomicRef)
 
 
@@ -96,19 +97,20 @@ class DeviceFunction:
         raise _outside(self.function.__name__)
 
 
-#: Marks a function as one that kernels call; it is compiled with each of them.
+#: Decorator for a function that kernels call. It is compiled together with each of these kernels.
 device_function = DeviceFunction
 
 
 @dataclass(frozen=True)
 class Local:
-    """Memory that the items of a work-group share while they run: as a kernel's argument, an array for each group.
+    """Local memory: an argument of a kernel, of which each work-group gets its own, uninitialised array.
 
     Attributes
     ----------
     size : int
-        Number of elements, whose values are arbitrary at first.
+        Number of elements.
     dtype : numpy.dtype
+        Type of the elements.
     """
 
     size: int
@@ -117,19 +119,19 @@ class Local:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A function for the device, and how it takes its arguments; made by `kernel`.
+    """A function for the device, with the types of its arguments. `kernel` creates it.
 
     Attributes
     ----------
     function : callable
-        A plain function of ``(item, *arguments)``. It may close over numbers, which are folded, and over functions
-        marked with `device_function`, which may do the same.
+        A Python function of ``(item, *arguments)``. It may close over numbers, which become constants, and over
+        functions with the decorator `device_function`, which may do the same.
     signature : tuple of str
-        One word for each argument: a dtype (``f4``, ``f8``, ``i4`` or ``i8``), and after it ``[]`` for an array of
-        which the kernel knows the size, ``*`` for a pointer to an array's first element, ``@`` for memory that the
-        items of a work-group share (`Local`), or nothing for a number.
+        One word for each argument: a dtype (``f4``, ``f8``, ``i4`` or ``i8``), followed by ``[]`` for an array whose
+        size the kernel knows, ``*`` for a pointer to an array's first element, ``@`` for local memory (`Local`), or
+        nothing for a number.
     shelf : str
-        The file of the catalogue that holds it: kernels of one shelf are usually asked for together.
+        Name of the file in the catalogue. Kernels of one shelf are usually needed together.
     """
 
     function: Callable[..., None]
@@ -138,23 +140,25 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """The function's, for messages."""
+        """Name of the function, for messages."""
         return self.function.__name__
 
     @cached_property
     def key(self) -> str:
-        """Module, function, what it closes over, and signature: different for any two kernels of a package."""
+        """Module, function, values that it closes over, and signature. It is unique among the kernels of a package."""
         module = self.function.__module__.rpartition(".")[2]
         return f"{module}.{self.name}({_closure(self.function)}) {' '.join(self.signature)}"
 
     @property
     def folder(self) -> Path:
-        """Where the catalogue is that holds it: beside its module."""
+        """Folder of the catalogue that has the kernel, in the folder of the kernel's module."""
         return Path(self.function.__code__.co_filename).parent / "catalogue"
 
     @cached_property
     def digest(self) -> str:
-        """Of all that its code depends on: its source without comments, what it closes over, what it calls."""
+        """Digest of all that the code depends on: the source without comments, the values that it closes over, and
+        the functions that it calls.
+        """
         text = "\n".join([self.key, *_meaning(self.function)])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -165,12 +169,18 @@ def kernel(signature: str, dtype: npt.DTypeLike = None, shelf: str = "") -> Call
     Parameters
     ----------
     signature : str
-        The words of `Kernel.signature` with blanks between them; ``T`` stands for `dtype`. The first array has ``[]``,
-        which numba-dpex and `AtomicRef` need; for all others a pointer is faster, since a launch takes 0.4
-        microseconds for each value, and an array is five.
+        The words of `Kernel.signature`, separated by blanks; ``T`` stands for `dtype`. The first array has ``[]``,
+        which numba-dpex and `AtomicRef` need. For all others a pointer is faster: a launch takes 0.4 microseconds for
+        each value, and an array consists of five values.
     dtype : numpy.dtype, optional
+        The dtype that ``T`` stands for.
     shelf : str, optional
-        By default the module's, the function's name and the dtype.
+        By default the names of the module and the function, and the dtype.
+
+    Returns
+    -------
+    callable
+        A decorator that makes a function a `Kernel`.
     """
     code = "" if dtype is None else np.dtype(dtype).str[1:]
     words = tuple(signature.replace("T", code).split())
@@ -193,14 +203,14 @@ def _closure(function: Callable[..., Any]) -> str:
 
 
 def _number(value: Any) -> str:
-    """A number, a type, or what a device function closes over, as text that is the same with every Python and NumPy."""
+    """A value that a function closes over, as text that does not depend on the versions of Python and NumPy."""
     if isinstance(value, DeviceFunction):
         return f"({_closure(value.function)})"
     return value.__name__ if isinstance(value, type) else str(value)
 
 
 def _meaning(function: Callable[..., Any]) -> list[str]:
-    """What a function's code says, and what the names in it stand for, as text that is the same with every Python."""
+    """The source of a function and the meanings of its names, as text that does not depend on the version of Python."""
     assert isinstance(function, FunctionType)
     lines = [_without_comments(function.__code__)]
     for name, value in _enclosed(function).items():
@@ -210,7 +220,7 @@ def _meaning(function: Callable[..., Any]) -> list[str]:
         value = function.__globals__[name]
         if isinstance(value, DeviceFunction):
             lines += [name, *_meaning(value.function)]
-        elif isinstance(value, ModuleType) or value in INTRINSICS:  # those are what the compiler says they are
+        elif isinstance(value, ModuleType) or value in INTRINSICS:  # the compiler defines these
             lines.append(f"{name} is {value.__name__}")
         elif isinstance(value, (int, float, np.number, type)):
             lines.append(f"{name} = {_number(value)}")
@@ -221,7 +231,7 @@ def _meaning(function: Callable[..., Any]) -> list[str]:
 
 @cache
 def _without_comments(code: CodeType) -> str:
-    """A function's source from its `def` on: what the decorator is given is in the key."""
+    """A function's source from `def` on, without comments. The key has the arguments of the decorator."""
     source = textwrap.dedent(inspect.getsource(code))
     kinds = {tokenize.INDENT: "<in>", tokenize.DEDENT: "<out>", tokenize.NEWLINE: "<line>"}
     skipped = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}

@@ -1,6 +1,6 @@
-"""Start kernels, so that what the runtime would pass over in silence is an error.
+"""Starts kernels, and raises an error where the runtime would report none.
 
-The catalogue has a kernel's SPIR-V; the device's own compiler makes a program of it once, which is kept.
+The catalogue has the SPIR-V of a kernel. The device's driver compiles it once to a program, which the device keeps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xpulab.kernels.submit import KINDS, LOCAL, POINTER, LocalMemory, submission
 
 __all__ = ["Prepared", "build_together", "launch", "prepare", "program_of"]
 
-_MAX_ITEMS = 2**31 - 1  # more are not launched
+_MAX_ITEMS = 2**31 - 1  # largest number of work-items of a launch
 _CTYPES: dict[str, Any] = {
     "f4": ctypes.c_float,
     "f8": ctypes.c_double,
@@ -32,24 +32,24 @@ _CTYPES: dict[str, Any] = {
 }
 _DTYPES = {code: np.dtype(code) for code in _CTYPES}
 _INTEGER = KINDS[ctypes.c_int64]
-#: The words of a signature -> how many values the launch passes for one, and of which kind each is.
+#: Word of a signature -> the kinds of the values that a launch passes for such an argument.
 _PASSED: dict[str, tuple[int, ...]] = {
     **{code: (KINDS[kind],) for code, kind in _CTYPES.items()},
     **{f"{code}*": (POINTER,) for code in _CTYPES},
-    **{f"{code}[]": (_INTEGER, _INTEGER, POINTER, _INTEGER, _INTEGER) for code in _CTYPES},  # as numba-dpex does
+    **{f"{code}[]": (_INTEGER, _INTEGER, POINTER, _INTEGER, _INTEGER) for code in _CTYPES},  # as in numba-dpex
     **{f"{code}@": (_INTEGER, _INTEGER, LOCAL, _INTEGER, _INTEGER) for code in _CTYPES},
 }
 
 
 class Prepared:
-    """A launch to be made again and again: of the same kernel, on the same arrays, with the same numbers.
+    """A launch that can be repeated, with the same kernel, the same arrays and the same numbers.
 
-    Made by `prepare`; a call starts it, as `launch` does. It keeps the arrays alive.
+    `prepare` creates it. A call starts the kernel, as `launch` does. It keeps references to the arrays.
 
     Attributes
     ----------
     name : str
-        The kernel's.
+        Name of the kernel.
     """
 
     def __init__(
@@ -79,26 +79,28 @@ class Prepared:
 
 
 def launch(device: Device, kernel: Kernel, groups: int, size: int, *arguments: Any) -> None:
-    """Start a kernel on `groups` work-groups of `size` work-items each; it runs after those started before it.
+    """Start a kernel on `groups` work-groups of `size` work-items. It runs after the kernels that were started before.
 
     Parameters
     ----------
     device : Device
     kernel : Kernel
-        Keep the object (e.g. by caching its factory): its program is kept with it.
+        Keep this object, for example by caching the function that makes it, because the device keeps programs by
+        kernel.
     groups, size : int
+        Number of work-groups, and of work-items of a work-group.
     *arguments : Array, numpy scalar or Local
-        What the kernel's signature says. A kernel gets lengths as arguments: only whole work-groups are launched, and
-        it guards its tail.
+        Arguments as the kernel's signature says. Only whole work-groups are launched, so a kernel gets the lengths of
+        arrays as arguments, and must check them.
 
     Raises
     ------
     KernelBuildError
-        If the catalogue has no such kernel, or the device's compiler refuses it.
+        If the catalogue does not have the kernel, or the device's compiler rejects it.
     KernelLaunchError
-        If the sizes are beyond the device, or the device did not take the kernel.
+        If the device does not allow these sizes, or did not start the kernel.
     DeviceError
-        If an argument is not what the signature says, or is float64 on a device without it.
+        If an argument does not match the signature, or is float64 on a device without float64.
     """
     prepare(device, kernel, groups, size, *arguments)()
 
@@ -110,12 +112,12 @@ def prepare(device: Device, kernel: Kernel, groups: int, size: int, *arguments: 
 
 
 def program_of(device: Device, kernel: Kernel) -> Program:
-    """The kernel as the device runs it: built the first time, and kept with the device.
+    """The program of a kernel on a device. It is built at the first call, and the device keeps it.
 
     Raises
     ------
     KernelBuildError, DeviceError
-        See `launch`.
+        As `launch`.
     """
     program = device.programs.get(kernel)
     if program is None:
@@ -129,11 +131,11 @@ def program_of(device: Device, kernel: Kernel) -> Program:
 
 
 def build_together(device: Device, kernels: Sequence[Kernel], rank: int) -> None:
-    """Have programs built before they are asked for, by all ranks of a host at the same time.
+    """Build programs before they are needed, on all ranks of a host at the same time.
 
-    As many ranks as there are cores begin with another kernel each, and take from the cache what others have built
-    meanwhile. In one order all of them would wait, for each kernel, for the rank that builds it. With more ranks that
-    build, more of them load the compiler, which takes 0.15 s.
+    As many ranks as there are cores begin with different kernels, and then take the programs of other ranks from the
+    cache. If all ranks had the same order, they would all wait for the rank that builds each kernel. More ranks than
+    cores do not build, because each rank that builds has to load the compiler, which takes 0.15 s.
     """
     first = rank % min(len(kernels), os.cpu_count() or 1)
     for kernel in (*kernels[first:], *kernels[:first]):
@@ -167,7 +169,7 @@ def _kinds(signature: tuple[str, ...]) -> ctypes.Array[ctypes.c_int]:
 
 
 def _addresses(kernel: Kernel, arguments: Sequence[Any]) -> tuple[list[int], list[Any]]:
-    """The addresses of the values that a launch passes, and the objects that have to live as long as these are used."""
+    """The addresses of the values that a launch passes, and the objects that must live as long as the addresses."""
     values: list[int] = []
     held: list[Any] = []
     for word, argument in zip(kernel.signature, arguments, strict=True):

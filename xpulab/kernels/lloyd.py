@@ -1,8 +1,8 @@
-"""One iteration of Lloyd: the nearest centre of each row, and the sums of the rows of each centre.
+"""One iteration of Lloyd's algorithm: the nearest centre of each row, and the sums of the rows of each centre.
 
-The sums are kept from one iteration to the next, and only rows that changed their label are moved between them: after
-a few iterations few do. That loses no precision, since the device carries the rounding errors along, and the
-host adds in float64.
+The sums are kept from one iteration to the next, and only rows whose label changes are moved between them; after a few
+iterations these are few. This loses no precision, because the device keeps the rounding errors, and the host adds in
+float64.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = [
     "own_distances",
 ]
 
-_ITEMS = 16  # of a work-group that moves rows between the sums
-_NEAR_BYTES = 128 << 10  # of rows, that stay in a core's second cache
+_ITEMS = 16  # work-items of a work-group that moves rows between the sums
+_NEAR_BYTES = 128 << 10  # bytes of rows that stay in a core's L2 cache
 
 
 def labels_to_host(labels: Labels, stop: int, start: int = 0) -> npt.NDArray[np.int32]:
@@ -49,7 +49,7 @@ def labels_to_host(labels: Labels, stop: int, start: int = 0) -> npt.NDArray[np.
 def lloyd_step(
     rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], int]:
-    """Label each row with its nearest centre, and sum the rows of each.
+    """Label each row with its nearest centre, and sum the rows of each centre.
 
     Parameters
     ----------
@@ -57,18 +57,19 @@ def lloyd_step(
     shift : numpy.ndarray of shape (n_features,) or None
         Subtracted from each row.
     centers : numpy.ndarray of shape (n_clusters, n_features)
-        In the shifted frame. Among equally near centres the first is taken.
+        The centres, less the shift. If several are equally near, the first one is chosen.
     labels : Labels
         Changed in place.
 
     Returns
     -------
     sums : numpy.ndarray of float64 of shape (n_clusters, n_features)
-        Sum of ``w * (x - shift)`` over the rows of each centre. The labels' own, until the next step.
+        Sum of ``w * (x - shift)`` over the rows of each centre. `labels` owns this array, which is valid until the next
+        step.
     weights : numpy.ndarray of float64 of shape (n_clusters,)
-        These, too.
+        Sum of the weights of the rows of each centre; valid until the next step, too.
     changed : int
-        Number of labels that are not what they were.
+        Number of labels that have changed.
     """
     k, d = centers.shape
     if rows.n_samples == 0:
@@ -83,17 +84,17 @@ def lloyd_step(
 def assign(
     rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels, again: bool = True
 ) -> None:
-    """Label each row with its nearest centre, as `lloyd_step`, without the sums; `again` as for `find_nearest`."""
+    """Label each row with its nearest centre, as `lloyd_step`, but without the sums; `again` as in `find_nearest`."""
     if rows.n_samples:
         find_nearest(rows, shift, centers, labels, again)
         labels.drop_sums()
 
 
 def inertia(rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels) -> float:
-    """Sum of ``w * ||x - shift - centers[label]||**2``, from the differences themselves."""
+    """Sum of ``w * ||x - shift - centers[label]||**2``, computed from the differences."""
     if rows.n_samples == 0:
         return 0.0
-    # A core passes over a group's rows once for each of its vectors of work-items: they should stay in its cache.
+    # A core reads the rows of a group once for each of its vectors of work-items, so they should stay in its cache.
     per_group = max(1, min(SPAN // BLOCK, _NEAR_BYTES // (BLOCK * rows.n_features * rows.dtype.itemsize)))
     size = -(-rows.n_blocks // per_group) * BLOCK
     partial = labels.scratch("inertia", size, rows.dtype)
@@ -104,7 +105,7 @@ def inertia(rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any
 def own_distances(
     rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels
 ) -> npt.NDArray[Any]:
-    """``||x - shift - centers[label]||**2`` of each row, not weighted, in the dtype of the rows."""
+    """``||x - shift - centers[label]||**2`` of each row, without weights, in the dtype of the rows."""
     if rows.n_samples == 0:
         return np.empty(0, rows.dtype)
     distances = rows.device.empty(rows.n_blocks * BLOCK, rows.dtype)
@@ -115,7 +116,7 @@ def own_distances(
 def first_kernels(
     device: Device, dtype: np.dtype[Any], n_features: int, k: int, seeding: bool, weighted: bool
 ) -> list[Kernel]:
-    """Kernels that nearly any fit with k clusters starts; those come first whose programs take longest to build."""
+    """Kernels that nearly every fit with k clusters needs. Kernels that take longer to build come first."""
     tile, room = replace(tile_for(device, dtype, n_features, k), span=0), room_for(n_features)
     searches = [nearest_kernel(room, dtype, tile, bounded=False, summing=summing) for summing in (True, False)]
     passes = [pass_kernel(dtype, k, weighted)] if seeding else []
@@ -129,8 +130,8 @@ def first_kernels(
 
 
 def distance_rounding(dtype: np.dtype[Any]) -> float:
-    """The largest value of `own_distances` that rounding may give a row at its centre, for a centre of norm 1."""
-    return float(16 * np.finfo(dtype).eps) ** 2  # of differences, squared, from the mean of equal rows
+    """The largest rounding error of `own_distances` for a row at its centre, for a centre of norm 1."""
+    return float(16 * np.finfo(dtype).eps) ** 2  # the squared rounding error of the mean of equal rows
 
 
 # --- the sums of the rows of each centre
@@ -163,7 +164,7 @@ def _moves_kernel(dtype: np.dtype[Any], listed_only: bool) -> Kernel:
         stage,
         sums,
     ):
-        # sums: per worker (k, 2, width), as `move` takes them; then the changes of each worker.
+        # sums: for each worker (k, 2, width), see `move`; then the number of changed labels of each worker.
         worker = item.get_group().get_group_id(0)
         workers = item.get_group().get_group_range(0)
         lane = item.get_local_id(0)
@@ -213,7 +214,7 @@ def _moves_kernel(dtype: np.dtype[Any], listed_only: bool) -> Kernel:
 
 
 def _moves(rows: Rows, k: int, labels: Labels, fresh: bool) -> PartialSums:
-    """The changes of the sums that the present labels require."""
+    """The changes of the sums that follow from the changed labels."""
     span = labels.span or SPAN
     n_spans = -(-rows.n_samples // span)
     workers = min(n_spans, _count_workers(rows, PartialSums.bytes_each(rows, k, _ITEMS)))
@@ -230,7 +231,7 @@ def _moves(rows: Rows, k: int, labels: Labels, fresh: bool) -> PartialSums:
 
 
 def _count_workers(rows: Rows, bytes_each: int) -> int:
-    """How many partial sums of all centres are made: enough for the device, few enough to add and to store."""
+    """Number of workers with their own partial sums: enough for the device, and few enough to store and to add."""
     most = max(1, min(rows.n_spans, MAX_BYTES // bytes_each))
     return max(min(4 * rows.device.compute_units, most), -(-rows.n_samples // MAX_COUNT))
 
@@ -249,7 +250,7 @@ def _own_kernel(dtype: np.dtype[Any], weighted: bool, total: bool) -> Kernel:
         added = zero
         for block in range(first, min(first + per_group, (n + (BLOCK - 1)) // BLOCK)):
             row = block * BLOCK + lane
-            center = np.int32(d + labels[index(row)] * d)  # 32 bits, as the gathers of a CPU take
+            center = np.int32(d + labels[index(row)] * d)  # 32 bits, because a CPU's gather instructions need them
             distance = zero
             for f in range(d):
                 x = data[index((block * d + f) * BLOCK + lane)] - parameters[index(f)]
@@ -275,7 +276,7 @@ def _launch_own(
     out: Array,
     per_group: int = 0,
 ) -> None:
-    """The distance of each row, or if `per_group` is given the weighted sums over so many blocks, by lane."""
+    """Compute the distance of each row, or, with `per_group`, weighted sums over this many blocks for each lane."""
     if not 0 < labels.n_clusters <= len(centers):
         raise ValueError(
             f"{len(centers)} centres were given for labels of {labels.n_clusters}; "

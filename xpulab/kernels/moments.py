@@ -1,4 +1,4 @@
-"""What one pass over the rows says of each column: how many values, their sums, and the least and the greatest."""
+"""Number, sums, minimum and maximum of the values of each column, in one pass over the rows."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from xpulab.kernels.rows import BLOCK, SPAN, Rows
 
 __all__ = ["ColumnFacts", "column_facts", "every_kernel"]
 
-_LANES = 16  # work-items of a group
-_STEP = 4  # blocks whose numbers of one column are added up before the next column's
-_MOST_BLOCKS = 4 * SPAN // BLOCK  # of a work-group, so that a work-item adds SPAN // 4 numbers of a column
+_LANES = 16  # work-items of a work-group
+_STEP = 4  # blocks in which one column is added up before the next column
+_MOST_BLOCKS = 4 * SPAN // BLOCK  # blocks of a work-group, so that a work-item adds SPAN // 4 numbers of a column
 _STAGE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """What is known of each column; NaN is not counted.
+    """Counts, sums and extremes of each column. NaN is ignored.
 
     Attributes
     ----------
     count : numpy.ndarray of float64 of shape (n_features,)
         Number of values.
     weight : numpy.ndarray of float64 of shape (n_features,)
-        Sum of the weights ``w`` of the values; the same as `count` where rows have none.
+        Sum of the weights ``w`` of the values; equal to `count` for rows without weights.
     total, squares : numpy.ndarray of float64 of shape (n_features,)
         Sum of ``w * (x - shift)`` and of ``w * (x - shift)**2``.
     minimum, maximum : numpy.ndarray of float64 of shape (n_features,)
-        Infinity and minus infinity where there is no value, or where they were not asked for.
+        Infinity and minus infinity for a column without values, or if they were not asked for.
     """
 
     count: npt.NDArray[np.float64]
@@ -49,14 +49,14 @@ class ColumnFacts:
 
 @cache
 def _facts_kernel(dtype: np.dtype[Any], weighted: bool, extremes: bool) -> Kernel:
-    """Without extremes a tenth of the time is saved, and without weights a twentieth."""
+    """The kernel of `column_facts`. Without extremes it takes a tenth less time, and without weights a twentieth."""
     number = dtype.type
     zero, one, infinity = number(0), number(1), number(np.inf)
     parts = BLOCK // _LANES
 
     @kernel("T[] i8 i8 i8 i8 T* T* i8 T*", dtype)
     def facts(item, data, d, n, first, n_blocks, shift, weights, size, partial):  # type: ignore[no-untyped-def]
-        # partial: count, total, squares, weight, least and greatest, of each (groups, d, lanes), `size` numbers.
+        # partial: count, total, squares, weight, minimum and maximum; each has `size` numbers (groups, d, lanes).
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         begin = first + group * n_blocks
@@ -124,11 +124,11 @@ def column_facts(rows: Rows, shift: npt.NDArray[Any] | None = None, extremes: bo
     Parameters
     ----------
     rows : Rows
-        May hold NaN, which is not counted.
+        The rows; NaN is ignored.
     shift : numpy.ndarray of shape (n_features,) or None
-        Brought to the dtype of the rows, and subtracted from each for the sums; near the mean they are precise.
+        Converted to the dtype of the rows, and subtracted from them. A shift near the mean makes the sums precise.
     extremes : bool
-        Whether to look for the least and the greatest.
+        Whether to find the minimum and maximum.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""Rows that move between the sums of their centres, inside a kernel.
+"""Moves rows between the sums of their centres, inside a kernel.
 
-A sum is kept in two numbers, the second of which holds what the first had to round off: so nothing drifts when the same
-rows come and go through hundreds of iterations.
+A sum consists of two numbers: the second is the rounding error of the first. So errors do not accumulate if the same
+rows are added and subtracted in hundreds of iterations.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from xpulab.kernels.rows import BLOCK, Rows
 __all__ = ["BATCH", "MAX_BYTES", "MAX_COUNT", "QUEUE", "PartialSums", "move"]
 
 BATCH = 16  # rows that are copied side by side at a time
-QUEUE = 2 * BLOCK + BATCH  # rows that may wait for it
-MAX_COUNT = 2**22  # rows of a partial sum; float32 counts exactly to 2**24
-MAX_BYTES = 64 << 20  # of all partial sums
+QUEUE = 2 * BLOCK + BATCH  # largest number of rows that wait
+MAX_COUNT = 2**22  # largest number of rows of a partial sum; float32 counts exactly up to 2**24
+MAX_BYTES = 64 << 20  # largest number of bytes of all partial sums
 
 
 def _width(n_features: int, items: int) -> int:
-    """Numbers of a sum: of each feature, the weight, and what fills up the last ones of a work-group."""
+    """Numbers of a sum: one for each feature, the weight, and padding to a multiple of the work-items."""
     return (n_features // items + 1) * items
 
 
 @dataclass(frozen=True)
 class PartialSums:
-    """What each worker, a work-group that keeps sums of its own, adds to the sums and takes from them.
+    """Partial sums: what each worker adds to the sums and subtracts from them. A worker is a work-group.
 
     Attributes
     ----------
@@ -40,10 +40,11 @@ class PartialSums:
     k : int
         Number of centres.
     workers : int
+        Number of workers.
     items : int
-        Of a work-group.
+        Number of work-items of a work-group.
     queue, stage, sums : Array
-        See `move`. After the sums of all workers stands for each how many labels it has changed.
+        See `move`. The sums of all workers are followed by the number of labels that each worker has changed.
     """
 
     rows: Rows
@@ -58,7 +59,7 @@ class PartialSums:
     def of(
         cls, rows: Rows, k: int, workers: int, items: int, room: Callable[[str, int, npt.DTypeLike], Array]
     ) -> PartialSums:
-        """For `workers`; `room(name, size, dtype)` gives the arrays."""
+        """Partial sums of `workers` workers. `room(name, size, dtype)` returns the arrays."""
         width = _width(rows.n_features, items)
         queue = room("queue", workers * 3 * QUEUE, np.int64)
         stage = room("moving", workers * BATCH * width, rows.dtype)
@@ -67,18 +68,18 @@ class PartialSums:
 
     @staticmethod
     def bytes_each(rows: Rows, k: int, items: int) -> int:
-        """Of a worker's sums."""
+        """Bytes of the sums of one worker."""
         return 2 * k * _width(rows.n_features, items) * rows.dtype.itemsize
 
     def add_to(self, totals: npt.NDArray[np.float64]) -> int:
-        """Bring the sums of all rows (k, n_features + 1) up to date; how many labels have changed."""
+        """Add the changes to the sums of all rows (k, n_features + 1); returns the number of changed labels."""
         width = _width(self.rows.n_features, self.items)
         size = self.workers * (2 * self.k * width + 1)
         partial = self.rows.device.fetch(self.sums, stop=size, copied=False)
         return int(add_partial_sums(partial, self.workers, width, totals))
 
 
-# numba-dpex takes each argument by itself; item, lane, items, stride and mine are those of the kernel.
+# numba-dpex has no structures, so each value is an argument; item, lane, items, stride and mine are the kernel's.
 @device_function
 def move(  # type: ignore[no-untyped-def]
     item,
@@ -113,7 +114,7 @@ def move(  # type: ignore[no-untyped-def]
     width = tiles * items  # as `_width`
     group_barrier(item.get_group())
     at = queue[index(first)]
-    if count == BATCH and queue[index(first + BATCH - 1)] - at == BATCH - 1:  # neighbours, as when all rows are summed
+    if count == BATCH and queue[index(first + BATCH - 1)] - at == BATCH - 1:  # neighbours, as in a sum of all rows
         for j in range(lane, BATCH, items):
             weight = one
             if weighted != 0:
@@ -141,7 +142,7 @@ def move(  # type: ignore[no-untyped-def]
                     x = stage[index(staged + j * width + tile * items + lane)]
                     y = x if side == 0 else -x
                     here = base + center * (2 * width) + tile * items + lane
-                    # Knuth's exact addition: `error` is what `after` had to round off.
+                    # Knuth's exact addition (TwoSum): `error` is the rounding error of `after`.
                     before = sums[index(here)]
                     after = before + y
                     part = after - before

@@ -1,4 +1,4 @@
-"""The nearest centre of each row, without looking at the rows whose centre cannot have changed.
+"""The nearest centre of each row, without reading the rows whose centre cannot have changed.
 
 The slack of a row is the distance to its second nearest centre less the distance to its nearest. A row keeps its label
 as long as its centre, and any other centre, have together moved by less than its slack [1]_. In each span of rows the
@@ -31,15 +31,15 @@ from xpulab.kernels.tiles import ROOMS, Tile, default_tile, size_class
 __all__ = ["Labels", "Tile", "find_nearest", "new_labels", "room_for", "tile_for"]
 
 _LEAST_CENTERS = 48  # with fewer centres, copying a row costs about as much as comparing it with all centres
-_LEAST_WORK = 512  # centres times features
-_MOST_LISTED = 0.75  # of all rows: if more are listed, it is faster to read every row where it lies
-_CHEAP_BYTES = 1 << 20  # of partial sums, whose addition takes next to no time
+_LEAST_WORK = 512  # smallest product of centres and features for which slacks are used
+_MOST_LISTED = 0.75  # share of all rows: if more are listed, it is faster to compare all rows without copies
+_CHEAP_BYTES = 1 << 20  # the addition of partial sums with up to this many bytes takes almost no time
 _LONGEST_PAUSE = 16  # passes over all rows before the slacks are tried again
 
 
 @dataclass(eq=False)
 class Labels:
-    """The centre of each row, on the device, with all that one iteration leaves for the next.
+    """The index of the centre of each row, on the device, with the data that one iteration leaves for the next.
 
     Attributes
     ----------
@@ -47,17 +47,17 @@ class Labels:
     current : Array of int32
         One label per row, -1 at first; padded to whole blocks.
     listed : Array of int32
-        The rows that the last `find_nearest` looked at. If `span` is 0, the label that each row had before, unless the
-        search made sums. Otherwise each span of rows has `counts` entries here,
-        ``row in the span | (label before + 1) << bits of span``.
+        The rows that the last `find_nearest` compared. If `span` is 0, the previous label of each row, unless the
+        search computed sums. Otherwise each span of rows has `counts` entries here,
+        ``row in the span | (previous label + 1) << bits of span``.
     n_clusters : int
-        Number of the centres that the labels were chosen from, 0 at first.
+        Number of centres of the last search, 0 at first.
     span : int
-        Rows of a work-group of the last `find_nearest`, 0 if it looked at all rows.
+        Number of rows of a work-group of the last `find_nearest`; 0 if it compared all rows.
     counts : Array of int32 or None
         Number of listed rows of each span.
     parameters : Array or None
-        Numbers that the last `find_nearest` read; they begin with the shift.
+        The parameters of the last `find_nearest`, which begin with the shift.
     """
 
     device: Device
@@ -79,18 +79,18 @@ class Labels:
     _searches: dict[Any, _Search] = field(default_factory=dict)
 
     def scratch(self, name: str, size: int, dtype: npt.DTypeLike) -> Array:
-        """A flat device array of at least `size` elements, which the next call gets again."""
+        """A device array of at least `size` elements, which later calls with the same name use again."""
         held = self._scratch.get((name, dtype))
         if held is None or held[0] < size:
             held = self._scratch[name, dtype] = size, self.device.empty(size, dtype)
         return held[1]
 
     def forget(self) -> None:
-        """Drop the slacks, so that the next search looks at every row."""
+        """Drop the slacks, so that the next search compares every row."""
         self._slack_of = None
 
     def trim(self) -> None:
-        """Keep only the labels and the sums: a run that has ended needs no other memory to go on."""
+        """Free all memory but the labels and the sums, after a run has ended."""
         self.forget()
         self.listed = self.device.empty(0, np.int32)
         self._slack = self.counts = self.parameters = None
@@ -98,7 +98,7 @@ class Labels:
         self._searches.clear()
 
     def begin_sums(self, rows: Rows, shift: npt.NDArray[Any] | None, k: int) -> bool:
-        """Prepare the sums of the rows of k centres; whether they begin at zero, which drops the slacks too."""
+        """Prepare the sums for k centres. Returns whether they begin at zero; the slacks are then dropped, too."""
         key = (rows, rows.shift_or_zero(shift).tobytes(), k)
         if self._sums is not None and self._sums_of == key:
             return False
@@ -117,9 +117,9 @@ class Labels:
         self._sums = None
 
     def slacks_pay(self, rows: Rows) -> bool:
-        """Whether the slacks are likely to leave few rows to look at.
+        """Whether the slacks are likely to save comparisons.
 
-        They leave many while the centres move far, and if most rows are near to no centre.
+        They save few while the centres move far, and if many rows are nearly equally far from several centres.
         """
         if self._pause:
             self._pause -= 1
@@ -174,17 +174,17 @@ def find_nearest(
     Parameters
     ----------
     rows : Rows
-        At least one.
+        The rows, at least one.
     shift : numpy.ndarray of shape (n_features,) or None
         Subtracted from each row.
     centers : numpy.ndarray of shape (n_clusters, n_features)
-        In the shifted frame.
+        The centres, less the shift.
     labels : Labels
         Changed in place.
     again : bool
         Whether the same rows will be labelled again, for centres that have moved a little.
     tile : Tile, optional
-        By default the tile that `tile_for` gives. The labels are the same with every tile.
+        The launch parameters; by default those of `tile_for`. The labels are the same with every tile.
     sums : {"all", "moved"}, optional
         Whether to sum the rows of each centre too, while the rows are in the cache: all rows, or only the rows that
         change their label, which are subtracted from one sum and added to another.
@@ -211,7 +211,7 @@ def find_nearest(
 
 
 class _Search:
-    """A search that is repeated: with the same rows, the same number of centres, and the same memory.
+    """A search that can be repeated with the same rows, the same number of centres, and the same memory.
 
     Attributes
     ----------
@@ -220,11 +220,13 @@ class _Search:
     labels : Array of int32
         The array that the search writes: the array with the labels before, or the other array if these are needed.
     span : int
-        Rows of a work-group.
+        Number of rows of a work-group.
     counts : Array of int32 or None
+        Number of listed rows of each span; None if all rows are compared.
     parameters : Array
-        As the kernel reads them; they begin with the shift.
+        The parameters of the kernel, which begin with the shift.
     partial : PartialSums or None
+        The partial sums, if the search computes sums.
     """
 
     def __init__(self, of: tuple[Rows, int, Tile], labels: Labels, bounded: bool, summing: bool) -> None:
@@ -238,7 +240,7 @@ class _Search:
         self.span, self.partial = _cut(rows, tile, k, labels, summing)
         n_spans = -(-rows.n_samples // self.span)
         self.labels, self.counts = labels.current, None
-        if (bounded or not self.partial) and labels.listed.size < labels.current.size:  # new, or trimmed
+        if (bounded or not self.partial) and labels.listed.size < labels.current.size:  # new or trimmed labels
             labels.listed = device.empty(labels.current.size, np.int32)
         integers = labels.current
         found = labels.scratch("found", n_spans * BLOCK, np.int32) if bounded or self.partial else integers
@@ -253,7 +255,7 @@ class _Search:
         summed = integers, numbers, numbers
         if self.partial:
             summed = self.partial.queue, self.partial.stage, self.partial.sums
-        # A score is off by less than this times (|x|^2 + 2 |c|^2), and a difference of two by less than twice as much.
+        # The error of a score is less than this times (|x|^2 + 2 |c|^2); that of a difference is less than twice this.
         rounding = 2 * (d + 8) * np.finfo(dtype).eps
         room = room_for(d)
         chunk = chunk_of(room, tile)
@@ -269,9 +271,9 @@ class _Search:
     def start(
         self, shift: npt.NDArray[Any], centers: npt.NDArray[Any], moved: npt.NDArray[np.float64], anew: bool
     ) -> None:
-        """Label the rows. With `anew`, the sums begin at zero and take all rows."""
+        """Start the kernel. With `anew`, the sums begin at zero, and all rows are added."""
         rows, _, tile = self.of
-        rows.device.wait()  # the kernel before may still read them
+        rows.device.wait()  # an earlier kernel may still read the parameters
         pack_centers(shift, centers, moved, tile.centers, anew, self._host)
         if self._store:
             rows.device.store(self._host, self.parameters)
@@ -279,12 +281,12 @@ class _Search:
 
 
 def room_for(n_features: int) -> int:
-    """Number of features that the kernel has private memory for; 0 if the rows have too many."""
+    """Number of features for which the kernel has private memory; 0 if the rows have too many features."""
     return next((room for room in ROOMS if n_features <= room), 0)
 
 
 def tile_for(device: Device, dtype: np.dtype[Any], n_features: int, k: int) -> Tile:
-    """The tile that was measured to be fastest on the device for these sizes, or the default."""
+    """The launch parameters that were measured to be fastest on the device for these sizes, or the default."""
     return device.tiles.get(size_class(dtype, n_features, k)) or default_tile(dtype, device.is_cpu, device.wide)
 
 
@@ -302,8 +304,9 @@ def _cut(rows: Rows, tile: Tile, k: int, labels: Labels, summing: bool) -> tuple
 def _span(rows: Rows, tile: Tile, k: int, bytes_each: int = 0) -> int:
     """Rows of a work-group, a power of two.
 
-    These are fewer than the tile's span if so many would leave parts of the device idle, or if an entry of `listed` has
-    no bits for them. They are more if each group has partial sums of `bytes_each`, because adding them takes time.
+    The number is smaller than the tile's span if this span would leave parts of the device idle, or if an entry of
+    `listed` has too few bits for it. It is larger if each group has partial sums of `bytes_each` bytes, because adding
+    them takes time.
     """
     enough = rows.n_samples // (4 * rows.device.compute_units)
     wanted = max(tile.span, 1 << (rows.n_samples * bytes_each // _CHEAP_BYTES).bit_length())

@@ -1,7 +1,7 @@
-"""Programs of OpenCL devices as files: a program that a device's compiler made of SPIR-V can be kept and loaded.
+"""Stores and loads the programs that the compiler of an OpenCL device has made from SPIR-V.
 
-SYCL keeps no program that was made from SPIR-V, and dpctl makes none from a binary. OpenCL does both [1]_: the program
-is made by its functions, in the queue's own context, and then handed to SYCL.
+SYCL does not store programs that were made from SPIR-V, and dpctl cannot make a program from a binary. OpenCL can do
+both [1]_. OpenCL's functions make the program in the context of the queue, and SYCL then uses it.
 
 References
 ----------
@@ -26,14 +26,14 @@ _BACKEND = 1  # sycl::backend::opencl
 _EXECUTABLE = 2  # sycl::bundle_state::executable
 _BINARY_SIZES, _BINARIES, _BUILD_LOG = 0x1165, 0x1166, 0x1183
 
-# C++ functions of SYCL's library, by the names that the linker knows; they are the same in 2024.2 and 2026.1.
+# Mangled names of C++ functions in SYCL's library; they are the same in 2024.2 and 2026.1.
 _NATIVE_CONTEXT = "_ZNK4sycl3_V17context9getNativeEv"
 _NATIVE_DEVICE = "_ZNK4sycl3_V16device9getNativeEv"
 _MAKE_BUNDLE = "_ZN4sycl3_V16detail18make_kernel_bundleEmRKNS0_7contextEbNS0_12bundle_stateENS0_7backendE"
 
 
 class CompilerError(Exception):
-    """The device's compiler refused a program; the message is its own."""
+    """The device's compiler rejected a program; the message is the compiler's."""
 
 
 class Compiler:
@@ -42,7 +42,7 @@ class Compiler:
     Parameters
     ----------
     context, device : int
-        dpctl's references of a queue's SYCL context and device, which live as long.
+        dpctl's references of a queue's SYCL context and device. The queue must live as long as this object.
     """
 
     def __init__(self, context: int, device: int) -> None:
@@ -53,15 +53,16 @@ class Compiler:
 
     @staticmethod
     def serves(queue: dpctl.SyclQueue) -> bool:
-        """Whether a queue's device has one, and SYCL takes its programs."""
+        """Whether a queue's device has such a compiler, and SYCL can use its programs."""
         return queue.backend == dpctl.backend_type.opencl and _sycl() is not None
 
     def from_spirv(self, spirv: bytes) -> int:
-        """A built program.
+        """Build a program from SPIR-V; returns its reference.
 
         Raises
         ------
         CompilerError
+            If the device's compiler rejects it.
         """
         error = ctypes.c_int()
         program = _opencl().clCreateProgramWithIL(self._context, spirv, len(spirv), ctypes.byref(error))
@@ -73,7 +74,7 @@ class Compiler:
         Raises
         ------
         CompilerError
-            If it is of another device or driver.
+            If the binary is for another device or driver.
         """
         error, status = ctypes.c_int(), ctypes.c_int()
         size, content = ctypes.c_size_t(len(binary)), ctypes.c_char_p(binary)
@@ -84,7 +85,7 @@ class Compiler:
         return self._built(program, error.value or status.value)
 
     def binary(self, program: int) -> bytes:
-        """A program as bytes."""
+        """The binary of a program, from which `from_binary` makes the program again."""
         size = ctypes.c_size_t()
         _opencl().clGetProgramInfo(program, _BINARY_SIZES, ctypes.sizeof(size), ctypes.byref(size), None)
         content = ctypes.create_string_buffer(size.value)
@@ -93,7 +94,7 @@ class Compiler:
         return content.raw
 
     def kernel(self, program: int, entry: str) -> int | None:
-        """dpctl's reference of a kernel in a program; None if it has no such kernel. It is never freed."""
+        """dpctl's reference of a kernel in a program, which is never freed; None if there is no such kernel."""
         bundle = _Shared()
         getattr(_sycl(), _MAKE_BUNDLE)(ctypes.byref(bundle), program, self._sycl_context, False, _EXECUTABLE, _BACKEND)
         _kept.append(bundle)
@@ -111,17 +112,17 @@ class Compiler:
 
 
 class _Shared(ctypes.Structure):
-    """A std::shared_ptr, all that a sycl::kernel_bundle is."""
+    """A std::shared_ptr, which is the only member of a sycl::kernel_bundle."""
 
     _fields_ = (("pointer", ctypes.c_void_p), ("count", ctypes.c_void_p))
 
 
-_kept: list[_Shared] = []  # bundles that kernels are of
+_kept: list[_Shared] = []  # bundles whose kernels are in use
 
 
 @cache
 def _sycl() -> Any:
-    """SYCL's library; None if it has not the functions that are needed."""
+    """SYCL's library; None if it does not have the functions that are needed."""
     found = ctypes.CDLL(oneapi.STACK.sycl)
     try:
         for name in (_NATIVE_CONTEXT, _NATIVE_DEVICE):
@@ -130,7 +131,7 @@ def _sycl() -> Any:
         function = getattr(found, _MAKE_BUNDLE)
     except AttributeError:
         return None
-    # What it returns is larger than a register, and so written to where the first argument points.
+    # The returned object is larger than a register, so the function writes it to the address in its first argument.
     function.restype = None
     function.argtypes = [
         ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_bool, ctypes.c_ubyte, ctypes.c_byte

@@ -1,4 +1,4 @@
-"""Memory that SYCL takes for its own, and that is a shared block: a CPU's kernels compute on the block in place."""
+"""Makes a shared block usable as SYCL memory, so that the kernels of a CPU compute on the block itself."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["Overlaid"]
 
 
 class Overlaid(dpctl.memory.MemoryUSMShared):
-    """USM memory with a shared block in its place.
+    """USM memory over which a shared block is mapped.
 
-    A CPU device computes on any memory of the process, but dpctl only takes pointers that SYCL has allocated. So SYCL
-    allocates the memory, and the block is mapped over it before anything has touched it: it costs addresses only.
+    A CPU device can use any memory of the process, but dpctl accepts only pointers that SYCL has allocated. Therefore
+    SYCL allocates memory, and the block is mapped over it. SYCL's memory was never written, so it takes no pages.
     """
 
     @classmethod
     def over(cls, queue: Any, block: SharedBlock, nbytes: int, size: int) -> Overlaid:
-        """Memory of at least `size` bytes whose first `nbytes` are the block's; the rest is not initialised."""
+        """Memory of at least `size` bytes, whose first `nbytes` bytes are the block's; the rest is uninitialised."""
         memory = cls(_whole_pages(size), alignment=mmap.PAGESIZE, queue=queue)
         block.overlay(memory._pointer, _whole_pages(nbytes))
         return memory
 
     def __del__(self) -> None:
-        restore(self._pointer, self.nbytes)  # SYCL frees the memory that it has allocated
+        restore(self._pointer, self.nbytes)  # SYCL needs ordinary memory to free
 
 
 def _whole_pages(nbytes: int) -> int:

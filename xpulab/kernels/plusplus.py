@@ -1,7 +1,7 @@
 """Greedy k-means++: the squared distance of each row to the nearest of the centres chosen so far.
 
-The pass that tries new candidates also takes the last accepted centre into the distances, so that one pass over the
-rows serves both.
+The pass that tries new candidates also updates the distances with the last accepted centre, so that one pass over the
+rows is enough for both.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = [
     "start",
 ]
 
-#: Fewer candidates than these are filled up with repetitions, so that one compiled kernel serves them all: the pass is
-#: bound by memory up to about here. scikit-learn tries 6 for 55 to 148 clusters.
+#: Fewer candidates are filled up with repetitions, so that one compiled kernel is enough for all of them. Up to about
+#: this number, memory limits the speed of the pass. scikit-learn tries 6 candidates for 55 to 148 clusters.
 _TRIALS = 6
-_MOST_TRIALS = 24  # scikit-learn tries 2 + log(k): so many for 3 billion clusters
-_ITEMS = 16  # of a work-group: with a block's 64, each quarter of a span would be a pass over it of its own
+_MOST_TRIALS = 24  # scikit-learn tries 2 + log(k) candidates, which is this many for 3 billion clusters
+_ITEMS = 16  # work-items of a work-group; with 64, as many as a block has rows, it would read a span four times
 
 
 @dataclass(eq=False)
@@ -49,11 +49,11 @@ class Seeding:
     rows : Rows
     shift : numpy.ndarray of shape (n_features,)
     closest : Array of shape (n_blocks * BLOCK,)
-        Squared distance to the nearest centre, all but the last accepted one.
+        Squared distance of each row to the nearest centre, without the last accepted one.
     last : numpy.ndarray of shape (n_features,)
         The last accepted centre.
     span_sums : numpy.ndarray of float64 of shape (n_spans,)
-        Sum of ``w * squared distance`` over each SPAN rows, with all accepted centres.
+        Sums of ``w * squared distance`` over spans of SPAN rows, with all accepted centres.
     """
 
     rows: Rows
@@ -68,7 +68,7 @@ class Seeding:
 
 @dataclass(frozen=True)
 class _Pass:
-    """A pass over all rows with so many candidates, to be made again and again."""
+    """A pass over all rows with a fixed number of candidates, which can be repeated."""
 
     launch: Prepared
     parameters: Array
@@ -82,18 +82,19 @@ def start(rows: Rows, shift: npt.NDArray[Any] | None, center: npt.NDArray[Any]) 
     ----------
     rows : Rows
     shift : numpy.ndarray of shape (n_features,) or None
+        Subtracted from each row.
     center : numpy.ndarray of shape (n_features,)
-        In the shifted frame.
+        The first centre, less the shift.
 
     Returns
     -------
     state : Seeding
     potential : float
-        Local sum of ``w * ||x - shift - center||**2``.
+        Sum of ``w * ||x - shift - center||**2`` over the rows of this rank.
     """
     center = np.ascontiguousarray(center, rows.dtype)
     closest = rows.device.full(rows.n_blocks * BLOCK, np.inf, rows.dtype)
-    # Zero, and so of no account, where the last block has no rows.
+    # The padding of the last block has the distance zero, which does not change the sums.
     rows.device.store(np.zeros(rows.n_blocks * BLOCK - rows.n_samples, rows.dtype), closest, rows.n_samples)
     none = np.zeros((1, rows.n_spans))
     state = Seeding(rows, rows.shift_or_zero(shift), closest, center, none[0], center[None], none)
@@ -103,7 +104,7 @@ def start(rows: Rows, shift: npt.NDArray[Any] | None, center: npt.NDArray[Any]) 
 
 
 def candidate_potentials(state: Seeding, candidates: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Local potential with each of the candidates (t, n_features) added, of shape (t,)."""
+    """This rank's potential with each of the candidates (t, n_features) as a further centre: shape (t,)."""
     rows = state.rows
     state._tried = np.ascontiguousarray(candidates, rows.dtype)
     t = len(candidates)
@@ -142,24 +143,24 @@ def pass_kernel(dtype: np.dtype[Any], k: int, weighted: bool) -> Kernel:
 
 
 def accept(state: Seeding, j: int) -> None:
-    """Make candidate j of the last `candidate_potentials` a centre."""
+    """Accept candidate `j` of the last `candidate_potentials` as a centre."""
     state.last = state._tried[j]
     state.span_sums = state._tried_sums[j]
 
 
 def search(state: Seeding, value: float) -> int:
-    """The row at which the running sum of ``w * squared distance`` reaches a value.
+    """The row at which the cumulative sum of ``w * squared distance`` reaches a value.
 
     Parameters
     ----------
     state : Seeding
     value : float
-        Between 0 and the local potential.
+        Between 0 and this rank's potential.
 
     Returns
     -------
     int
-        Smallest local index whose running sum is at least `value`, as `place_of` finds it.
+        Smallest index of a row of this rank whose cumulative sum is at least `value`, see `place_of`.
     """
     return search_spans(state.span_sums, value, lambda span: _span_contributions(state, span))
 
@@ -167,46 +168,51 @@ def search(state: Seeding, value: float) -> int:
 def search_spans(
     span_sums: npt.NDArray[np.float64], value: float, numbers_of: Callable[[int], npt.NDArray[np.float64]]
 ) -> int:
-    """The place at which the running sum of numbers reaches a value, as `place_of` finds it.
+    """The index at which the cumulative sum of numbers reaches a value, see `place_of`.
 
     Parameters
     ----------
     span_sums : numpy.ndarray of shape (n_spans,)
-        The sum of each SPAN numbers, as the device has it.
+        The sums over spans of SPAN numbers, from the device.
     value : float
     numbers_of : callable
-        Gives the numbers of one span.
+        Takes the index of a span, and returns its numbers.
+
+    Returns
+    -------
+    int
     """
     running = np.cumsum(span_sums)
     span = int(place_of(running, value))
     before = running[span - 1] if span else 0.0
     within = np.cumsum(numbers_of(span))
-    # The device has added the span up in another order: the host's sums are scaled to the device's.
+    # The device adds in another order, so the host's sums are scaled to the device's.
     scale = within[-1] / span_sums[span] if span_sums[span] > 0 else 1.0
     return int(span * SPAN + place_of(within, (value - before) * scale))
 
 
 def place_of(running: npt.NDArray[np.float64], value: Any) -> Any:
-    """The place at which running sums of numbers, none negative, reach a value; never that of a number which is 0.
+    """The index at which the cumulative sums of non-negative numbers reach a value; never the index of a 0.
 
     Parameters
     ----------
     running : numpy.ndarray of shape (n,)
-        At least one.
+        Cumulative sums, at least one.
     value : float or numpy.ndarray of shape (m,)
 
     Returns
     -------
     int or numpy.ndarray of int of shape (m,)
-        Smallest index whose running sum is at least `value`, as numpy.searchsorted has it. A value that rounding has
-        taken beyond the last sum belongs to the last number above 0, and the value 0 to the first. 0 if all are 0.
+        Smallest index whose cumulative sum is at least `value`, as in `numpy.searchsorted`. A value that is beyond the
+        last sum because of rounding gives the last number above 0, and the value 0 gives the first number above 0. If
+        all numbers are 0, the index is 0.
     """
     first, last = running.searchsorted(0.0, side="right"), running.searchsorted(running[-1])
     return np.minimum(np.maximum(running.searchsorted(value), first), last)
 
 
 def _span_contributions(state: Seeding, span: int) -> npt.NDArray[np.float64]:
-    """``w * squared distance`` of the rows of one span, by the host."""
+    """``w * squared distance`` of the rows of one span, computed by the host."""
     rows, d = state.rows, state.rows.n_features
     first, last = span * SPAN, min((span + 1) * SPAN, rows.n_samples)
     blocks = slice(first // BLOCK, -(-last // BLOCK))
@@ -260,7 +266,8 @@ def _potential_kernel(t: int, weighted: bool, dtype: np.dtype[Any]) -> Kernel:
             partial[index((span * t + j) * _ITEMS + lane)] = total[j]
         sums[index(item.get_group().get_group_range(0) * t + span)] = touched
         group_barrier(item.get_group())
-        # By every item alike: shared out, it would be gathers, which cost a CPU a third of the whole pass.
+        # Every work-item does the same. If the items shared the work, a CPU would need gather instructions, which take
+        # a third of the whole pass.
         for j in range(t):
             added = zero
             for i in range(_ITEMS):

@@ -1,4 +1,4 @@
-"""Programs, which a device's own compiler makes of a kernel's SPIR-V, and files that keep them for other processes."""
+"""Builds programs from the SPIR-V of kernels with the device's compiler, and stores them for other processes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Program:
     Attributes
     ----------
     reference : int
-        dpctl's, of the SYCL kernel. It is never freed.
+        dpctl's reference of the SYCL kernel, which is never freed.
     most : int
-        Work-items that a work-group may have.
+        Largest number of work-items of a work-group.
     """
 
     reference: int
@@ -35,28 +35,33 @@ class Program:
 
 
 def build(device: Device, name: str, compiled: Compiled, n_values: int) -> Program:
-    """Have the device's compiler make a program, or take one that it has made for an earlier process.
+    """Build the program of a kernel with the device's compiler, or take it from the cache.
 
     Parameters
     ----------
     device : Device
     name : str
-        The kernel's, for messages.
+        Name of the kernel, for messages.
     compiled : Compiled
+        The kernel's SPIR-V.
     n_values : int
-        How many values a launch passes.
+        Number of values that a launch passes.
+
+    Returns
+    -------
+    Program
 
     Raises
     ------
     KernelBuildError
-        If the compiler refuses it.
+        If the compiler rejects the kernel.
     """
     device.while_compiling()
     try:
         if Compiler.serves(device.queue):
             compiler = _compiler(device)
             reference = compiler.kernel(_kept_program(device, compiler, compiled.spirv), compiled.entry)
-        else:  # Level Zero, whose drivers keep what they compile themselves
+        else:  # Level Zero, whose drivers have their own caches
             reference = _made_by_sycl(device, compiled)
     except CompilerError as error:
         raise KernelBuildError(f"{name}: the compiler of {device.name} refused the kernel: {error}") from error
@@ -71,10 +76,10 @@ def build(device: Device, name: str, compiled: Compiled, n_values: int) -> Progr
 
 
 def _made_by_sycl(device: Device, compiled: Compiled) -> int | None:
-    """dpctl's reference of a kernel; None if the program has no such kernel. It is never freed.
+    """dpctl's reference of a kernel, which is never freed; None if the program has no such kernel.
 
-    Not by dpctl's create_program_from_spirv, which lets no other thread of Python run until the driver is done: an
-    engine whose heart does not beat looks stuck.
+    dpctl's create_program_from_spirv is not used, because no other thread of Python can run until the driver has
+    finished: without heartbeats, the engine would appear to be stuck.
     """
     bundle = library.DPCTLKernelBundle_CreateFromSpirv(*_sycl(device), compiled.spirv, len(compiled.spirv), b"")
     if not bundle:
@@ -84,7 +89,7 @@ def _made_by_sycl(device: Device, compiled: Compiled) -> int | None:
 
 @cached
 def _sycl(device: Device) -> tuple[int, int]:
-    """References of the SYCL context and device."""
+    """dpctl's references of the SYCL context and device."""
     queue = device.queue.addressof_ref()
     return library.DPCTLQueue_GetContext(queue), library.DPCTLQueue_GetDevice(queue)
 
@@ -94,7 +99,7 @@ def _kept_program(device: Device, compiler: Compiler, spirv: bytes) -> int:
     program = _taken_up(compiler, key)
     if program is None:
         with cache.claimed(key, device.while_compiling):
-            program = _taken_up(compiler, key)  # another engine may have compiled it meanwhile
+            program = _taken_up(compiler, key)  # another engine may have compiled it in the meantime
             if program is None:
                 program = compiler.from_spirv(spirv)
                 cache.store(key, compiler.binary(program))
@@ -105,7 +110,7 @@ def _taken_up(compiler: Compiler, key: str) -> int | None:
     binary = cache.load(key)
     try:
         return None if binary is None else compiler.from_binary(binary)
-    except CompilerError:  # of a driver that says no other version; it is compiled anew, and kept in the place of this
+    except CompilerError:  # the driver has changed, but not its version: compile again, and replace the file
         return None
 
 
@@ -116,9 +121,9 @@ def _compiler(device: Device) -> Compiler:
 
 @cached
 def _machine(device: Device) -> bytes:
-    """Text that names all that a binary depends on: the device and its driver, and for a CPU its instructions.
+    """Text with all that a binary depends on: the device, its driver, and, for a CPU, its instructions.
 
-    A folder of caches may be shared by hosts whose processors only have the same name.
+    The instructions are included because hosts with different processors of the same name may share a cache folder.
     """
     about = device.describe()
     facts = [about["name"], about["driver"], about["backend"]]

@@ -1,4 +1,4 @@
-"""Rows times a matrix: to the host, or as rows of other columns that stay on the device."""
+"""Multiplies rows by a matrix. The result goes to the host, or stays on the device as rows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from xpulab.kernels.rows import BLOCK, Rows
 
 __all__ = ["every_kernel", "project", "projected"]
 
-_LANES = 16  # work-items of a group: a CPU's compiler makes no vectors of fewer
-_COLUMNS = 5  # of the result
+_LANES = 16  # work-items of a work-group; with fewer, a CPU's compiler uses no vectors
+_COLUMNS = 5  # columns of the result that are computed together
 _STAGE_BYTES = 8 << 20
 
 
 def _rows(dtype: np.dtype[Any]) -> int:
-    """Rows of a work-item: with 20 vectors of sums, a CPU has them and the rest in registers."""
+    """Number of rows of a work-item, so that a CPU keeps all values in registers, 20 vectors of sums among them."""
     return 16 // dtype.itemsize
 
 
@@ -39,8 +39,8 @@ def _project_kernel(dtype: np.dtype[Any]) -> Kernel:
     def project(  # type: ignore[no-untyped-def]
         item, data, d, n, first, shift, matrix, offset, k, minus, subtracting, out
     ):  # fmt: skip
-        # matrix: (k / n_columns, d, n_columns), zeros filling it up, and offset as well. out and minus are in blocks,
-        # minus from block 0 on and out from `first` on.
+        # matrix: (k / n_columns, d, n_columns), padded with zeros, as is offset. out and minus are in blocks: minus
+        # begins with block 0, and out with block `first`.
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         block = first + group // parts
@@ -73,7 +73,7 @@ def _project_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 class _Projection:
-    """A matrix on the device, as the kernel reads it."""
+    """A matrix on the device, in the order in which the kernel reads it."""
 
     def __init__(
         self, rows: Rows, matrix: npt.NDArray[Any], shift: npt.NDArray[Any] | None, offset: npt.NDArray[Any] | None
@@ -91,7 +91,7 @@ class _Projection:
         self.offset, self.shift = device.array(constants), device.array(rows.shift_or_zero(shift))
 
     def into(self, out: Array, first: int, n_blocks: int, minus: Array | None = None) -> None:
-        """Some blocks of the product, from `first` on, at the start of `out`."""
+        """Write `n_blocks` blocks of the product, from block `first` on, to the start of `out`."""
         rows = self.rows
         launch(
             rows.device, _project_kernel(rows.dtype), n_blocks * (BLOCK // (_LANES * _rows(rows.dtype))), _LANES,
@@ -106,7 +106,7 @@ def project(
     shift: npt.NDArray[Any] | None = None,
     offset: npt.NDArray[Any] | None = None,
 ) -> Iterator[npt.NDArray[Any]]:
-    """``(x - shift) @ matrix + offset`` of each row, on the host; some rows at a time.
+    """``(x - shift) @ matrix + offset`` of each row, on the host, a part of the rows at a time.
 
     Parameters
     ----------
@@ -114,17 +114,17 @@ def project(
     matrix : numpy.ndarray of shape (n_features, k)
     shift : numpy.ndarray of shape (n_features,) or None
     offset : numpy.ndarray of shape (k,) or None
-        All three are brought to the dtype of the rows.
+        Matrix, shift and offset are converted to the dtype of the rows.
 
     Yields
     ------
     numpy.ndarray of shape (m, k), in the dtype of the rows
-        Of the next m rows.
+        The result for the next m rows.
 
     Raises
     ------
     ValueError
-        If the matrix does not fit the rows.
+        If the matrix has another number of rows than `rows` has columns.
     """
     projection, device = _Projection(rows, matrix, shift, offset), rows.device
     k = projection.k
@@ -134,7 +134,7 @@ def project(
         n_blocks = min(blocks, rows.n_blocks - first)
         projection.into(stage, first, n_blocks)
         found = device.fetch(stage, stop=n_blocks * BLOCK * k, copied=False).reshape(n_blocks, k, BLOCK)
-        by_row = np.array(found.swapaxes(1, 2), order="C")  # a copy: the stage is written again
+        by_row = np.array(found.swapaxes(1, 2), order="C")  # a copy, because the stage is used again
         yield by_row.reshape(-1, k)[: rows.n_samples - first * BLOCK]
 
 
@@ -145,7 +145,7 @@ def projected(
     offset: npt.NDArray[Any] | None = None,
     minus: Rows | None = None,
 ) -> Rows:
-    """``(x - shift) @ matrix + offset - minus`` of each row, as rows on the device, of the same weights.
+    """``(x - shift) @ matrix + offset - minus`` of each row, as rows on the device with the same weights.
 
     Parameters
     ----------
@@ -154,12 +154,16 @@ def projected(
     shift : numpy.ndarray of shape (n_features,) or None
     offset : numpy.ndarray of shape (k,) or None
     minus : Rows or None
-        As many rows, of k features in the same dtype.
+        As many rows, with k columns of the same dtype.
+
+    Returns
+    -------
+    Rows
 
     Raises
     ------
     ValueError
-        If the matrix or what is subtracted does not fit the rows.
+        If the shape or the dtype of `matrix` or `minus` does not fit the rows.
     """
     projection = _Projection(rows, matrix, shift, offset)
     if minus is not None:

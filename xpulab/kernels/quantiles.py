@@ -1,7 +1,8 @@
-"""The values at given places of each column's order, exactly: digit by digit, from counts that ranks can add up.
+"""Exact order statistics of columns, found byte by byte from counts that the ranks can add up.
 
-The bits of a number are taken as an integer whose order is that of the numbers. Its digits are bytes: for a known
-beginning it is counted how often each next byte follows, and the byte that holds the wanted place is the next.
+The bits of a number are converted to an integer, so that the integers have the same order as the numbers. The bytes of
+the wanted integer are found from the first to the last: for the known first bytes (a prefix), the kernel counts how
+often each next byte follows, and the counts show which byte contains the wanted position.
 """
 
 from __future__ import annotations
@@ -20,27 +21,28 @@ from xpulab.kernels.rows import BLOCK, Rows
 
 __all__ = ["every_kernel", "order_statistics", "ordered_counts"]
 
-_BINS = 256  # values of a digit
-_LANES = 16  # work-items of a group, and counters side by side: a line of memory
-_ROOM = _BINS + _LANES  # counters of a column and a beginning, the last ones for what is not to be counted
-_NEAR_BYTES = 1 << 18  # counters of a work-group on a CPU, so that they stay in a core's second cache
+_BINS = 256  # values of a byte
+_LANES = 16  # work-items of a work-group, and counters side by side, which fill a cache line
+_ROOM = _BINS + _LANES  # counters for each column and prefix; the last ones are for numbers that must not be counted
+_NEAR_BYTES = 1 << 18  # bytes of the counters of a work-group on a CPU, which then stay in a core's L2 cache
 _COUNTERS_BYTES = 64 << 20
 
 
 @cache
 def _count_kernel(dtype: np.dtype[Any], level: int) -> Kernel:
-    """For the first digit, the second, or any later one (2). `dtype` is that of the integers the numbers are read as.
+    """The kernel for the first byte (level 0), the second (1), or any later one (2).
 
-    The first digit has nothing before it. Of the numbers about half have the second one counted, so that a branch
-    would be foreseen wrongly: what is not counted is added to counters that nobody reads. Later it is skipped.
+    `dtype` is that of the integers as which the numbers are read. The first byte has no prefix. At the second byte,
+    about half of the numbers have the prefix, so a branch would often be mispredicted: numbers without the prefix are
+    added to counters that nobody reads. At later bytes, numbers without the prefix are skipped.
 
-    Each lane has the counters at its own place in a line of memory, as in histogram.py: the one that a number belongs
-    to adds 1, the others 0. Counters that lanes gather and scatter take more than twice as long.
+    As in histogram.py, each lane has the counters at its own position in a cache line: the lane with the number's
+    counter adds 1, the other lanes add 0. Gathering and scattering counters would take more than twice as long.
     """
     bits = 8 * dtype.itemsize
     sign = bits - 1
     all_but_sign = dtype.type(np.iinfo(dtype).max)
-    # Without its sign a NaN is a greater integer than infinity.
+    # Without the sign bit, the integer of a NaN is greater than that of infinity.
     infinity = dtype.type(np.array(np.inf, f"f{dtype.itemsize}").view(dtype))
     none, one, absent = np.int32(0), np.int32(1), np.int32(_BINS)
     lanes, bins, room = _LANES, _BINS, _ROOM
@@ -54,8 +56,8 @@ def _count_kernel(dtype: np.dtype[Any], level: int) -> Kernel:
         item, data, d, n, first_column, n_columns, width, n_blocks, prefixes, n_prefixes, shift, stage, counts
     ):  # fmt: skip
         # A work-group counts in `n_blocks` blocks of `width` columns. prefixes: (n_columns, n_prefixes), as signed
-        # numbers; `shift`: bits after the digit. stage: of each group which counters the rows of a block are added to.
-        # counts: of each part of the rows (n_columns, n_prefixes, room).
+        # numbers; `shift`: number of bits after the byte. stage: for each group, the counters of the rows of a block.
+        # counts: for each part of the rows (n_columns, n_prefixes, room).
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         groups_of_part = (n_columns + width - 1) // width
@@ -98,32 +100,33 @@ def _integers(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def ordered_counts(rows: Rows, prefixes: npt.NDArray[Any], level: int) -> npt.NDArray[np.int64]:
-    """How often each byte follows on given first bytes, among the numbers of a column as ordered integers.
+    """How often each byte follows given first bytes, among the numbers of a column as ordered integers.
 
-    An ordered integer is unsigned, as wide as the number, and less than another if and only if the number is less;
-    -0.0 is less than 0.0.
+    An ordered integer is unsigned, and has as many bytes as the number. It is less than another one if and only if the
+    number is less; -0.0 is less than 0.0.
 
     Parameters
     ----------
     rows : Rows
-        NaN is not counted.
+        The rows; NaN is ignored.
     prefixes : numpy.ndarray of unsigned int of shape (q, n_features)
-        Of each column q beginnings of ordered integers, of `level` bytes each; zeros at level 0.
+        For each column q prefixes of ordered integers, with `level` bytes each; zeros at level 0.
     level : int
-        From 0 to 3 for float32, from 0 to 7 for float64.
+        Number of known bytes: from 0 to 3 for float32, from 0 to 7 for float64.
 
     Returns
     -------
     numpy.ndarray of int64 of shape (q, n_features, 256)
+        Counts by prefix, column and next byte.
     """
     device, d, wanted = rows.device, rows.n_features, len(prefixes)
     if rows.n_samples == 0 or wanted == 0:
         return np.zeros((wanted, d, _BINS), np.int64)
     integers = _integers(rows.dtype)
-    q = wanted if level else 1  # nothing is known yet, so that all are alike
+    q = wanted if level else 1  # at level 0 all prefixes are empty, and one is enough
     signed = prefixes[:q].astype(np.uint64)
     if level:
-        signed = signed - np.uint64(1 << (8 * level - 1))  # wraps around, as signed numbers do
+        signed = signed - np.uint64(1 << (8 * level - 1))  # unsigned arithmetic wraps around
     signed = signed.astype(np.int64).astype(integers)
     shift = 8 * (integers.itemsize - level - 1)
     data = Array(rows.data.memory, rows.data.size, integers)
@@ -131,9 +134,9 @@ def ordered_counts(rows: Rows, prefixes: npt.NDArray[Any], level: int) -> npt.ND
     column_bytes = 4 * q * _ROOM
     at_once = min(d, max(1, _COUNTERS_BYTES // column_bytes))
     width = min(at_once, max(1, _NEAR_BYTES // column_bytes)) if device.is_cpu else 1
-    wanted_parts = -(-4 * device.compute_units * width // at_once)  # so that all compute units have something to do
+    wanted_parts = -(-4 * device.compute_units * width // at_once)  # enough parts for all compute units
     parts = max(1, min(rows.n_blocks, wanted_parts, _COUNTERS_BYTES // (column_bytes * at_once)))
-    parts = max(parts, -(-rows.n_samples // 2**30))  # no counter overflows
+    parts = max(parts, -(-rows.n_samples // 2**30))  # so that no counter overflows
     n_blocks = -(-rows.n_blocks // parts)
     parts = -(-rows.n_blocks // n_blocks)
     counts = device.empty(parts * at_once * q * _ROOM, np.int32)
@@ -157,21 +160,21 @@ def order_statistics(
     ranks_wanted: npt.NDArray[np.int64],
     reduce: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]] = lambda counts: counts,
 ) -> npt.NDArray[Any]:
-    """The numbers at given places of each column, once it is sorted.
+    """The numbers at given positions of each sorted column.
 
     Parameters
     ----------
     rows : Rows
-        Those of this rank; NaN is not counted.
+        The rows of this rank; NaN is ignored.
     ranks_wanted : numpy.ndarray of int64 of shape (q, n_features)
-        Places among the numbers of all ranks, from 0 on; the same on all ranks.
+        Positions in the sorted columns of all ranks, counted from 0; the same on all ranks.
     reduce : callable
         Adds up an array of counts over all ranks.
 
     Returns
     -------
     numpy.ndarray of shape (q, n_features), in the dtype of the rows
-        NaN where there is no such place.
+        NaN if the column has no such position.
     """
     unsigned = np.dtype(f"u{rows.dtype.itemsize}")
     left = np.array(ranks_wanted, np.int64)
@@ -192,9 +195,10 @@ def order_statistics(
 
 
 def _distinct(prefixes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:
-    """The distinct prefixes of each column, as many rows as the most of a column, and where those of `prefixes` are.
+    """The distinct prefixes of each column, padded to the same number, and the index of each of `prefixes` in them.
 
-    Places next to each other, such as the two around a quantile, nearly always begin alike, and are counted once.
+    Neighbouring positions, such as the two around a quantile, nearly always have the same prefix, which is counted only
+    once.
     """
     order = np.argsort(prefixes, axis=0, kind="stable")
     ascending = np.take_along_axis(prefixes, order, axis=0)

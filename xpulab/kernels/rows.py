@@ -1,4 +1,4 @@
-"""Rows that live on the device, and the passes over them that need nothing else."""
+"""Rows on the device, and the simple passes over them: selections, column sums, and the search for NaN."""
 
 from __future__ import annotations
 
@@ -29,29 +29,30 @@ __all__ = [
     "weighted",
 ]
 
-#: Rows of a block: row i, feature f is at [i // BLOCK, f, i % BLOCK], so that neighbouring work-items read
-#: neighbouring numbers, and a work-group one stretch of memory.
+#: Number of rows of a block. Row i, feature f is at [i // BLOCK, f, i % BLOCK], so that neighbouring work-items read
+#: neighbouring numbers, and a work-group reads contiguous memory.
 BLOCK = 64
-#: Rows of a partial sum. A work-item adds no more numbers than these, then the host or one item what the items have:
-#: short chains, whose rounding does not depend on the number of rows.
+#: Number of rows of a partial sum. A work-item adds at most this many numbers; then one work-item or the host adds the
+#: partial sums. So chains of additions are short, and their rounding error does not grow with the number of rows.
 SPAN = 1024
-_LANES = 16  # work-items that add up columns, of which each group passes over a span
+_LANES = 16  # work-items of a work-group that adds up columns of a span
 _STAGE_BYTES = 8 << 20
-_FEW = 64  # rows that the host copies, where it can, in less time than a kernel is launched
+_FEW = 64  # up to this many rows, a copy by the host takes less time than the launch of a kernel
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows on a device, never changed.
+    """Dense rows on a device. They never change.
 
     Attributes
     ----------
     device : Device
     data : Array of shape (n_blocks * n_features * BLOCK,)
-        The rows in blocks; zeros fill the last block.
+        The rows in blocks. The last block is padded with zeros.
     n_samples, n_features : int
+        Numbers of rows and of columns.
     sample_weight : Array of shape (n_blocks * BLOCK,) or None
-        None: all ones. In the dtype of the rows, zero beyond n_samples.
+        Weights in the dtype of the rows, padded with zeros; None if all are 1.
     """
 
     device: Device
@@ -68,9 +69,13 @@ class Rows:
         ----------
         device : Device
         block : numpy.ndarray of shape (n_samples, n_features), float32 or float64
-            In C or Fortran order or any other; may be read-only, mapped from a file, or without rows.
+            An array with any strides. It may be read-only, mapped from a file, or have no rows.
         sample_weight : numpy.ndarray of shape (n_samples,) or None
-            Brought to the dtype of the rows.
+            Converted to the dtype of the rows.
+
+        Returns
+        -------
+        Rows
 
         Raises
         ------
@@ -101,18 +106,26 @@ class Rows:
         dtype: npt.DTypeLike,
         sample_weight: npt.NDArray[Any] | None = None,
     ) -> Rows:
-        """Take the rows at the start of a shared block.
+        """Use the rows at the start of a shared block.
 
-        If the device takes the block as its own memory (see `Device.adopt`), the rows are laid out in place, and the
-        block no longer holds them in their own order. Otherwise the device gets a copy.
+        If the device uses the memory of the block (see `Device.adopt`), the rows are rearranged in place, so the block
+        no longer has them in C order. Otherwise the device gets a copy.
 
         Parameters
         ----------
         device : Device
         block : SharedBlock
-            Writable. It may be closed afterwards.
-        shape, dtype : (n_samples, n_features), float32 or float64
+            A writable block, which may be closed afterwards.
+        shape : tuple of two ints
+            (n_samples, n_features).
+        dtype : numpy.dtype
+            float32 or float64.
         sample_weight : numpy.ndarray of shape (n_samples,) or None
+            Converted to the dtype of the rows.
+
+        Returns
+        -------
+        Rows
 
         Raises
         ------
@@ -144,7 +157,7 @@ class Rows:
 
     @property
     def n_blocks(self) -> int:
-        """Number of blocks, the last perhaps not full."""
+        """Number of blocks; the last one may be partly filled."""
         return -(-self.n_samples // BLOCK)
 
     @property
@@ -154,7 +167,7 @@ class Rows:
 
     @property
     def shared(self) -> bool:
-        """Whether their memory is a block that the notebook shares."""
+        """Whether the memory is a block that the notebook shares."""
         return self.data.adopted
 
     @property
@@ -163,19 +176,19 @@ class Rows:
         return self.data.nbytes + (0 if self.sample_weight is None else self.sample_weight.nbytes)
 
     def shift_or_zero(self, shift: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-        """The shift (n_features,) in the dtype of the rows; zeros for None."""
+        """The shift (n_features,) in the dtype of the rows; zeros if it is None."""
         if shift is None:
             return np.zeros(self.n_features, self.dtype)
         return np.ascontiguousarray(shift, self.dtype)
 
     def host_weights(self) -> npt.NDArray[np.float64]:
-        """The weights (n_samples,) in float64; ones where there are none."""
+        """The weights (n_samples,) in float64; ones if the rows have no weights."""
         if self.sample_weight is None:
             return np.ones(self.n_samples)
         return self.device.fetch(self.sample_weight, stop=self.n_samples, copied=False).astype(np.float64)
 
     def weights_or(self, other: Array) -> tuple[Array, np.int32]:
-        """The weights and 1, or another array and 0: what a kernel is given that reads weights if there are any."""
+        """Arguments for kernels that read weights if there are any: the weights and 1, or another array and 0."""
         return (other, np.int32(0)) if self.sample_weight is None else (self.sample_weight, np.int32(1))
 
 
@@ -187,7 +200,7 @@ def weighted(rows: Rows, sample_weight: npt.NDArray[Any]) -> Rows:
 
 
 def shift_for(rows: Rows, mean: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """What is subtracted from each row, for precision: the mean of all."""
+    """The shift that is subtracted from each row, for precision: the mean of all rows."""
     return mean.astype(rows.dtype)
 
 
@@ -197,7 +210,7 @@ def _lay_out_kernel(dtype: np.dtype[Any], lanes: int, rows_at_once: int) -> Kern
 
     @kernel("T[] i8 i8 i8 i8 T*", dtype)
     def lay_out(item, data, first, n_blocks, n, n_features, stage):  # type: ignore[no-untyped-def]
-        # Rows of a block fill the same memory before and after, so that it is done in place, a block at a time.
+        # The rows of a block take the same memory in both orders, so each block is rearranged in place.
         worker = item.get_group().get_group_id(0)
         workers = item.get_group().get_group_range(0)
         lane = item.get_local_id(0)
@@ -207,7 +220,7 @@ def _lay_out_kernel(dtype: np.dtype[Any], lanes: int, rows_at_once: int) -> Kern
             there = min(n - block * BLOCK, BLOCK) * n_features
             for i in range(lane, there, lanes):
                 stage[index(mine + i)] = data[index(block * size + i)]
-            # Each item has the same places of the stage in both loops: there is no barrier between them.
+            # Each work-item writes the same positions of the stage in both loops, so no barrier is needed in between.
             for i in range((there + lanes - 1 - lane) // lanes * lanes + lane, size, lanes):
                 stage[index(mine + i)] = zero
             group_barrier(item.get_group())
@@ -223,21 +236,21 @@ def _lay_out_kernel(dtype: np.dtype[Any], lanes: int, rows_at_once: int) -> Kern
 
 
 def _lay_out_cut(device: Device) -> tuple[int, int]:
-    """Items of a work-group, and rows that each lays out at once.
+    """Number of work-items of a work-group, and number of rows that each rearranges at a time.
 
-    On a CPU one item does all of a block, eight rows at a time: a third of the time of neighbouring items that read
-    numbers which are far apart, with gathers.
+    On a CPU, one work-item rearranges a whole block, eight rows at a time. This takes a third of the time of
+    neighbouring work-items, which would read distant numbers with gather instructions.
     """
     return (1, 8) if device.is_cpu else (BLOCK, 1)
 
 
 def lay_out_kernel(device: Device, dtype: np.dtype[Any]) -> Kernel:
-    """The kernel of an upload."""
+    """The kernel that rearranges rows into blocks."""
     return _lay_out_kernel(dtype, *_lay_out_cut(device))
 
 
 def _lay_out(device: Device, data: Array, first: int, n_blocks: int, n: int, n_features: int) -> None:
-    """Rows that lie one after the other, into blocks, in place: `n_blocks` from `first` on, of `n` rows in all."""
+    """Rearrange rows in C order into blocks, in place: `n_blocks` blocks from `first` on, of `n` rows in all."""
     lanes, _ = _lay_out_cut(device)
     block_bytes = n_features * BLOCK * data.dtype.itemsize
     workers = min(n_blocks, 8 * device.compute_units, max(1, _STAGE_BYTES // block_bytes))
@@ -263,13 +276,13 @@ def _take_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-    """Some rows, on the host.
+    """Copy some rows to the host.
 
     Parameters
     ----------
     rows : Rows
     index : array-like of int of shape (m,)
-        Between 0 and n_samples - 1.
+        Indices of the rows, from 0 to n_samples - 1.
     shift : numpy.ndarray of shape (n_features,) or None
         Subtracted from each row.
 
@@ -280,7 +293,7 @@ def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None
     Raises
     ------
     IndexError
-        If there is no such row.
+        If an index is out of range.
     """
     positions = np.asarray(index, np.int64)
     m = len(positions)
@@ -309,7 +322,7 @@ def _column_kernel(dtype: np.dtype[Any], squared: bool) -> Kernel:
 
     @kernel("T[] i8 i8 i8 T* T*", dtype)
     def column(item, data, n_features, n, first, shift, partial):  # type: ignore[no-untyped-def]
-        # A work-group passes over a span as it lies in memory. partial: for each span and feature a sum for each lane.
+        # A work-group reads a span in the order of memory. partial: for each span and feature, a sum for each lane.
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         mine = group * n_features * _LANES + lane
@@ -338,13 +351,15 @@ def column_kernels(dtype: np.dtype[Any]) -> tuple[Kernel, Kernel]:
 
 
 def column_sums(rows: Rows, shift: npt.NDArray[Any] | None = None, squared: bool = False) -> npt.NDArray[np.float64]:
-    """Sum over the rows of ``x - shift``, or of its square; weights are not used.
+    """Column sums of ``x - shift`` over the rows, or of its square. Weights are not used.
 
     Parameters
     ----------
     rows : Rows
     shift : numpy.ndarray of shape (n_features,) or None
+        Subtracted from each row.
     squared : bool
+        Whether to sum the squares.
 
     Returns
     -------
@@ -383,7 +398,7 @@ def _finite_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def find_nonfinite(rows: Rows) -> int:
-    """Local index of the first row that holds NaN or infinity, or -1."""
+    """Index on this rank of the first row with NaN or infinity; -1 if there is none."""
     if rows.n_samples == 0:
         return -1
     bad = rows.device.empty(rows.n_blocks * BLOCK, np.int32)

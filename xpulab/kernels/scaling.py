@@ -1,4 +1,4 @@
-"""Rows whose columns are shifted and scaled, and rows back on the host."""
+"""Shifts and scales the columns of rows, and copies rows to the host."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _stretched_kernel(dtype: np.dtype[Any]) -> Kernel:
         for f in range(d):
             for part in range(parts):
                 at = (block * d + f) * BLOCK + part * _LANES + lane
-                z = data[index(at)] * factor[index(f)] + offset[index(f)]  # two roundings, see `language.fma`
+                z = data[index(at)] * factor[index(f)] + offset[index(f)]  # two roundings: no `language.fma`
                 z = low if z < low else z
                 z = high if z > high else z
                 out[index(at)] = z if np.int32(part * _LANES + lane) < there else zero
@@ -61,13 +61,17 @@ def _stretched_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def centred(rows: Rows, shift: npt.NDArray[Any] | None, scale: npt.NDArray[Any] | None) -> Rows:
-    """``(x - shift) / scale`` of each row, as rows on the device, of the same weights.
+    """``(x - shift) / scale`` of each row, as rows on the device with the same weights.
 
     Parameters
     ----------
     rows : Rows
     shift, scale : numpy.ndarray of shape (n_features,) or None
-        Brought to the dtype of the rows.
+        Converted to the dtype of the rows.
+
+    Returns
+    -------
+    Rows
     """
     device = rows.device
     middle = device.array(rows.shift_or_zero(shift))
@@ -82,17 +86,21 @@ def stretched(
     low: float | None = None,
     high: float | None = None,
 ) -> Rows:
-    """``x * factor + offset`` of each row, between `low` and `high`, as rows on the device, of the same weights.
+    """``x * factor + offset`` of each row, clipped to `low` and `high`, as rows on the device with the same weights.
 
-    Product and sum are rounded each by itself, as NumPy does; NaN stays NaN.
+    Product and sum are rounded separately, as in NumPy. NaN stays NaN.
 
     Parameters
     ----------
     rows : Rows
     factor, offset : numpy.ndarray of shape (n_features,)
-        Brought to the dtype of the rows.
+        Converted to the dtype of the rows.
     low, high : float or None
-        None: no bound.
+        Bounds of the result; None for no bound.
+
+    Returns
+    -------
+    Rows
     """
     device, number = rows.device, rows.dtype.type
     bounds = number(-np.inf if low is None else low), number(np.inf if high is None else high)
@@ -115,7 +123,7 @@ def _made(rows: Rows, kernel: Kernel, *arguments: Any) -> Rows:
 
 
 def host_pieces(rows: Rows) -> Iterator[npt.NDArray[Any]]:
-    """The rows on the host, some at a time.
+    """Copy the rows to the host, a part at a time.
 
     Yields
     ------

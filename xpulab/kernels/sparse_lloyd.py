@@ -1,8 +1,8 @@
 """The nearest centre of each row in CSR form, and the sums of the rows of each centre.
 
-Distances come from products: ``||x - c||^2 = ||x||^2 - 2 x.c + ||c||^2``. The items of a work-group stand for
-neighbouring centres, whose numbers for one feature lie side by side, so that a stored value is read once and meets them
-all.
+Distances are computed from products: ``||x - c||^2 = ||x||^2 - 2 x.c + ||c||^2``. Each work-item of a work-group
+computes the product with another centre. The values of neighbouring centres for one feature are side by side in memory,
+so a stored value of a row is read once for all these centres.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ __all__ = [
     "transform",
 ]
 
-_TILES = 8  # of ITEMS centres each, whose products with a row are computed together
-_ROWS = 256  # of a work-group
+_TILES = 8  # number of tiles of ITEMS centres whose products with a row are computed together
+_ROWS = 256  # rows of a work-group
 _MAX_PARTIAL_BYTES = 64 << 20
 _STAGE_BYTES = 32 << 20
 
 
 @dataclass(eq=False)
 class SparseLabels:
-    """The centre of each row, on the device, and the sums of the rows of each centre that belong to them."""
+    """The index of the centre of each row, on the device, and the sums of the rows of each centre."""
 
     device: Device
     current: Array
@@ -55,14 +55,14 @@ class SparseLabels:
     scratch: dict[str, Array] = field(default_factory=dict)
 
     def room(self, name: str, size: int, dtype: npt.DTypeLike) -> Array:
-        """A flat device array of at least `size` elements, kept for the next call."""
+        """A device array of at least `size` elements, which later calls with the same name use again."""
         array = self.scratch.get(name)
         if array is None or array.size < size:
             array = self.scratch[name] = self.device.empty(size, dtype)
         return array
 
     def trim(self) -> None:
-        """Keep the labels alone: a run that has ended needs no memory to go on."""
+        """Free all memory but the labels, after a run has ended."""
         self.scratch.clear()
 
 
@@ -85,7 +85,7 @@ def _nearest_kernel(dtype: np.dtype[Any], distances: bool) -> Kernel:
     def nearest(  # type: ignore[no-untyped-def]
         item, data, indices, indptr, squares, first_row, n, centers, padded, k, labels, found, where, out
     ):
-        # centers: as by `_by_feature`. found and where, of each group: the least score of each item, and its centre.
+        # centers: as `by_feature` returns them. found, where: for each group, each item's least score and its centre.
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         score = PrivateArray(_TILES, dtype.type)
@@ -147,7 +147,7 @@ def _launch_nearest(
 
 
 def assign(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: SparseLabels, again: bool = True) -> None:
-    """Label each row with its nearest centre; among equally near ones the first."""
+    """Label each row with its nearest centre; if several are equally near, with the first of them."""
     if rows.n_samples:
         labels.current, labels.previous = labels.previous, labels.current
         labels.n_clusters = len(centers)
@@ -158,7 +158,7 @@ def assign(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: Spar
 def lloyd_step(
     rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: SparseLabels
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], int]:
-    """Label each row with its nearest centre, and sum the rows of each; returns as that of the dense rows."""
+    """Label each row with its nearest centre, and sum the rows of each centre, as `xpulab.kernels.lloyd.lloyd_step`."""
     k, d = centers.shape
     if rows.n_samples == 0:
         return np.zeros((k, d)), np.zeros(k), 0
@@ -173,7 +173,7 @@ def lloyd_step(
 def first_kernels(
     device: Device, dtype: np.dtype[Any], n_features: int, k: int, seeding: bool, weighted: bool
 ) -> list[Kernel]:
-    """Kernels that any fit starts, on any device and for any sizes."""
+    """Kernels that every fit needs, on any device and for any sizes."""
     kernels = [
         _nearest_kernel(dtype, False),
         _moves_kernel(dtype, weighted),
@@ -191,7 +191,7 @@ def _moves_kernel(dtype: np.dtype[Any], weighted_: bool) -> Kernel:
     def moves(  # type: ignore[no-untyped-def]
         item, data, indices, indptr, weights, n, d, k, previous, labels, fresh, sums, changes
     ):
-        # sums: per worker (k, d + 1), and once more what they had to round off; the last column is the weights.
+        # sums: for each worker (k, d + 1), followed by their rounding errors; the last column has the weights.
         worker = item.get_group().get_group_id(0)
         workers = item.get_group().get_group_range(0)
         lane = item.get_local_id(0)
@@ -211,7 +211,7 @@ def _moves_kernel(dtype: np.dtype[Any], weighted_: bool) -> Kernel:
             if new != old:
                 first = indptr[index(row)]
                 for i in range(first + lane, indptr[index(row + 1)] + 1, ITEMS):
-                    # One beyond the last stands for the weight.
+                    # The index after the last stored value stands for the weight.
                     inside = i < indptr[index(row + 1)]
                     column = indices[index(i)] if inside else np.int32(d)
                     x = data[index(i)] if inside else one
@@ -222,7 +222,7 @@ def _moves_kernel(dtype: np.dtype[Any], weighted_: bool) -> Kernel:
                         if center >= 0:
                             y = x if side == 0 else -x
                             at = base + center * (d + 1) + column
-                            # Knuth's exact addition: `error` is what `after` had to round off.
+                            # Knuth's exact addition (TwoSum): `error` is the rounding error of `after`.
                             before = sums[index(at)]
                             after = before + y
                             part = after - before
@@ -273,7 +273,7 @@ def _own_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def own_distances(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: SparseLabels) -> npt.NDArray[Any]:
-    """``||x - centers[label]||**2`` of each row, not weighted, in the dtype of the rows."""
+    """``||x - centers[label]||**2`` of each row, without weights, in the dtype of the rows."""
     n, device = rows.n_samples, rows.device
     if n == 0:
         return np.empty(0, rows.dtype)
@@ -288,7 +288,7 @@ def own_distances(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], label
 
 
 def distance_rounding(dtype: np.dtype[Any]) -> float:
-    """As that of the dense rows; these squared distances are differences of squared norms."""
+    """The same as `xpulab.kernels.lloyd.distance_rounding`, for distances from differences of squared norms."""
     return float(16 * np.finfo(dtype).eps)
 
 
@@ -301,7 +301,7 @@ def inertia(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: Spa
 
 
 def transform(rows: SparseRows, centers: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Euclidean distance from each row to each centre, some rows at a time: (m, n_clusters), in the rows' dtype."""
+    """Euclidean distance from each row to each centre, m rows at a time: (m, n_clusters), in the rows' dtype."""
     n, k = rows.n_samples, len(centers)
     step = max(1, min(n, _STAGE_BYTES // (k * rows.dtype.itemsize)))
     stage = rows.device.empty(step * k, rows.dtype)

@@ -1,4 +1,4 @@
-"""Greedy k-means++ over rows in CSR form; `xpulab.kernels.plusplus` has the same for dense rows."""
+"""Greedy k-means++ for rows in CSR form; `xpulab.kernels.plusplus` has the same functions for dense rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _potential_kernel(dtype: np.dtype[Any], weighted_: bool) -> Kernel:
     def potential(  # type: ignore[no-untyped-def]
         item, data, indices, indptr, squares, weights, n, centers, padded, closest, sums
     ):
-        # An item stands for a candidate; sums: (spans, padded).
+        # Each work-item computes the sums of one candidate. sums: (spans, padded).
         tiles = padded // ITEMS
         span = item.get_group().get_group_id(0) // tiles
         column = item.get_group().get_group_id(0) % tiles * ITEMS + item.get_local_id(0)
@@ -63,7 +63,7 @@ def _closer_kernel(dtype: np.dtype[Any]) -> Kernel:
 
     @kernel("T[] i4* i8* T* i8 T* T*", dtype)
     def closer(item, data, indices, indptr, squares, n, center, closest):  # type: ignore[no-untyped-def]
-        # center: its squared norm, then -2 * its numbers
+        # center: the squared norm, then -2 * the values
         row = item.get_global_id(0)
         if row < n:
             distance = center[index(0)] + squares[index(row)]
@@ -75,7 +75,7 @@ def _closer_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def start(rows: SparseRows, shift: Any, center: npt.NDArray[Any]) -> tuple[SparseSeeding, float]:
-    """Begin with one centre; the state, and the local potential."""
+    """Begin with one centre. Returns the state, and the potential of this rank's rows."""
     infinite = rows.device.full(rows.n_samples, np.inf, rows.dtype)
     none = np.zeros((1, rows.n_spans))
     state = SparseSeeding(rows, infinite, none[0], center[None], none)
@@ -85,7 +85,7 @@ def start(rows: SparseRows, shift: Any, center: npt.NDArray[Any]) -> tuple[Spars
 
 
 def candidate_potentials(state: SparseSeeding, candidates: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Local potential with each of the candidates (t, n_features) added, of shape (t,)."""
+    """This rank's potential with each of the candidates (t, n_features) as a further centre: shape (t,)."""
     rows, t = state.rows, len(candidates)
     state.tried = candidates
     if rows.n_samples == 0:
@@ -106,7 +106,7 @@ def candidate_potentials(state: SparseSeeding, candidates: npt.NDArray[Any]) -> 
 
 
 def accept(state: SparseSeeding, j: int) -> None:
-    """Make candidate j of the last `candidate_potentials` a centre."""
+    """Accept candidate `j` of the last `candidate_potentials` as a centre."""
     rows, n = state.rows, state.rows.n_samples
     state.span_sums = state.tried_sums[j]
     if n:
@@ -118,7 +118,7 @@ def accept(state: SparseSeeding, j: int) -> None:
 
 
 def search(state: SparseSeeding, value: float) -> int:
-    """Smallest local index at which the running sum of ``w * squared distance`` is at least `value`, by `place_of`."""
+    """The row at which the cumulative sum of ``w * squared distance`` reaches `value`, see `plusplus.place_of`."""
     return search_spans(state.span_sums, value, lambda span: _span_contributions(state, span))
 
 
@@ -133,7 +133,7 @@ def _span_contributions(state: SparseSeeding, span: int) -> npt.NDArray[np.float
 
 
 def seeding_kernels(dtype: np.dtype[Any], weighted: bool) -> list[Kernel]:
-    """Those that any seeding starts."""
+    """The kernels that every initialisation with k-means++ needs."""
     return [_potential_kernel(dtype, weighted), _closer_kernel(dtype)]
 
 

@@ -1,6 +1,6 @@
 """Rows in CSR form on a device.
 
-Rows are not shifted: their zeros would be lost; scikit-learn does not shift them either.
+No shift is subtracted from these rows, because their zeros would be lost; nor does scikit-learn subtract one.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = [
     "weighted",
 ]
 
-ITEMS = 16  # of a work-group, and centres side by side
+ITEMS = 16  # work-items of a work-group, and centres side by side
 _STAGE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """Rows on a device, never changed.
+    """Sparse rows on a device. They never change.
 
     Attributes
     ----------
@@ -45,14 +45,15 @@ class SparseRows:
     data : Array of float32 or float64 of shape (nnz,)
         Stored values, row by row.
     indices : Array of int32 of shape (nnz,)
-        Their columns; none twice in a row.
+        Columns of the stored values. A row must not have a column twice.
     indptr : Array of int64 of shape (n_samples + 1,)
-        Row i has the stored values from indptr[i] to indptr[i + 1].
+        Row i has the stored values from indptr[i] up to, not including, indptr[i + 1].
     squares : Array of shape (n_samples,)
         Squared norms of the rows.
     n_samples, n_features : int
+        Numbers of rows and of columns.
     sample_weight : Array of shape (n_samples,) or None
-        None: all ones. In the dtype of the rows.
+        Weights in the dtype of the rows; None if all are 1.
     """
 
     device: Device
@@ -82,9 +83,15 @@ class SparseRows:
         data : numpy.ndarray of shape (nnz,), float32 or float64
         indices : numpy.ndarray of int of shape (nnz,)
         indptr : numpy.ndarray of int of shape (n_samples + 1,)
-            May begin at another number than zero: that of the first stored value in `data`.
+            Its first element may be different from zero: it is the index of the first element of `data`.
         n_features : int
+            Number of columns.
         sample_weight : numpy.ndarray of shape (n_samples,) or None
+            Converted to the dtype of the rows.
+
+        Returns
+        -------
+        SparseRows
 
         Raises
         ------
@@ -133,13 +140,13 @@ def weighted(rows: SparseRows, sample_weight: npt.NDArray[Any]) -> SparseRows:
 
 
 def shift_for(rows: SparseRows, mean: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """What is subtracted from each row: nothing."""
+    """The shift that is subtracted from each row: zeros."""
     return np.zeros(rows.n_features, rows.dtype)
 
 
 @cache
 def squares_kernel(dtype: np.dtype[Any]) -> Kernel:
-    zero = dtype.type(0)  # not data[0] - data[0]: rows without stored values have no data[0]
+    zero = dtype.type(0)  # data[0] - data[0] would fail for rows without stored values
 
     @kernel("T[] i8* i8 T*", dtype)
     def squares(item, data, indptr, n, out):  # type: ignore[no-untyped-def]
@@ -154,7 +161,7 @@ def squares_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def take(rows: SparseRows, chosen: npt.ArrayLike, shift: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-    """Some rows, on the host, dense: shape (len(chosen), n_features)."""
+    """Copy some rows to the host, as a dense array of shape (len(chosen), n_features)."""
     positions = np.asarray(chosen, np.int64)
     out = np.zeros((len(positions), rows.n_features), rows.dtype)
     for i, row in enumerate(positions):
@@ -169,7 +176,7 @@ def take(rows: SparseRows, chosen: npt.ArrayLike, shift: npt.NDArray[Any] | None
 def column_sums(
     rows: SparseRows, shift: npt.NDArray[Any] | None = None, squared: bool = False
 ) -> npt.NDArray[np.float64]:
-    """Sum over the rows of ``x - shift``, or of its square, in float64 on the host; weights are not used."""
+    """Column sums of ``x - shift`` over the rows, or of its square, in float64 on the host. Weights are not used."""
     d, n = rows.n_features, rows.n_samples
     middle = np.zeros(d) if shift is None else shift.astype(np.float64)
     stored = int(rows.device.fetch(rows.indptr, n, n + 1)[0])
@@ -183,7 +190,7 @@ def column_sums(
 
 
 def by_feature(centers: npt.NDArray[Any], dtype: np.dtype[Any], multiple: int) -> npt.NDArray[Any]:
-    """Squared norms (padded with infinity), then -2 * centres, feature by feature: (1 + d, padded), flat."""
+    """Squared norms, padded with infinity, and -2 * centres, feature by feature: a flat array (1 + d, padded)."""
     k, d = centers.shape
     padded = -(-k // multiple) * multiple
     host = np.zeros((1 + d, padded), dtype)

@@ -1,6 +1,6 @@
-"""Submit kernels and copies through dpctl's C interface, which is the same in dpctl 0.17 and 0.22.
+"""Submits kernels and copies through dpctl's C interface, which is the same in dpctl 0.17 and 0.22.
 
-That takes a third of the time of `SyclQueue.submit`, which reads each value anew.
+This takes a third of the time of `SyclQueue.submit`, which converts each value in every launch.
 
 References
 ----------
@@ -20,7 +20,7 @@ from xpulab.exceptions import DeviceError
 
 __all__ = ["KINDS", "LOCAL", "POINTER", "Event", "LocalMemory", "copy", "library", "submission"]
 
-#: DPCTLKernelArgType of the C types that a kernel takes by value, of memory on the device, and of a work-group's own.
+#: DPCTLKernelArgType of C types that are passed by value, of pointers to device memory, and of local memory.
 KINDS: dict[type, int] = {ctypes.c_int32: 4, ctypes.c_int64: 6, ctypes.c_float: 8, ctypes.c_double: 9}
 POINTER = 10
 LOCAL = 11
@@ -29,13 +29,13 @@ _Sizes = ctypes.c_size_t * 3
 
 
 class LocalMemory(ctypes.Structure):
-    """MDLocalAccessor: how much memory a work-group gets, as `dims` numbers of a type of `KINDS`."""
+    """MDLocalAccessor: the size of a work-group's local memory, in elements of a type of `KINDS`."""
 
     _fields_ = (("ndim", ctypes.c_size_t), ("kind", ctypes.c_int), ("dims", ctypes.c_size_t * 3))
 
 
 class Event:
-    """A kernel or a copy on its way."""
+    """The event of a submitted kernel or copy."""
 
     __slots__ = ("_reference",)
 
@@ -43,11 +43,11 @@ class Event:
         self._reference = reference
 
     def wait(self) -> None:
-        """Return when it, and on a queue in order all before it, has ended."""
+        """Wait until it has ended. In an in-order queue, all earlier commands have then ended, too."""
         library.DPCTLEvent_Wait(self._reference)
 
     def seconds(self) -> float:
-        """How long the kernel ran, by the device's clock; it has ended."""
+        """Seconds that the kernel ran, by the device's clock. The kernel must have ended."""
         start = library.DPCTLEvent_GetProfilingInfoStart(self._reference)
         return float(library.DPCTLEvent_GetProfilingInfoEnd(self._reference) - start) * 1e-9
 
@@ -64,16 +64,19 @@ def submission(
     ----------
     queue : dpctl.SyclQueue
     kernel : int
-        ``SyclKernel.addressof_ref()``.
+        dpctl's reference of the kernel, ``SyclKernel.addressof_ref()``.
     values : sequence of int
-        Addresses: of each value that is passed by itself, of the device's memory, and of a `LocalMemory`.
+        The address of each value that is passed by value, the address of device memory, or that of a `LocalMemory`.
     kinds : ctypes array of int
-        One of `KINDS`, `POINTER` or `LOCAL` for each.
+        One of `KINDS`, `POINTER` or `LOCAL` for each value.
+    items, size : int
+        Number of work-items, and of work-items of a work-group.
 
     Returns
     -------
     callable
-        It returns an Event, or None if the runtime refused; that has said why on the standard error.
+        Starts the kernel. It returns an `Event`, or None if the runtime did not start the kernel; the runtime has then
+        written the reason to standard error.
     """
     addresses = (ctypes.c_void_p * len(values))(*values)
     arguments = (
@@ -93,7 +96,7 @@ def copy(queue: dpctl.SyclQueue, to: int, source: int, nbytes: int) -> Event:
     Raises
     ------
     DeviceError
-        If the runtime refused; it has said why on the standard error.
+        If the runtime did not start the copy; it has then written the reason to standard error.
     """
     reference = library.DPCTLQueue_Memcpy(queue.addressof_ref(), to, source, nbytes)
     if not reference:

@@ -1,4 +1,4 @@
-"""The ways to cut the search for the nearest centre for a device: the default tile, and the tiles worth trying."""
+"""Launch parameters (tiles) of the search for the nearest centre: the default for a device, and those to measure."""
 
 from __future__ import annotations
 
@@ -11,41 +11,42 @@ import numpy as np
 
 __all__ = ["ROOMS", "Tile", "default_tile", "shapes", "size_class", "space", "variants"]
 
-#: Features that a kernel has private memory for: one kernel for many numbers of them, and so few to compile. More
-#: would not leave room in a core's cache.
+#: Numbers of features for which kernels have private memory. Each kernel is used for all smaller numbers, so that few
+#: kernels have to be compiled. Private memory for more features would not fit into a core's cache.
 ROOMS = (4, 16, 64, 256, 512)
-_CENTERS = (8, 32, 128, 512)  # limits of the classes of k
+_CENTERS = (8, 32, 128, 512)  # limits of the classes of the number of centres
 
-#: (rows, centers, items) that came within a fifth of the fastest on a CPU with AVX-512 or AVX2, in some class of sizes.
-#: With fewer than 16 items its compiler uses no vectors at all: a tenth of the speed.
+#: (rows, centers, items) that were at most a fifth slower than the fastest on a CPU with AVX-512 or AVX2, in some
+#: class of sizes. With fewer than 16 items the CPU's compiler uses no vectors: a tenth of the speed.
 _CPU_SHAPES = ((4, 4, 16), (2, 8, 16), (4, 2, 16), (2, 4, 16), (4, 3, 16), (1, 8, 16))
-#: For devices of which none has been measured, from one row to four a work-item, and 16 to 64 of these a group. A
-#: sub-group may have any size.
+#: For other devices, of which none has been measured: one to four rows per work-item, and 16 to 64 work-items per
+#: work-group. A sub-group may have any size.
 _OTHER_SHAPES = ((1, 8, 64), (1, 4, 64), (1, 16, 64), (2, 8, 32), (2, 4, 32), (4, 4, 16))
 _SPANS = (256, 1024, 4096, 16384)
-_LOCALS = (0, 1024, 4096)  # numbers: at most half of the 32 KiB that any device has, in float32
+_LOCALS = (0, 1024, 4096)  # elements of local memory: in float32 at most half of the 32 KiB that any device has
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How the work is cut for a device.
+    """Launch parameters of the search for the nearest centre.
 
     Attributes
     ----------
     rows : int
-        Of a work-item: a centre's number, once loaded, serves them all.
+        Number of rows of a work-item. It loads a value of a centre once for all these rows.
     centers : int
-        Whose distances are computed together: ``rows * centers`` scores stay in registers.
+        Number of centres whose distances are computed together. ``rows * centers`` scores stay in registers.
     items : int
-        Of a work-group; ``rows * items`` divides BLOCK.
+        Number of work-items of a work-group; ``rows * items`` divides BLOCK.
     span : int
-        Rows of a work-group, a power of two and at least BLOCK.
+        Number of rows of a work-group, a power of two and at least BLOCK.
     spread : bool
-        Whether the items of a group share the copying of rows (a GPU), or each does all of it: where a group is one
-        thread with vector registers (a CPU), those are plain scalar moves, which cost less than vector gathers.
+        Whether the work-items of a work-group share the copying of rows, as on a GPU. On a CPU a work-group is one
+        thread with vector registers. There each work-item copies all rows, which the compiler turns into scalar moves;
+        these are faster than vector gathers.
     local : int
-        Numbers of the centres that a group keeps in local memory, at least ``d * centers``; 0 to read all from global
-        memory, which is best where a cache is as near (a CPU).
+        Number of elements of the centres in local memory, at least ``d * centers``. With 0, all centres are read from
+        global memory, which is best on a CPU, because its cache is as fast.
     """
 
     rows: int = 4
@@ -61,7 +62,7 @@ class Tile:
 
     @property
     def shelf(self) -> str:
-        """Where the catalogue keeps the kernels of tiles of this shape."""
+        """The shelf of the catalogue for the kernels of this shape."""
         return f"{self.rows}x{self.centers}x{self.items}" + ".spread" * self.spread
 
 
@@ -87,21 +88,21 @@ def default_tile(dtype: np.dtype[Any], is_cpu: bool, wide: bool) -> Tile:
 
 
 def shapes(dtype: np.dtype[Any], is_cpu: bool, wide: bool) -> list[Tile]:
-    """Tiles to try, the default first; each is a kernel of its own, which the device's compiler has to finish."""
+    """Tiles to measure, the default first. Each has its own kernel, which the driver takes seconds to compile."""
     default = default_tile(dtype, is_cpu, wide)
     every = [replace(default, rows=r, centers=c, items=i) for r, c, i in (_CPU_SHAPES if is_cpu else _OTHER_SHAPES)]
     return [default, *(tile for tile in every if tile != default)]
 
 
 def variants(tile: Tile, is_cpu: bool) -> list[Tile]:
-    """The same shape with other spans, or for other devices than CPUs with other amounts of local memory."""
+    """Tiles of the same shape with other spans, and, on devices other than CPUs, with other sizes of local memory."""
     others = [replace(tile, local=local) for local in _locals(is_cpu)]
     return [other for other in others + [replace(tile, span=span) for span in _SPANS] if other != tile]
 
 
 @cache
 def space(dtype: np.dtype[Any], is_cpu: bool) -> dict[str, Tile]:
-    """Every tile that the search can come to, by its text."""
+    """Every tile that the tuner may choose: text -> tile."""
     every = itertools.product(shapes(dtype, is_cpu, wide=True), _locals(is_cpu), _SPANS)
     return {str(tile): tile for tile in (replace(shape, local=local, span=span) for shape, local, span in every)}
 
@@ -112,7 +113,7 @@ def _locals(is_cpu: bool) -> tuple[int, ...]:
 
 @cache
 def size_class(dtype: np.dtype[Any], n_features: int, n_clusters: int) -> str:
-    """The sizes that are tuned together: ``"float32 d<=16 k<=128"``."""
+    """The class of sizes that share a tile, such as ``"float32 d<=16 k<=128"``."""
     return f"{dtype} {_bounded('d', n_features, ROOMS)} {_bounded('k', n_clusters, _CENTERS)}"
 
 

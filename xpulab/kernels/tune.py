@@ -1,11 +1,11 @@
-"""The fastest tile for a device, found by measuring, once for each class of sizes, and kept in a file.
+"""Measures which launch parameters (tile) are fastest on a device, once for each class of sizes, and stores them.
 
-Every tile gives the same labels, so that the ranks need not agree on one. A speed is a multiple of the default tile's,
-from passes over the same few rows in turn, by the device's clock: what else the machine does then slows down both, and
-ranks with equal devices may each measure some of the tiles. Only a clear gain is taken.
+Every tile gives the same labels, so the ranks may use different tiles. A tile's speed is given as a multiple of the
+default tile's. Both are measured in turns over the same few rows, by the device's clock. So other work of the machine
+slows down both, and ranks with equal devices can share the measurements. A tile is used only if it is clearly faster.
 
-Measuring may take a twentieth of the seconds that this process has computed with rows of the same class of sizes. So a
-short fit is never slowed down by more than that, and a long one tries tiles between its iterations.
+Measurements may take a twentieth of the seconds that this process has computed with rows of the same class of sizes. So
+they never slow down a fit by more than that.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ __all__ = ["MODE", "Tuner", "pass_seconds"]
 MODE = "XPULAB_TUNE"  # environment variable: "0", "1" or "all"
 
 _GAIN = 1.05  # a tile is used only if it is faster than the default by this factor; a smaller gain may be chance
-_SHARE = 0.05  # share of the seconds of computing that may be spent on measuring
-_TRIAL = 0.5  # seconds that a tile may take: its kernel is compiled, then passes are measured
+_SHARE = 0.05  # share of the seconds of computing that may be spent on measurements
+_TRIAL = 0.5  # expected seconds for one tile, for compiling its kernel and measuring passes
 _PASS = 0.01  # seconds of a pass over the sample
-_LEAST_ROWS = 1024  # of a sample, for each compute unit
-_ROUNDS = 7  # passes with each of two tiles
-_REPEATS = 3  # of these, for a tile that seems faster
-_HOPELESS = 3.0  # times as slow as the default in the first pass: not worth the rounds
+_LEAST_ROWS = 1024  # smallest number of rows of the sample, per compute unit
+_ROUNDS = 7  # number of passes with each of two tiles
+_REPEATS = 3  # number of such measurements for a tile that seems faster
+_HOPELESS = 3.0  # a tile whose first pass is slower than the default by this factor is not measured further
 
 
 def pass_seconds(
@@ -61,32 +61,32 @@ def pass_seconds(
 
 
 class Tuner:
-    """What was measured on one device, by this process and by those before it.
+    """The measurements of tiles on one device, by this process and by earlier ones.
 
     Parameters
     ----------
     device : Device
-        Its `tiles` are set here.
+        The tuner sets its `tiles`.
     mode : {"0", "1", "all"}, optional
-        "0": the defaults are used, and the file is neither read nor written. "1": tiles are measured as long as that
-        takes a twentieth of what was computed. "all": any fit first measures all that is left. By default what
-        ``XPULAB_TUNE`` says, and without it "1".
+        "0" uses the defaults, and neither reads nor writes the file. "1" measures tiles for at most a twentieth of the
+        time of computing. With "all" any fit first measures all tiles that are left. The default is the variable
+        ``XPULAB_TUNE``, or "1" if it is not set.
     clock : callable
-        As `pass_seconds`.
+        A function like `pass_seconds`.
 
     Attributes
     ----------
     key : str
-        The same for devices of which one can measure for the other: name, driver, number of compute units.
+        Name, driver and number of compute units; devices with the same key share measurements.
     path : pathlib.Path
         The file, in the user's cache folder.
     speeds : dict of str to dict of str to float
-        Class of sizes -> tile -> its speed as a multiple of the default's; 0 for one that the device refused.
+        Class of sizes -> tile -> speed as a multiple of the default's; 0 for a tile that the device rejected.
 
     Raises
     ------
     DeviceError
-        If the mode is another.
+        If the mode is not one of the three.
     """
 
     def __init__(self, device: Device, mode: str | None = None, clock: Callable[..., float] = pass_seconds) -> None:
@@ -103,17 +103,17 @@ class Tuner:
         name = re.sub(r"\W+", "-", device.name).strip("-").lower()[:60]
         self.path: Path = folder("tiles") / f"{name}-{hashlib.sha256(self.key.encode()).hexdigest()[:12]}.json"
         self.speeds: dict[str, dict[str, float]] = {}
-        self._credit: dict[str, float] = defaultdict(float)  # seconds that may be spent, by class of sizes
+        self._credit: dict[str, float] = defaultdict(float)  # class of sizes -> seconds that may be spent
         self._take_over()
 
     @property
     def summary(self) -> str:
-        """``"3 classes tuned"``, or that tuning is off."""
+        """Text for the status: ``"3 classes tuned"``, or ``"tuning is off"``."""
         n = len(self.speeds)
         return "tuning is off" if self.mode == "0" else f"{counted(n, 'class', 'classes')} tuned"
 
     def missing(self, dtype: np.dtype[Any], n_features: int, n_clusters: int) -> list[Tile]:
-        """Tiles that are to be measured for these sizes: first other shapes, then variants of the fastest shape."""
+        """The tiles that are left to measure for these sizes: first other shapes, then variants of the fastest."""
         if self.mode == "0":
             return []
         name = size_class(dtype, n_features, n_clusters)
@@ -125,12 +125,12 @@ class Tuner:
         return []
 
     def computed(self, name: str, seconds: float) -> bool:
-        """Count seconds of computing for a class of sizes; whether they now allow to measure a tile."""
+        """Count seconds of computing for a class of sizes. Returns whether there is now time to measure a tile."""
         self._credit[name] += seconds * _SHARE
         return self.mode == "1" and self._credit[name] >= _TRIAL
 
     def measured(self, name: str, seconds: float) -> None:
-        """Count seconds that were spent on measuring tiles, or on waiting for ranks that did."""
+        """Count seconds that were spent on measuring tiles, or on waiting for ranks that measured tiles."""
         self._credit[name] -= seconds
 
     def measure(
@@ -141,17 +141,25 @@ class Tuner:
         tiles: Iterable[Tile],
         stop: Callable[[], bool] = lambda: False,
     ) -> dict[str, float]:
-        """Speeds of tiles: of all with mode "all", else of the first one, and of more as long as there is time.
+        """Measure tiles: all of them with mode "all"; otherwise the first one, and more as long as there is time.
 
         Parameters
         ----------
         rows : Rows
-            At least one.
+            The rows, at least one.
         shift : numpy.ndarray of shape (n_features,) or None
+            Subtracted from each row.
         centers : numpy.ndarray of shape (n_clusters, n_features)
+            The centres, less the shift.
         tiles : iterable of Tile
+            The tiles to measure.
         stop : callable
-            Asked before each tile.
+            Called before each tile; if it returns True, no more tiles are measured.
+
+        Returns
+        -------
+        dict of str to float
+            Tile -> speed, as a multiple of the default's.
         """
         name = size_class(rows.dtype, rows.n_features, len(centers))
         default = default_tile(rows.dtype, self.device.is_cpu, self.device.wide)
@@ -167,14 +175,14 @@ class Tuner:
         return speeds
 
     def learn(self, name: str, speeds: dict[str, float]) -> None:
-        """Use the measurements for a class of sizes, and keep them for other processes."""
+        """Use the measurements for a class of sizes, and store them for other processes."""
         self.speeds.setdefault(name, {}).update(speeds)
         self._take_over()
         content = {**self._about, "code": _code(), "speeds": self.speeds}
         write(self.path, json.dumps(content, indent=1).encode())
 
     def describe(self, dtype: np.dtype[Any], n_features: int, n_clusters: int) -> str:
-        """The tile for these sizes, and where it comes from: ``"4x4x16, span 4096 (tuned)"``."""
+        """The tile for these sizes and its origin, such as ``"4x4x16, span 4096 (tuned)"``."""
         name = size_class(dtype, n_features, n_clusters)
         if self.mode == "0":
             origin = "default, tuning is off"
@@ -186,18 +194,19 @@ class Tuner:
         return f"{self._fastest(name)} ({origin})"
 
     def _sample(self, rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], default: Tile) -> Rows:
-        """The first rows, as many as take the default tile a hundredth of a second."""
+        """The first rows: as many as the default tile processes in a hundredth of a second."""
         n = min(rows.n_samples, _LEAST_ROWS * self.device.compute_units)
         sample, labels = replace(rows, n_samples=n), new_labels(self.device, n)
-        self.clock(sample, shift, centers, labels, default)  # compiles it
+        self.clock(sample, shift, centers, labels, default)  # the first call compiles the kernel
         seconds = max(self.clock(sample, shift, centers, labels, default), 1e-9)
         most = int(n * _PASS / seconds) // BLOCK * BLOCK
         return replace(rows, n_samples=min(rows.n_samples, max(n, most)))
 
     def _speed(self, tile: Tile, default: Tile, passed: tuple[Any, ...]) -> float:
-        """The lower of two estimates: from the fastest passes, and from the middle one of all pairs of passes.
+        """Speed of a tile: the lower of two estimates, from the fastest passes, and from the median of pairs of passes.
 
-        A gain has to show again and again: on a machine that others use too, single measurements were off by half.
+        A gain must appear in several measurements, because single measurements on a machine that others use can be
+        wrong by half.
         """
         try:
             first = self.clock(*passed, tile)
@@ -226,7 +235,7 @@ class Tuner:
         return default if best is None or speeds[best] < _GAIN else known[best]
 
     def _take_over(self) -> None:
-        """What the file has more, whoever wrote it; a file that is not what `learn` writes counts as none."""
+        """Add the measurements in the file, which any process may have written. A file of another form is ignored."""
         if self.mode == "0":
             return
         try:
@@ -243,6 +252,6 @@ class Tuner:
 
 @cache
 def _code() -> str:
-    """A digest of the sources that the speeds depend on: measured speeds do not outlive a change of the kernel."""
+    """A digest of the sources that the speeds depend on, because speeds must be measured again for another kernel."""
     sources = [(Path(__file__).parent / name).read_bytes() for name in ("compare.py", "moves.py", "nearest.py")]
     return hashlib.sha256(b"".join(sources)).hexdigest()

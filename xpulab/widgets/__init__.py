@@ -1,4 +1,4 @@
-"""Views over the public state of clusters and reports. They own nothing, and nothing below them knows of them."""
+"""Views of the public state of clusters and reports. No lower layer depends on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _views: weakref.WeakKeyDictionary[XPUCluster, ClusterView] = weakref.WeakKeyDict
 
 
 def install(shell: InteractiveShell | None = None) -> None:
-    """Show the progress of fits and clusters from now on, in the form that suits the shell. Harmless when repeated.
+    """Show the progress of fits and clusters from now on, in a form for this shell. Repeated calls do nothing.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def install(shell: InteractiveShell | None = None) -> None:
         return
     assert shell.display_formatter is not None
     displays = shell.display_formatter.ipython_display_formatter
-    # By name: their modules bring ipyparallel.
+    # The classes are given by name, because importing their modules would import ipyparallel.
     for module, name, show in (
         ("xpulab.deploy.cluster", "XPUCluster", _show_cluster),
         ("xpulab.deploy.status", "ClusterStatus", _show_status),
@@ -53,7 +53,7 @@ def install(shell: InteractiveShell | None = None) -> None:
 
 
 def uninstall() -> None:
-    """End what `install` began. Harmless when repeated."""
+    """Undo `install`. Repeated calls do nothing."""
     while _undo:
         _undo.pop()()
     for view in list(_views.values()):
@@ -64,7 +64,7 @@ def uninstall() -> None:
 def _show_cluster(cluster: XPUCluster) -> None:
     if cluster not in _views:
         if not cluster.running:
-            raise NotImplementedError  # IPython's word for: as if there were no view
+            raise NotImplementedError  # IPython then shows the object as if there were no view
         _views[cluster] = ClusterView(cluster)
     _views[cluster].show()
 

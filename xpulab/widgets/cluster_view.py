@@ -1,9 +1,9 @@
-"""The view of a cluster in a notebook: its engines, as they are now, and buttons to stop and to restart them.
+"""The live view of a cluster in a notebook: a table of its engines, and buttons to stop and to restart them.
 
-It has two outputs, of which one is seen. The first is a widget: it follows the engines while a cell runs, also after
-the page was loaded again, and its buttons work. The second is the same table as standing HTML, for where no widget
-lives: a notebook that is opened again without its kernel, nbconvert, a front end without ipywidgets. Its style sheet
-decides which is seen, because the front ends leave an error in the place of a widget that is gone.
+It has two outputs, of which one is visible. The first is a widget: it follows the engines while a cell runs, also after
+the page was loaded again, and its buttons work. The second is the same table as static HTML, for a notebook that is
+opened without its kernel, for nbconvert, and for a front end without ipywidgets. A style sheet decides which output is
+visible, because front ends show an error instead of a widget without a kernel.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterView"]
 
-_INTERVAL = 0.5  # seconds between two looks at the board
-_STANDING = 2.0  # least seconds between two updates of the standing form, each of which changes the notebook
-_BEAT = 0.5  # seconds; ages of heartbeats are rounded up to it, or the table would change at every look
+_INTERVAL = 0.5  # seconds between two reads of the board
+_STANDING = 2.0  # smallest number of seconds between two updates of the static HTML, because each changes the notebook
+_BEAT = 0.5  # seconds; ages of heartbeats are rounded up to this, so that the table does not change at every read
 _NOW = "for now, type: %xpu_cluster status, and for the last report: %xpu_cluster last"
 
 
 class ClusterView:
-    """One cluster in one notebook. It can be shown again and again; all its outputs show the same.
+    """The view of one cluster in one notebook. It can be shown several times; all outputs show the same.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class ClusterView:
         self._thread = threading.Thread(target=self._follow, name="xpulab-cluster-view", daemon=True)
 
     def show(self) -> None:
-        """Show it in the cell that runs."""
+        """Show the view in the output of the running cell."""
         from IPython.display import display
 
         status = self._status()
@@ -66,13 +66,13 @@ class ClusterView:
             self._thread.start()
 
     def close(self) -> None:
-        """Follow the cluster no more; what is shown stays."""
+        """Stop following the cluster. The outputs stay."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """The three forms as one."""
+        """The widget, the HTML and the text in one output."""
         status = self._status()
         return {**(self._widget.bundle() if self._widget else {}), **self._standing(status)}
 
@@ -80,7 +80,7 @@ class ClusterView:
         pause = _INTERVAL
         while not self._closed.wait(pause):
             begun = time.thread_time()
-            # An error: the cluster was stopped while it was read, and the next look is right.
+            # The cluster may be stopped while its state is read; the next update is right again.
             with contextlib.suppress(Exception):
                 self._update()
             pause = max(_INTERVAL, (time.thread_time() - begun) / SHARE)
@@ -97,7 +97,7 @@ class ClusterView:
             self._due = time.monotonic() + _STANDING
 
     def _status(self) -> ClusterStatus:
-        """As it is now; of a cluster that was stopped, with the engines that it had."""
+        """The present status. The status of a stopped cluster has the engines that it had."""
         status = self._cluster.status()
         if status.engines:
             self._engines = dataclasses.replace(status, engines=tuple(map(_with_steady_age, status.engines)))
@@ -115,7 +115,7 @@ class ClusterView:
 
 
 def _gist(status: ClusterStatus) -> Any:
-    """What makes the standing form worth a change of the notebook: not the latest byte of memory."""
+    """The parts of the status whose changes update the static HTML; memory in use is not among them."""
     return status.state, status.warnings, status.others, [(e.pid, e.state, e.device_bytes) for e in status.engines]
 
 
@@ -125,7 +125,7 @@ def _with_steady_age(engine: EngineStatus) -> EngineStatus:
 
 
 def _ended(engine: EngineStatus) -> EngineStatus:
-    """What is left of an engine: where it was."""
+    """An engine of a stopped cluster: only its rank, host and device are left."""
     gone: dict[str, Any] = dict.fromkeys(
         ("memory_used", "memory_free", "device_bytes", "device_free", "heartbeat_age_s"), None
     )
@@ -133,7 +133,7 @@ def _ended(engine: EngineStatus) -> EngineStatus:
 
 
 def _widget(cluster: XPUCluster) -> _Widget | None:
-    """The live form; None where ipywidgets is not installed."""
+    """The widget; None if ipywidgets is not installed."""
     try:
         import ipywidgets  # noqa: F401
     except ImportError:
@@ -142,10 +142,10 @@ def _widget(cluster: XPUCluster) -> _Widget | None:
 
 
 def _outside_cells(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call as if no cell were running: a widget used in a cell gets its messages when that cell has ended.
+    """Call a function as if no cell were running. Otherwise the widget gets messages only after the cell has ended.
 
-    ipykernel 7 answers a widget in the loop that last sent from it, which is that of the cell; a front end that has a
-    loop of its own for widgets is heard only by those that never sent from another.
+    ipykernel 7 handles a widget's messages in the event loop from which the widget last sent. If this is the loop of a
+    cell, messages from the front end's own loop for widgets wait until the cell has ended.
     """
     from IPython.core.getipython import get_ipython
 
@@ -160,7 +160,7 @@ def _outside_cells(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class _Widget:
-    """The table, and the buttons below it."""
+    """The widget: the table, and the buttons below it."""
 
     def __init__(self, cluster: XPUCluster) -> None:
         import ipywidgets
@@ -170,24 +170,24 @@ class _Widget:
         self._buttons = ipywidgets.HBox(layout={"align_items": "center"})
         self._box = ipywidgets.VBox([self._table, self._buttons])
         self._box.add_class("xpu-live")
-        self._running: bool | None = None  # which buttons stand there
+        self._running: bool | None = None  # whether the buttons are those of a running cluster
         self._busy = False
 
     def update(self, status: ClusterStatus) -> None:
-        """Show a status; nothing is sent where nothing changed."""
+        """Show a status. Parts that have not changed are not sent."""
         self._table.value = status._repr_html_()
         running = status.state != "stopped"
         if running != self._running and not self._busy:
             self._offer(running)
 
     def bundle(self) -> dict[str, Any]:
-        """For a cell's output; its text stands where no widget lives, above the table."""
+        """The widget for a cell's output. If no widget can be shown, its text is above the table."""
         words = "buttons to stop and restart: %xpu_cluster stop, %xpu_cluster restart"
         html = block("Buttons of the cluster", [f'<span class="xpu-dim">{escape(words)}</span>'])
         return {**widget_view(self._box), "text/html": html, "text/plain": words}
 
     def _offer(self, running: bool) -> None:
-        """The buttons that make sense now."""
+        """Show the buttons for a running or a stopped cluster."""
         self._running, self._busy = running, False
         if not running:
             self._show(_button("Start the engines", "play", lambda: self._act("starting", self._cluster.start)))
@@ -201,7 +201,7 @@ class _Widget:
         )
 
     def _ask(self, question: str, doing: str, call: Callable[[], Any]) -> None:
-        """Only a second press does it."""
+        """Show a question, and call the function only if the user confirms it."""
         yes = _button("Yes", "check", lambda: self._act(doing, call), "warning")
         no = _button("No", "times", lambda: self._offer(True))
         self._show(_words(question), yes, no)

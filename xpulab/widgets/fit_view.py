@@ -1,8 +1,8 @@
-"""Views of a report while it changes: HTML in a notebook, one line rewritten in place in a terminal.
+"""Live views of reports: HTML in a notebook, and one line, rewritten in place, in a terminal.
 
-The notebook's view is a display that is updated, not a widget. A widget's picture is lost when the notebook is opened
-again without its kernel; the last update of a display is the cell's output, in JupyterLab, Notebook, VS Code and
-nbconvert alike, and it needs no extension in the browser. Nothing in it could be pressed while the kernel is busy.
+The notebook's view is a display that is updated, not a widget. A widget is lost if the notebook is opened without its
+kernel. The last update of a display stays in the cell's output, in JupyterLab, Notebook, VS Code and nbconvert, and it
+needs no extension of the browser. Buttons of a widget would not work while the kernel is busy.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
 
 __all__ = ["CellViews", "NotebookViews", "TaskView", "TerminalViews"]
 
-#: Jupyter's server drops output beyond a megabyte a second; what is long is redrawn less often.
+#: Limit for updates, because Jupyter's server drops output beyond a megabyte per second. Long outputs are drawn less
+#: often.
 _BYTES_PER_SECOND = 300_000
-#: Part of the time that drawing may take in a loop of quick calls, which are drawn in the thread that calls.
+#: Largest share of the time for drawing in a loop of quick calls, which the calling thread draws.
 _SHARE = 0.02
 
 
 class Output:
-    """One output of a cell, which is rewritten.
+    """One output of a cell, which can be updated.
 
     Attributes
     ----------
     shown : bool
-        Whether it is there yet.
+        Whether it was shown.
     """
 
     def __init__(self) -> None:
@@ -45,11 +46,11 @@ class Output:
 
     @property
     def due(self) -> bool:
-        """Whether it may be rewritten now."""
+        """Whether it may be updated now."""
         return time.monotonic() >= self._due
 
     def show(self, thing: Any) -> None:
-        """Write an object's two forms."""
+        """Show an object as HTML and as text."""
         from IPython.display import display
 
         begun = time.thread_time()
@@ -61,24 +62,24 @@ class Output:
 
 
 class TaskView:
-    """An output for something other than a call of an estimator: a cluster that starts, for example."""
+    """The view of a task other than a call of an estimator, such as the start of a cluster."""
 
     def __init__(self) -> None:
         self._output = Output()
 
     def update(self, report: Report) -> None:
-        """Show where ``report`` stands."""
+        """Show the progress of ``report``."""
         if self._output.due:
             self._output.show(report)
 
     def close(self, report: Report) -> None:
-        """Leave the standing report."""
+        """Show the final report."""
         if self._output.shown or report.lasting:
             self._output.show(report)
 
 
 class Cell:
-    """The output that all calls of estimators in one cell share: one report, or a table of several calls."""
+    """The output of all calls of estimators in one cell: one report, or a table of several calls."""
 
     def __init__(self) -> None:
         self.calls = Calls()
@@ -87,7 +88,7 @@ class Cell:
         self._lock = threading.Lock()
 
     def show(self, report: FitRecord, now: bool = False) -> bool:
-        """Add a call, and show it: now, or if the output may be rewritten. Whether it was shown."""
+        """Add a call, and show it if `now`, or if the output may be updated. Returns whether it was shown."""
         with self._lock:
             self.calls.add(report)
             self._stale = not (now or self._output.due or self.calls.over)
@@ -96,7 +97,7 @@ class Cell:
             return not self._stale
 
     def end(self) -> None:
-        """The cell has ended: show what was not shown yet."""
+        """Show the rest, after the cell has ended."""
         with self._lock:
             self.calls.over = True
             if self._stale or self.calls.tabled:
@@ -104,19 +105,19 @@ class Cell:
 
 
 class CallView:
-    """One call of an estimator in the output of its cell."""
+    """The view of one call of an estimator, in the output of its cell."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self._updated = self._running = False
 
     def update(self, report: FitRecord) -> None:
-        """Show where ``report`` stands."""
+        """Show the progress of ``report``."""
         self._updated = True
         self._running = self._cell.show(report) or self._running
 
     def close(self, report: FitRecord) -> None:
-        """Show how it ended: now, if it is on the screen as running, otherwise by the end of the cell."""
+        """Show how the call ended: now, if it is shown as running; otherwise at the end of the cell at the latest."""
         if self._updated or report.lasting:
             self._cell.show(report, now=self._running)
 
@@ -141,21 +142,21 @@ class CellViews:
         self._events.unregister("post_run_cell", self._end)
 
     def __call__(self, report: Report) -> View | None:
-        """The view of a report; None if it is not to be shown."""
+        """The view of a report; None if the report's `display` is "none"."""
         return None if report.display == "none" else self._view(report)
 
     def _view(self, report: Report) -> View:
         raise NotImplementedError
 
     def _begin(self, *_: Any) -> None:
-        """A cell begins."""
+        """Called when a cell begins."""
 
     def _end(self, *_: Any) -> None:
-        """It has ended."""
+        """Called when a cell has ended."""
 
 
 class NotebookViews(CellViews):
-    """The views of a notebook: all calls of a cell share one output."""
+    """The views of a notebook, in which all calls of a cell share one output."""
 
     def _view(self, report: Report) -> View:
         return CallView(self._cell) if isinstance(report, FitRecord) else TaskView()
@@ -168,7 +169,7 @@ class NotebookViews(CellViews):
 
 
 class TerminalViews(CellViews):
-    """The views of IPython in a terminal: the first call of a cell leaves its report, and others a line each."""
+    """The views of IPython in a terminal. The first call of a cell leaves its report, and each further call a line."""
 
     def _view(self, report: Report) -> View:
         return TextView(report, whole=self._whole)
