@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 from xpulab.engine.advice import advice
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Task, users_code
-from xpulab.engine.interruptible import Intracomm, watched_by
+from xpulab.engine.interruptible import Intracomm
 from xpulab.engine.queues import shared_queue
+from xpulab.engine.waiting import watched_by
 from xpulab.sharing.transcript import Writer
 
 __all__ = ["Here", "answer_of"]
