@@ -19,7 +19,7 @@ from mpi4py.MPI import Request as _Request
 from xpulab.engine.meeting import MEETING, meet_for, size_of
 from xpulab.engine.waiting import poll
 
-__all__ = ["WORLD", "Intracomm", "Request"]
+__all__ = ["COLLECTIVES", "KINDS", "MAKERS", "WORLD", "Intracomm", "Request"]
 
 #: mpi4py's own communicator of all ranks.
 WORLD = MPI.COMM_WORLD
@@ -287,7 +287,8 @@ def _owner(name: str) -> Any:
     return next(owner for owner in owners if hasattr(owner, name))
 
 
-_COLLECTIVES = (
+#: Names of the collective calls.
+COLLECTIVES = (
     "Allgather", "Allgatherv", "Allreduce", "Alltoall", "Alltoallv", "Alltoallw", "Barrier", "Bcast", "Exscan",
     "Gather", "Gatherv", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Scatter", "Scatterv",
 )  # fmt: skip
@@ -297,20 +298,21 @@ _NEIGHBOURS = (
     "Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw",
 )  # fmt: skip
 _PERSISTENT = ("Send_init", "Ssend_init", "Rsend_init", "Bsend_init", "Recv_init")
-_MAKERS = (
+#: Names of those that make a communicator.
+MAKERS = (
     "Clone", "Create", "Dup", "Split", "Split_type", "Create_cart", "Create_graph", "Create_dist_graph",
     "Create_dist_graph_adjacent",
 )  # fmt: skip
 
-for _name in (*_COLLECTIVES, "Send", "Ssend", "Rsend"):
+for _name in (*COLLECTIVES, "Send", "Ssend", "Rsend"):
     setattr(Intracomm, _name, _blocking(_name))
 for _name, _least in MEETING.items():
     setattr(Intracomm, _name, _meeting(_name, _least))
-for _name in (*(f"I{name.lower()}" for name in _COLLECTIVES), *_MESSAGES):
+for _name in (*(f"I{name.lower()}" for name in COLLECTIVES), *_MESSAGES):
     setattr(Intracomm, _name, _returning(_name))
 for _name in _PERSISTENT:
     setattr(Intracomm, _name, _returning(_name, Prequest))
-for _name in _MAKERS:
+for _name in MAKERS:
     setattr(Intracomm, _name, _making(_name))
 setattr(Intracomm, "Create_group", _making("Create_group", collective=False))  # noqa: B010
 
@@ -345,6 +347,9 @@ _KINDS: dict[type, type] = {
     MPI.Distgraphcomm: Distgraphcomm,
     **{kind: kind for kind in (Intracomm, Cartcomm, Graphcomm, Distgraphcomm)},
 }
+
+#: The classes whose methods can be left.
+KINDS = (Intracomm, _Topology, Cartcomm, Graphcomm, Distgraphcomm, Request, Prequest)
 
 setattr(MPI, "COMM_SELF", Intracomm(MPI.COMM_SELF))  # noqa: B010 -- mpi4py declares it final
 setattr(MPI, "Request", Request)  # noqa: B010

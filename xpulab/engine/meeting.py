@@ -22,7 +22,7 @@ from mpi4py import MPI
 
 from xpulab.engine.waiting import held, look, poll
 
-__all__ = ["MEETING", "meet_for", "size_of"]
+__all__ = ["MEETING", "meet_for", "nbytes_of", "size_of"]
 
 _MANY = 1 << 17  # bytes of a reduction from which on a meeting and the blocking form are sooner done
 _MANY_FOR_ONE = 1 << 22  # bytes of a broadcast
@@ -73,6 +73,17 @@ def size_of(comm: MPI.Intracomm, name: str, arguments: tuple[Any, ...], keywords
         if all(message == (kind, count) for message in messages):
             return kind.Get_size() * count, root
     return 0, 0
+
+
+def nbytes_of(message: Any) -> int:
+    """Bytes of a message; of one whose parts go to several ranks, of its buffer; 0 if it is none."""
+    try:
+        kind, count = _read(message)
+        return kind.Get_size() * count
+    except Exception:
+        with contextlib.suppress(Exception):
+            return memoryview(message[0]).nbytes
+    return 0
 
 
 def _of_bcast(comm: MPI.Intracomm, buf: Any, root: int = 0) -> tuple[list[_Message], int]:
