@@ -37,7 +37,10 @@ def measure(nbytes):
     values, received = np.ones(nbytes // 8), np.empty(nbytes // 8)
     send = lambda: comm.Send(values, 1) if comm.rank == 0 else comm.Recv(received, 0) if comm.rank == 1 else None
     calls = {
-        "Send": send, "Bcast": lambda: comm.Bcast(values), "Allreduce": lambda: comm.Allreduce(values, received),
+        "Send": send,
+        "Bcast": lambda: comm.Bcast(values),
+        "Reduce": lambda: comm.Reduce(values, received),
+        "Allreduce": lambda: comm.Allreduce(values, received),
     }
     return {name: (call(), seconds(call))[1] for name, call in calls.items()}
 
@@ -53,7 +56,7 @@ def plain(n: int, setup: str) -> Any:
     )
     source = f"{PLAIN}\n{cores}\n{setup}\n{MEASURE}\nif comm.rank == 0:\n    print(json.dumps(times))"
     command = [str(oneapi.mpiexec()), *oneapi.MPIEXEC_ARGUMENTS, "-n", str(n), sys.executable, "-c", source]
-    environment = {**os.environ, **oneapi.MPIEXEC_ENVIRONMENT}
+    environment = {**os.environ, **oneapi.MPIEXEC_ENVIRONMENT, "I_MPI_SHM_CMA": "-1"}  # Intel MPI's own choice
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return {int(nbytes): calls for nbytes, calls in json.loads(done.stdout).items()}
 

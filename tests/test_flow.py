@@ -34,7 +34,7 @@ LAYERS = [
     None,
     ["engine"],
     ["engine.algorithms"],
-    ["engine.dataset", "engine.engine", "engine.comm", "engine.interruptible"],
+    ["engine.dataset", "engine.engine", "engine.comm", "engine.interruptible", "engine.meeting", "engine.waiting"],
     ["kernels"],
 ]
 SHARED = ["advice", "exceptions", "explorer.picture", "explorer.snapshot", "oneapi", "rendering", "report", "sharing"]

@@ -12,10 +12,11 @@ from typing import Any
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.merging import merged
 from xpulab.deploy.probe import core_ranges
-from xpulab.deploy.users_code import LINES, CellInterrupted, raise_for_users
+from xpulab.deploy.users_code import LINES, CellInterrupted, raise_for_users, results_of
 from xpulab.deploy.variables import checked_ranks, received
 from xpulab.exceptions import UsageError
 from xpulab.rendering import Text, in_notebook
+from xpulab.report import usage
 
 __all__ = ["CellInterrupted", "CellOutput", "run_cell"]
 
@@ -92,14 +93,14 @@ def run_cell(
     ranks = checked_ranks(ranks, cluster.size)
     name = f"<%%xpu cell {next(_numbers)}>"
     _require_python(source, name)
-    payload = {"source": source, "name": name, "ranks": ranks, "out": list(out)}
+    payload = {"source": source, "name": name, "ranks": ranks, "out": list(out), "profile": usage.wanted()}
     with cluster.following() as following:
         try:
             replies = cluster.replies("%%xpu", {**payload, "transcripts": following.paths}, following)
         finally:
             following.finish()
             cluster.last_output = CellOutput(following.printed(), {})
-    results = [reply["result"] or {"outcome": reply["status"]} for reply in replies]
+    results = results_of(replies, name.strip("<>"))
     output = CellOutput(
         {rank: text + _omitted(results[rank]) for rank, text in following.printed().items()},
         {rank: result["value"] for rank, result in enumerate(results) if result.get("value") is not None},

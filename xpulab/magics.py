@@ -89,10 +89,16 @@ class XPUMagics(Magics):
 
     @cell_magic("xpu_profile")  # type: ignore[arg-type]
     def xpu_profile(self, line: str, cell: str) -> Any:
-        """Show the times of every fit and predict in the cell, and return its value: ``%%xpu_profile [--out name]``.
+        """Show where the time of the cell went, and return its value: ``%%xpu_profile [--out name]``.
 
-        ``--out name``: keep the `Profile` in this variable; ``reports`` has the report of each call, and ``to_dict``
-        returns all of them as JSON-serialisable values.
+        The profile has the phases of every fit and predict. For every ``%%xpu`` cell and every ``XPUCluster.run`` in
+        the cell it has, by rank, the time of each kernel and transfer that the code gives to ``queue``, and the calls
+        of MPI by name: their number, bytes and seconds, and how long the rank waited in collective calls until the last
+        rank came. What dpnp and numba-dpex submit to the device themselves cannot be seen. Write ``%%xpu`` below
+        ``%%xpu_profile`` to profile a cell of the engines.
+
+        ``--out name``: keep the `Profile` in this variable; ``reports`` has the report of each call, ``cells`` what
+        each cell did on the engines, and ``to_dict`` returns all of them as JSON-serialisable values.
         """
         try:
             arguments = _profile_parser().parse_args(_words(line))
@@ -333,7 +339,10 @@ def _profile_parser() -> Parser:
     """The parser of the arguments of ``%%xpu_profile``."""
     parser = Parser(
         prog="%%xpu_profile",
-        description="Run the cell, show the times of every fit and predict in it, and return the cell's value.",
+        description=(
+            "Run the cell, show the times of every fit and predict in it, and the kernels, transfers and MPI calls of "
+            "every %%xpu cell in it, and return the cell's value."
+        ),
     )
     parser.add_argument("--out", type=identifier, metavar="NAME", help="keep the profile in this variable")
     return parser

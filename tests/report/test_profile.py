@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from reports import EVIL, Document, report
 
-from xpulab.report import progress
+from xpulab.report import progress, usage
 from xpulab.report.profile import Profile, profiled
 
 FITS = """
 from reports import report
-from xpulab.report import progress
+from xpulab.report import progress, usage
 for method in ("fit", "predict"):
     with progress.open(report(method=method, status="running")):
         pass
@@ -84,3 +84,39 @@ def test_real_calls(pair: Any) -> None:
         KMeans(3, random_state=0).fit(X).transform(X)
     assert [r.title for r in profile.reports] == ["KMeans.fit", "KMeans.transform"]
     assert all(len(r.engines) == 2 and r.status == "finished" for r in profile.reports)
+
+
+def _times(entered: list[float], left: list[float]) -> dict[str, Any]:
+    activities = [("MPI", "Bcast", len(entered), 80, 2.5), ("kernel", EVIL, 3, None, 0.5), ("MPI", "Recv", 1, 8, 1.0)]
+    return {"seconds": 4.0, "activities": activities, "collectives": {("Bcast", 0, 2): (entered, left)}}
+
+
+def test_what_a_cell_did_is_shown_as_text_and_html() -> None:
+    profile = Profile(seconds=5.0)
+    with usage.collecting(profile.cells):
+        usage.collected(
+            EVIL, [{"usage": _times([1.0, 5.0], [2.0, 6.0])}, {}, {"usage": _times([2.5, 4.0], [2.6, 7.0])}]
+        )
+    usage.collected("after", [{"usage": _times([], [])}])
+    (cell,) = profile.cells
+    assert {rank: each.wait for rank, each in cell.ranks.items()} == {0: 1.0, 2: 1.0}
+    assert [each.wait for each in cell.ranks[0].activities] == [1.0, None, None]
+    assert cell.ranks[2].of("MPI") == 3.5
+    for text in (str(profile), Document(profile._repr_html_()).text):
+        assert "Profile: 1 cell on the engines, 5 s" in text
+        for word in ("MPI Bcast", "80 B", "2.5 s", "500 ms", "1 s", "cannot be seen"):
+            assert word in text
+        assert "\x1b" not in text
+    assert "<script" not in profile._repr_html_()
+    assert json.loads(json.dumps(profile.to_dict()))["cells"][0]["ranks"]["0"]["activities"][0]["wait"] == 1.0
+    profile.reports = [report()]
+    assert "Profile: 1 cell on the engines, 1 call, 4 s (80 %) of 5 s" in str(profile)
+    assert "KMeans.fit" in str(profile)
+
+
+@pytest.mark.cluster
+def test_a_cell_of_the_engines(cluster: Any, shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.activate()
+    shell.run_cell_magic("xpu_profile", "--out kept", "%%xpu\ncomm.barrier()")
+    assert [list(cell.ranks) for cell in shell.user_ns["kept"].cells] == [list(range(cluster.size))]
+    assert "MPI barrier" in capsys.readouterr().out

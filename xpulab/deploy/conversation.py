@@ -14,9 +14,10 @@ from xpulab.deploy.pickling import packed
 from xpulab.deploy.processes import Processes
 from xpulab.deploy.signals import postponed
 from xpulab.deploy.silence import SILENT, Signs, Silence, most_silence
-from xpulab.deploy.users_code import GONE, Following, raise_for_users
+from xpulab.deploy.users_code import GONE, Following, raise_for_users, results_of
 from xpulab.deploy.waiting import told_of_waiting
 from xpulab.exceptions import EngineLostError, EngineStuckError, NoClusterError, UsageError
+from xpulab.report import usage
 from xpulab.report.record import DISPLAYS, Display
 from xpulab.sharing.board import Board
 
@@ -130,10 +131,10 @@ class Conversation:
             raise TypeError(
                 f"run: {function!r} was given; expected a function of the task, run(lambda task: task.comm.rank)"
             )
-        call = packed(function, args, kwargs)
+        payload = {"call": packed(function, args, kwargs), "profile": usage.wanted()}
         with self.following() as following:
-            replies = self.replies("run", {"call": call, "transcripts": following.paths}, following)
-        results = [reply["result"] or {"outcome": reply["status"]} for reply in replies]
+            replies = self.replies("run", {**payload, "transcripts": following.paths}, following)
+        results = results_of(replies, f"run({getattr(function, '__name__', 'function')})")
         raise_for_users(replies, results)
         return [pickle.loads(result["value"]) for result in results]
 

@@ -11,10 +11,11 @@ from xpulab.deploy.answers import raise_errors
 from xpulab.deploy.merging import Merging
 from xpulab.deploy.probe import core_ranges
 from xpulab.rendering import in_notebook
+from xpulab.report import usage
 from xpulab.sharing.board import awaited, running
 from xpulab.sharing.transcript import Transcripts
 
-__all__ = ["GONE", "LINES", "CellInterrupted", "Following", "raise_for_users"]
+__all__ = ["GONE", "LINES", "CellInterrupted", "Following", "raise_for_users", "results_of"]
 
 LINES = 40  # lines that are shown at once for each group of ranks with the same output
 _PATIENCE = 3.0  # seconds after an exception on a rank until a message names the ranks that still run
@@ -157,6 +158,13 @@ def _overwrites() -> bool:
     """Whether a carriage return in this process's output goes back to the beginning of the line."""
     shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
     return in_notebook(shell) or sys.stdout.isatty()
+
+
+def results_of(replies: list[dict[str, Any]], title: str) -> list[dict[str, Any]]:
+    """What a user's code left on each rank, and for `%%xpu_profile` what it did there."""
+    results = [reply["result"] or {"outcome": reply["status"]} for reply in replies]
+    usage.collected(title, results)
+    return results
 
 
 def raise_for_users(replies: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:

@@ -18,6 +18,7 @@ from mpi4py import MPI
 from xpulab.engine.dataset import pieces, rows_of
 from xpulab.engine.engine import Task, task
 from xpulab.engine.queues import shared_queue
+from xpulab.engine.usage import measured, pickled, queue_of
 from xpulab.engine.users_code import answer_of
 from xpulab.kernels.choice import kernels_for
 from xpulab.sharing.memory import LEAST_SHARED, SharedBlock
@@ -30,7 +31,9 @@ _DEVICE_ARRAYS = {"dpnp": "ndarray", "dpnp.tensor": "usm_ndarray", "dpctl.tensor
 
 
 @task("%%xpu")
-def run(task: Task, source: str, name: str, ranks: list[int], out: list[str], transcripts: list[str]) -> dict[str, Any]:
+def run(
+    task: Task, source: str, name: str, ranks: list[int], out: list[str], transcripts: list[str], profile: bool = False
+) -> dict[str, Any]:
     """Run a cell on some ranks; the others wait for its end.
 
     Parameters
@@ -45,16 +48,18 @@ def run(task: Task, source: str, name: str, ranks: list[int], out: list[str], tr
         The variables to bring back.
     transcripts : list of str
         File of each rank for what it prints.
+    profile : bool
+        Whether to measure what the cell does.
 
     Returns
     -------
     dict
         As `answer_of`, with an ``outcome`` "left out" too; ``value``, the last expression as text, or None; ``out``,
-        the values of the variables as bytes; ``figures``, of matplotlib, as PNG.
+        the values of the variables as bytes; ``figures``, of matplotlib, as PNG; ``usage``, if it was measured.
     """
     if task.comm.rank not in ranks:
         return {"outcome": "left out"}
-    namespace = _namespace(task, ranks)
+    namespace = task.engine.namespace
 
     def code() -> dict[str, Any]:
         answer: dict[str, Any] = {}
@@ -68,25 +73,26 @@ def run(task: Task, source: str, name: str, ranks: list[int], out: list[str], tr
         answer["out"] = {each: _lent(task, each) for each in out}
         return answer
 
-    answer = answer_of(task, transcripts[task.comm.rank], code)
+    with measured(profile) as found:
+        _prepare(namespace, task, ranks)
+        answer = answer_of(task, transcripts[task.comm.rank], code)
+    answer |= found
     return {**answer, "figures": _figures().taken()} if "matplotlib.figure" in sys.modules else answer
 
 
-def _namespace(task: Task, ranks: list[int]) -> dict[str, Any]:
-    """The variables of earlier cells, and the names that every cell finds."""
+def _prepare(namespace: dict[str, Any], task: Task, ranks: list[int]) -> None:
+    """Add the names that every cell finds to the variables of earlier cells."""
     # The queue that dpnp's arrays and kernels with local memory use by themselves: what a cell makes fits together.
     device = task.device.queue.sycl_device
-    namespace = task.engine.namespace
     namespace.update(
         __name__="__main__",
         comm=task.engine.communicator(ranks),
         rank=task.comm.rank,
         size=task.comm.size,
         device=device,
-        queue=shared_queue(device),
+        queue=queue_of(shared_queue(device)),
         display=_display,
     )
-    return namespace
 
 
 def _execute(source: str, name: str, namespace: dict[str, Any]) -> Any:
@@ -154,14 +160,22 @@ def _on_device(module: str, array: Any) -> Any:
 def _message(thing: Any, protocol: int = 5) -> bytes:
     """The bytes of an object that mpi4py sends."""
     try:
-        return pickle.dumps(thing, protocol)
+        message = pickle.dumps(thing, protocol)
     except Exception:  # functions of a cell, and arrays on the device
         file = io.BytesIO()
         _Traveller(file, protocol=protocol).dump(thing)
-        return file.getvalue()
+        message = file.getvalue()
+    pickled("dumps", len(message))
+    return message
 
 
-MPI.pickle.__init__(_message, pickle.loads)  # type: ignore[misc]
+def _thing(message: Any) -> Any:
+    """The object that mpi4py has received."""
+    pickled("loads", len(message))
+    return pickle.loads(message)
+
+
+MPI.pickle.__init__(_message, _thing)  # type: ignore[misc]
 
 
 def _lent(task: Task, name: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from xpulab.engine.interruptible import LAST
+from xpulab.engine.waiting import LAST, held, interrupted
 
 __all__ = ["Communicator", "PeerFailed"]
 
@@ -169,10 +169,11 @@ class Communicator:
 
     def _together(self, collective: Callable[[], Any], result: Any = None) -> Any:
         """Wait until every rank is here, run the collective, account for both."""
-        self._arrive(self._comm)
-        arrived = time.perf_counter()
-        returned = collective()
-        self.communicate += time.perf_counter() - arrived
+        with held():
+            self._arrive(self._comm)
+            arrived = time.perf_counter()
+            returned = collective()
+            self.communicate += time.perf_counter() - arrived
         return result if result is not None else returned
 
     def end(self) -> None:
@@ -197,7 +198,7 @@ class Communicator:
             waited = time.perf_counter() - entered
             if waited > _SPIN:
                 # The board is read outside of the fast path only: a reduction among ranks in step never gets here.
-                if self._failed():
+                if self._failed() or interrupted():
                     leaving = min(leaving, waited + LAST)
                     if waited > leaving:
                         _left.append(request)

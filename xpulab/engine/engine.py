@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 from xpulab.engine.comm import Communicator, PeerFailed
 from xpulab.engine.interruptible import WORLD, Intracomm
+from xpulab.engine.waiting import interrupt
 from xpulab.kernels.device import Device
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.tune import MODE, Tuner
@@ -397,7 +398,7 @@ def ignore_interrupts() -> None:
 @contextlib.contextmanager
 def users_code() -> Iterator[None]:
     """A context in which SIGINT raises KeyboardInterrupt, because a user's code does not read the board."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:

@@ -8,68 +8,25 @@ that they make (`Split`, `Create_cart`). On an engine `MPI.COMM_WORLD`, `MPI.COM
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import Request as _Request
 
-__all__ = ["LAST", "WORLD", "Intracomm", "Request", "watched_by"]
+from xpulab.engine.meeting import MEETING, meet_for, size_of
+from xpulab.engine.waiting import poll
+
+__all__ = ["COLLECTIVES", "KINDS", "MAKERS", "WORLD", "Intracomm", "Request"]
 
 #: mpi4py's own communicator of all ranks.
 WORLD = MPI.COMM_WORLD
 
-_SPIN = 50e-6  # seconds of polling at full speed: as long as a message takes between ranks that are ready
-_YIELD = 50e-3  # then other processes may have the core between two polls, but a long message goes on moving
-_NAP = 50e-6  # then the core sleeps: the other rank is computing
-
-#: Seconds until a rank leaves because another one has raised: what that one sent before may be on its way.
-LAST = 20e-3
-
-#: Calls that were left. Their buffers must live: the library may write to them as long as the process runs.
-_abandoned: list[Any] = []
-_check: Callable[[], None] = lambda: None  # noqa: E731
-
-
-@contextlib.contextmanager
-def watched_by(check: Callable[[], None]) -> Iterator[None]:
-    """Call `check` while a rank waits; an exception of `check` ends the wait."""
-    global _check
-    _check, before = check, _check
-    try:
-        yield
-    finally:
-        _check = before
-
-
-def _poll(ready: Callable[[], Any], pending: Any = None) -> Any:
-    """The first answer of `ready` that is true, asked again and again."""
-    started = time.perf_counter()
-    leaving = float("inf")
-    try:
-        while not (answer := ready()):
-            waited = time.perf_counter() - started
-            if waited > _SPIN:
-                try:
-                    _check()
-                except Exception:
-                    leaving = min(leaving, waited + LAST)
-                    if waited > leaving:
-                        raise
-                time.sleep(_NAP) if waited > _YIELD else os.sched_yield()
-        return answer
-    except BaseException:
-        _abandoned.append(pending)
-        raise
-
 
 def _finish(request: _Request, status: MPI.Status | None = None) -> None:
-    _poll(lambda: request.Test(status), request)
+    poll(lambda: request.Test(status), request)
 
 
 class Request(_Request):
@@ -82,34 +39,34 @@ class Request(_Request):
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """As mpi4py's: the object received, or None."""
-        return _poll(lambda: (found := self.test(status))[0] and found, self)[1]
+        return poll(lambda: (found := self.test(status))[0] and found, self)[1]
 
     @classmethod
     def Waitall(cls, requests: Sequence[_Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
         """As mpi4py's."""
-        _poll(lambda: _Request.Testall(requests, statuses), requests)
+        poll(lambda: _Request.Testall(requests, statuses), requests)
         return True
 
     @classmethod
     def Waitany(cls, requests: Sequence[_Request], status: MPI.Status | None = None) -> int:
         """As mpi4py's."""
-        return int(_poll(lambda: (found := _Request.Testany(requests, status))[1] and found, requests)[0])
+        return int(poll(lambda: (found := _Request.Testany(requests, status))[1] and found, requests)[0])
 
     @classmethod
     def Waitsome(cls, requests: Sequence[_Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
         """As mpi4py's."""
-        found = _poll(lambda: (some := _Request.Testsome(requests, statuses)) != [] and (some,), requests)
+        found = poll(lambda: (some := _Request.Testsome(requests, statuses)) != [] and (some,), requests)
         return found[0]
 
     @classmethod
     def waitall(cls, requests: Sequence[_Request], statuses: list[MPI.Status] | None = None) -> list[Any]:
         """As mpi4py's."""
-        return _poll(lambda: (found := _Request.testall(requests, statuses))[0] and found, requests)[1]
+        return poll(lambda: (found := _Request.testall(requests, statuses))[0] and found, requests)[1]
 
     @classmethod
     def waitany(cls, requests: Sequence[_Request], status: MPI.Status | None = None) -> tuple[int, Any]:
         """As mpi4py's."""
-        index, _, received = _poll(lambda: (found := _Request.testany(requests, status))[1] and found, requests)
+        index, _, received = poll(lambda: (found := _Request.testany(requests, status))[1] and found, requests)
         return index, received
 
     @classmethod
@@ -117,7 +74,7 @@ class Request(_Request):
         cls, requests: Sequence[_Request], statuses: list[MPI.Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """As mpi4py's."""
-        found = _poll(lambda: (some := _Request.testsome(requests, statuses))[0] != [] and (some,), requests)
+        found = poll(lambda: (some := _Request.testsome(requests, statuses))[0] != [] and (some,), requests)
         return found[0]
 
 
@@ -149,12 +106,12 @@ class Intracomm(MPI.Intracomm):
 
     def Probe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> Literal[True]:
         """As mpi4py's."""
-        _poll(lambda: self.Iprobe(source, tag, status))
+        poll(lambda: self.Iprobe(source, tag, status))
         return True
 
     def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> MPI.Message:
         """As mpi4py's."""
-        return _poll(lambda: self.Improbe(source, tag, status))
+        return poll(lambda: self.Improbe(source, tag, status))
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """As mpi4py's."""
@@ -190,7 +147,7 @@ class Intracomm(MPI.Intracomm):
 
     def mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> MPI.Message:
         """As mpi4py's."""
-        return _poll(lambda: self.improbe(source, tag, status))
+        return poll(lambda: self.improbe(source, tag, status))
 
     def barrier(self) -> None:
         """As mpi4py's."""
@@ -284,6 +241,21 @@ def _blocking(name: str) -> Callable[..., None]:
     return call
 
 
+def _meeting(name: str, least: int) -> Callable[..., None]:
+    """The method `name`: from `least` bytes on, the ranks meet first, and then block."""
+    block, few = getattr(MPI.Intracomm, name), _blocking(name)
+
+    @functools.wraps(block)
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        nbytes, root = size_of(self, name, args, kwargs)
+        if nbytes < least:
+            few(self, *args, **kwargs)
+        else:
+            meet_for(self, name, nbytes, root, lambda: block(self, *args, **kwargs))
+
+    return call
+
+
 def _returning(name: str, kind: type = Request) -> Callable[..., Any]:
     """The method `name`, with a request whose wait can be left."""
     start = getattr(_owner(name), name)
@@ -315,7 +287,8 @@ def _owner(name: str) -> Any:
     return next(owner for owner in owners if hasattr(owner, name))
 
 
-_COLLECTIVES = (
+#: Names of the collective calls.
+COLLECTIVES = (
     "Allgather", "Allgatherv", "Allreduce", "Alltoall", "Alltoallv", "Alltoallw", "Barrier", "Bcast", "Exscan",
     "Gather", "Gatherv", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Scatter", "Scatterv",
 )  # fmt: skip
@@ -325,18 +298,21 @@ _NEIGHBOURS = (
     "Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw",
 )  # fmt: skip
 _PERSISTENT = ("Send_init", "Ssend_init", "Rsend_init", "Bsend_init", "Recv_init")
-_MAKERS = (
+#: Names of those that make a communicator.
+MAKERS = (
     "Clone", "Create", "Dup", "Split", "Split_type", "Create_cart", "Create_graph", "Create_dist_graph",
     "Create_dist_graph_adjacent",
 )  # fmt: skip
 
-for _name in (*_COLLECTIVES, "Send", "Ssend", "Rsend"):
+for _name in (*COLLECTIVES, "Send", "Ssend", "Rsend"):
     setattr(Intracomm, _name, _blocking(_name))
-for _name in (*(f"I{name.lower()}" for name in _COLLECTIVES), *_MESSAGES):
+for _name, _least in MEETING.items():
+    setattr(Intracomm, _name, _meeting(_name, _least))
+for _name in (*(f"I{name.lower()}" for name in COLLECTIVES), *_MESSAGES):
     setattr(Intracomm, _name, _returning(_name))
 for _name in _PERSISTENT:
     setattr(Intracomm, _name, _returning(_name, Prequest))
-for _name in _MAKERS:
+for _name in MAKERS:
     setattr(Intracomm, _name, _making(_name))
 setattr(Intracomm, "Create_group", _making("Create_group", collective=False))  # noqa: B010
 
@@ -371,6 +347,9 @@ _KINDS: dict[type, type] = {
     MPI.Distgraphcomm: Distgraphcomm,
     **{kind: kind for kind in (Intracomm, Cartcomm, Graphcomm, Distgraphcomm)},
 }
+
+#: The classes whose methods can be left.
+KINDS = (Intracomm, _Topology, Cartcomm, Graphcomm, Distgraphcomm, Request, Prequest)
 
 setattr(MPI, "COMM_SELF", Intracomm(MPI.COMM_SELF))  # noqa: B010 -- mpi4py declares it final
 setattr(MPI, "Request", Request)  # noqa: B010

@@ -25,6 +25,7 @@ from xpulab.engine.algorithms import (
 )
 from xpulab.engine.dataset import keep_rows, pieces, rows_of, write_block
 from xpulab.engine.engine import Task, task, warm_up
+from xpulab.engine.usage import measured
 from xpulab.engine.users_code import Here, answer_of
 from xpulab.kernels.choice import kernels_for
 from xpulab.kernels.rows import Rows
@@ -100,7 +101,7 @@ def _gather(task: Task, handle: dict[str, Any], target: dict[str, Any]) -> dict[
 
 
 @task("run")
-def _run(task: Task, call: bytes, transcripts: list[str]) -> dict[str, Any]:
+def _run(task: Task, call: bytes, transcripts: list[str], profile: bool = False) -> dict[str, Any]:
     """Call a function of the user."""
 
     def code() -> dict[str, Any]:
@@ -111,4 +112,6 @@ def _run(task: Task, call: bytes, transcripts: list[str]) -> dict[str, Any]:
         except Exception as error:
             raise TypeError(f"the value that the function returned cannot be sent to the notebook: {error}") from error
 
-    return answer_of(task, transcripts[task.comm.rank], code)
+    with measured(profile) as found:
+        answer = answer_of(task, transcripts[task.comm.rank], code)
+    return {**answer, **found}

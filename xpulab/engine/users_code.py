@@ -15,8 +15,10 @@ from typing import Any, NoReturn
 from xpulab.engine.advice import advice
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Task, users_code
-from xpulab.engine.interruptible import Intracomm, watched_by
+from xpulab.engine.interruptible import Intracomm
 from xpulab.engine.queues import shared_queue
+from xpulab.engine.usage import queue_of
+from xpulab.engine.waiting import watched_by
 from xpulab.sharing.transcript import Writer
 
 __all__ = ["Here", "answer_of"]
@@ -44,7 +46,7 @@ class Here:
         self.task = task
         self.comm: Intracomm = task.engine.communicator(range(task.comm.size))
         self.rank, self.size = task.comm.rank, task.comm.size
-        self.queue = shared_queue(task.device.queue.sycl_device)
+        self.queue = queue_of(shared_queue(task.device.queue.sycl_device))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)

@@ -1,4 +1,4 @@
-"""All calls of estimators in a stretch of code, side by side: what ``%%xpu_profile`` shows."""
+"""All calls of estimators and all cells on the engines in a stretch of code: what ``%%xpu_profile`` shows."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from xpulab.rendering import (
 )
 from xpulab.report import progress
 from xpulab.report.fit import PHASES, FitReport
+from xpulab.report.usage import LEGEND, CellUsage, collecting
 
 __all__ = ["Profile", "profiled"]
 
@@ -31,18 +32,21 @@ _ALIGN = "lrr" + "r" * (len(PHASES) + 2) + "lr"
 
 @dataclass(repr=False)
 class Profile(Displayed):
-    """The calls of a stretch of code, in their order.
+    """The calls of estimators, and the users' code on the engines, of a stretch of code, in their order.
 
     Attributes
     ----------
     reports : list of FitReport
         One a call: fits, predicts, transforms, scores.
+    cells : list of CellUsage
+        One a ``%%xpu`` cell or `XPUCluster.run`: kernels, transfers and calls of MPI, by rank.
     seconds : float
         Wall time of all of it, whatever else it did included.
     """
 
     reports: list[FitReport] = field(default_factory=list)
     seconds: float = 0.0
+    cells: list[CellUsage] = field(default_factory=list)
 
     @property
     def inside(self) -> float:
@@ -50,30 +54,43 @@ class Profile(Displayed):
         return sum(report.elapsed for report in self.reports)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as of use to JSON."""
-        return {"seconds": self.seconds, "reports": [report.to_dict() for report in self.reports]}
+        """JSON-serialisable values."""
+        return {
+            "seconds": self.seconds,
+            "reports": [report.to_dict() for report in self.reports],
+            "cells": [cell.to_dict() for cell in self.cells],
+        }
 
     def __str__(self) -> str:
-        if not self.reports:
-            return self._title
-        table = table_text(_HEADER, [_row(number, r) for number, r in enumerate(self.reports, 1)], _ALIGN)
-        return f"{self._title}\n{table}\n  {_LEGEND}"
+        parts = [self._title]
+        if self.reports:
+            table = table_text(_HEADER, [_row(number, r) for number, r in enumerate(self.reports, 1)], _ALIGN)
+            parts += [table, f"  {_LEGEND}"]
+        if self.cells:
+            parts += [*map(str, self.cells), f"  {LEGEND}"]
+        return "\n".join(parts)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> Html:
         title = f"<div><strong>{escape(self._title)}</strong></div>"
-        if not self.reports:
-            return block("Profile", [title])
-        table = table_html(_HEADER, [_row(number, r) for number, r in enumerate(self.reports, 1)], _ALIGN, _LEGEND)
-        return block("Profile", [title, table])
+        body = [title]
+        if self.reports:
+            rows = [_row(number, r) for number, r in enumerate(self.reports, 1)]
+            body.append(table_html(_HEADER, rows, _ALIGN, _LEGEND))
+        if self.cells:
+            body += [*(part for cell in self.cells for part in cell.html()), f"<div>{escape(LEGEND)}</div>"]
+        return block("Profile", body)
 
     @property
     def _title(self) -> str:
         n = len(self.reports)
+        cells = f"{counted(len(self.cells), 'cell')} on the engines, " if self.cells else ""
+        if cells and n == 0:
+            return f"Profile: {cells}{format_seconds(self.seconds)}"
         calls = "no call of an estimator" if n == 0 else f"{counted(n, 'call')}, {format_seconds(self.inside)}"
         share = f" ({100 * self.inside / self.seconds:.0f} %)" if n and self.seconds > 0 else ""
-        return f"Profile: {calls}{share} of {format_seconds(self.seconds)}"
+        return f"Profile: {cells}{calls}{share} of {format_seconds(self.seconds)}"
 
 
 _LEGEND = "Phases are means over the engines; imbalance is how much longer than the mean the slowest was busy."
@@ -99,7 +116,7 @@ def _row(number: int, report: FitReport) -> list[str]:
 
 @contextlib.contextmanager
 def profiled() -> Iterator[Profile]:
-    """Collect the report of every call until the block ends, however it ends."""
+    """Collect the report of every call, and what every cell does on the engines, until the block ends."""
     profile = Profile()
 
     def collect(report: Any) -> None:
@@ -109,7 +126,8 @@ def profiled() -> Iterator[Profile]:
     unsubscribe = progress.subscribe(collect)
     started = time.perf_counter()
     try:
-        yield profile
+        with collecting(profile.cells):
+            yield profile
     finally:
         unsubscribe()
         profile.seconds = time.perf_counter() - started

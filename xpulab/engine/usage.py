@@ -1,0 +1,200 @@
+"""Measure what a user's code does on this rank: kernels and transfers on its queue, and calls of MPI by name.
+
+Nothing is measured, and nothing costs time, unless `measured` is asked to: then the methods of the communicators and
+requests are replaced by ones with a clock, and `queue` by one that keeps its events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dpctl
+from mpi4py import MPI
+
+from xpulab.engine import interruptible
+from xpulab.engine.meeting import nbytes_of
+
+__all__ = ["measured", "pickled", "queue_of"]
+
+_MANY = 1000  # events that are kept until they are read
+_MOST = 100_000  # collective calls of one name whose times are kept
+
+_usage: _Usage | None = None
+
+
+class _Usage:
+    """The figures of one cell.
+
+    Attributes
+    ----------
+    activities : dict of (kind, name) to [count, bytes or None, seconds]
+    collectives : dict of (name, rank, rank ...) to (moments entered, moments left)
+        By the ranks in MPI.COMM_WORLD that take part.
+    """
+
+    def __init__(self) -> None:
+        self.activities: dict[tuple[str, str], list[Any]] = {}
+        self.collectives: dict[tuple[Any, ...], tuple[list[float], list[float]]] = {}
+        self._events: list[tuple[str, str, int | None, dpctl.SyclEvent]] = []
+        self._lock = threading.Lock()
+        self._here = threading.local()
+        self._started = time.perf_counter()
+        self.seconds = 0.0
+
+    def end(self) -> None:
+        """Read the events that are left."""
+        self.seconds = time.perf_counter() - self._started
+        self._read()
+
+    def figures(self) -> dict[str, Any]:
+        """All of it, for the notebook."""
+        activities = [(*key, *figures) for key, figures in self.activities.items()]
+        return {"seconds": self.seconds, "activities": activities, "collectives": self.collectives}
+
+    def event(self, kind: str, name: str, nbytes: int | None, event: dpctl.SyclEvent) -> None:
+        """What was given to the queue; it may not have run yet."""
+        with self._lock:
+            self._events.append((kind, name, nbytes, event))
+        if len(self._events) >= _MANY:
+            self._read()
+
+    def pickled(self, kind: str, nbytes: int) -> None:
+        """An object was sent or received."""
+        if getattr(self._here, "inside", False):
+            self._here.pickled[kind] += nbytes
+
+    def call(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a method of MPI; what it calls in turn belongs to it."""
+        here = self._here
+        if getattr(here, "inside", False):
+            return function(*args, **kwargs)
+        here.inside, here.pickled = True, {"dumps": 0, "loads": 0}
+        entered = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            left = time.perf_counter()
+            here.inside = False
+            nbytes = max(max(here.pickled.values()), *(nbytes_of(each) for each in (*args, *kwargs.values())))
+            self._add("MPI", name, nbytes, left - entered)
+            if name in _COLLECTIVE and args:
+                moments = self.collectives.setdefault((name, *_members(args[0])), ([], []))
+                if len(moments[0]) < _MOST:
+                    moments[0].append(entered)
+                    moments[1].append(left)
+
+    def _read(self) -> None:
+        with self._lock:
+            events, self._events = self._events, []
+        for kind, name, nbytes, event in events:
+            event.wait()
+            self._add(kind, name, nbytes, (event.profiling_info_end - event.profiling_info_start) * 1e-9)
+
+    def _add(self, kind: str, name: str, nbytes: int | None, seconds: float) -> None:
+        with self._lock:
+            figures = self.activities.setdefault((kind, name), [0, None, 0.0])
+            figures[0] += 1
+            figures[1] = None if nbytes is None else (figures[1] or 0) + nbytes
+            figures[2] += seconds
+
+
+class _Queue(dpctl.SyclQueue):
+    """The same queue, whose events are measured."""
+
+    def submit(self, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        """As dpctl's."""
+        event = self.submit_async(kernel, *args, **kwargs)
+        event.wait()
+        return event
+
+    def submit_async(self, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        """As dpctl's."""
+        event = super().submit_async(kernel, *args, **kwargs)
+        return _given("kernel", kernel.get_function_name(), None, event)
+
+    def memcpy(self, dest: Any, src: Any, count: int) -> None:
+        """As dpctl's."""
+        _given("transfer", "memcpy", count, super().memcpy_async(dest, src, count)).wait()
+
+    def memcpy_async(self, dest: Any, src: Any, count: int, *args: Any, **kwargs: Any) -> Any:
+        """As dpctl's."""
+        return _given("transfer", "memcpy", count, super().memcpy_async(dest, src, count, *args, **kwargs))
+
+
+def _given(kind: str, name: str, nbytes: int | None, event: dpctl.SyclEvent) -> dpctl.SyclEvent:
+    if _usage is not None:
+        _usage.event(kind, name, nbytes, event)
+    return event
+
+
+def queue_of(queue: dpctl.SyclQueue) -> dpctl.SyclQueue:
+    """The queue for a user's code: the same, which measures if that is wanted now."""
+    return queue if _usage is None else _Queue(queue._get_capsule())
+
+
+def pickled(kind: str, nbytes: int) -> None:
+    """Note the bytes of an object that MPI sends ("dumps") or has received ("loads")."""
+    if _usage is not None:
+        _usage.pickled(kind, nbytes)
+
+
+@contextlib.contextmanager
+def measured(wanted: bool) -> Iterator[dict[str, Any]]:
+    """Measure the code in the block; at its end the dictionary has its figures as ``usage``."""
+    found: dict[str, Any] = {}
+    if not wanted:
+        yield found
+        return
+    global _usage
+    before = [(kind, name, method) for kind in interruptible.KINDS for name, method in _methods(kind)]
+    _usage = usage = _Usage()
+    for kind, name, method in before:
+        setattr(kind, name, _timed(usage, name, method))
+    try:
+        yield found
+    finally:
+        for kind, name, method in before:
+            setattr(kind, name, method)
+        _usage = None
+        usage.end()
+        found["usage"] = usage.figures()
+
+
+def _methods(kind: type) -> list[tuple[str, Any]]:
+    """The methods that a class defines itself, with their names."""
+    return [
+        (name, method)
+        for name, method in vars(kind).items()
+        if not name.startswith("_") and (callable(method) or isinstance(method, classmethod))
+    ]
+
+
+def _timed(usage: _Usage, name: str, method: Any) -> Any:
+    function = method.__func__ if isinstance(method, classmethod) else method
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return usage.call(name, function, *args, **kwargs)
+
+    return classmethod(call) if isinstance(method, classmethod) else call
+
+
+def _members(comm: MPI.Intracomm) -> list[int]:
+    """Ranks in all of the engines."""
+    group = comm.group
+    members = MPI.Group.Translate_ranks(group, None, interruptible.WORLD.group)
+    group.Free()
+    return list(members)
+
+
+_COLLECTIVE = {
+    name
+    for collective in (*interruptible.COLLECTIVES, *interruptible.MAKERS)
+    for name in (collective, collective.lower())
+    if name != "Create_group"
+}

@@ -1,0 +1,99 @@
+"""Wait for other ranks so that Ctrl-C, or the exception of another rank, ends the wait."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["LAST", "held", "interrupt", "interrupted", "look", "poll", "watched_by"]
+
+_SPIN = 50e-6  # seconds of polling at full speed: as long as a message takes between ranks that are ready
+_YIELD = 50e-3  # then other processes may have the core between two polls, but a long message goes on moving
+_NAP = 50e-6  # then the core sleeps: the other rank is computing
+
+#: Seconds until a rank leaves because another one has raised: what that one sent before may be on its way.
+LAST = 20e-3
+
+#: Calls that were left. Their buffers must live: the library may write to them as long as the process runs.
+_abandoned: list[Any] = []
+_check: Callable[[], None] = lambda: None  # noqa: E731
+_held = _came = False
+
+
+@contextlib.contextmanager
+def watched_by(check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` while a rank waits; an exception of `check` ends the wait."""
+    global _check
+    _check, before = check, _check
+    try:
+        yield
+    finally:
+        _check = before
+
+
+def interrupt(*_: Any) -> None:
+    """The handler of SIGINT in a user's code.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        At once, or at the end of `held`.
+    """
+    global _came
+    if not _held:
+        raise KeyboardInterrupt
+    _came = True
+
+
+def interrupted() -> bool:
+    """Whether SIGINT came within `held`, which has not ended yet."""
+    return _held and _came
+
+
+class held:
+    """Hold back Ctrl-C: a rank has told the others that it will take part in a blocking call.
+
+    Whoever waits for the others within this leaves when `interrupted` has been true for `LAST` seconds: Ctrl-C reaches
+    all ranks, so that those who are on their way have come by then.
+    """
+
+    def __enter__(self) -> None:
+        global _held, _came
+        _came, _held = False, True
+
+    def __exit__(self, *_: object) -> None:
+        global _held
+        _held = False
+        if _came:
+            raise KeyboardInterrupt from None
+
+
+def poll(ready: Callable[[], Any], pending: Any = None) -> Any:
+    """The first answer of `ready` that is true, asked again and again; `pending` is kept if the wait is left."""
+    started = time.perf_counter()
+    leaving = float("inf")
+    try:
+        while not (answer := ready()):
+            waited = time.perf_counter() - started
+            if waited > _SPIN:
+                try:
+                    look()
+                    if interrupted():
+                        raise InterruptedError
+                except Exception:
+                    leaving = min(leaving, waited + LAST)
+                    if waited > leaving:
+                        raise
+                time.sleep(_NAP) if waited > _YIELD else os.sched_yield()
+        return answer
+    except BaseException:
+        _abandoned.append(pending)
+        raise
+
+
+def look() -> None:
+    """Raise if another rank has raised."""
+    _check()

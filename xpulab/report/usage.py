@@ -1,0 +1,181 @@
+"""What a user's code did on the engines: its kernels, transfers and MPI calls, by rank. Part of ``%%xpu_profile``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from xpulab.rendering import (
+    Html,
+    escape,
+    format_count,
+    format_seconds,
+    format_size,
+    plain,
+    table_html,
+    table_text,
+)
+
+__all__ = ["LEGEND", "Activity", "CellUsage", "RankUsage", "collected", "collecting", "wanted"]
+
+LEGEND = (
+    "Kernels and transfers are those that the code gives to queue, in the device's time. What dpnp and numba-dpex "
+    "submit themselves cannot be seen. Wait is the time in collective calls until the last rank came to them; in other "
+    "calls of MPI it cannot be told from the transfer."
+)
+_KINDS = ("kernel", "transfer", "MPI")
+
+
+@dataclass
+class Activity:
+    """One kernel, kind of transfer or function of MPI on one rank.
+
+    Attributes
+    ----------
+    kind : {"kernel", "transfer", "MPI"}
+    name : str
+        Of the kernel or function.
+    count : int
+        Launches, or calls.
+    nbytes : int or None
+        Bytes that were transferred; of MPI, the larger of what was sent and received, pickled objects included.
+    seconds : float
+        On the device; of MPI, within the calls.
+    wait : float or None
+        Seconds of collective calls of MPI until the last rank came to them.
+    """
+
+    kind: str
+    name: str
+    count: int
+    nbytes: int | None
+    seconds: float
+    wait: float | None = None
+
+
+@dataclass
+class RankUsage:
+    """What one rank did.
+
+    Attributes
+    ----------
+    seconds : float
+        Wall time of the code.
+    activities : list of Activity
+    """
+
+    seconds: float
+    activities: list[Activity]
+
+    def of(self, kind: str) -> float:
+        """Seconds of a kind of activity."""
+        return sum(each.seconds for each in self.activities if each.kind == kind)
+
+    @property
+    def wait(self) -> float:
+        """Seconds in which the rank waited for the others in collective calls."""
+        return sum(each.wait or 0.0 for each in self.activities)
+
+
+@dataclass
+class CellUsage:
+    """What a ``%%xpu`` cell, or a function that `XPUCluster.run` called, did on the ranks.
+
+    Attributes
+    ----------
+    title : str
+    ranks : dict of int to RankUsage
+    """
+
+    title: str
+    ranks: dict[int, RankUsage]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serialisable values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        ranks, activities = self._tables()
+        parts = [plain(self.title), table_text(*ranks)]
+        return "\n".join([*parts, table_text(*activities)] if activities[1] else parts)
+
+    def html(self) -> list[Html]:
+        """The tables, in HTML."""
+        ranks, activities = self._tables()
+        title = Html(f"<div><strong>{escape(self.title)}</strong></div>")
+        return [title, table_html(*ranks), *([table_html(*activities)] if activities[1] else [])]
+
+    def _tables(self) -> tuple[tuple[tuple[str, ...], list[list[str]], str], ...]:
+        ranks = [
+            [str(rank), *map(format_seconds, (u.seconds, *map(u.of, _KINDS), u.wait))] for rank, u in self.ranks.items()
+        ]
+        activities = [
+            [
+                f"{each.kind} {plain(each.name)}",
+                str(rank),
+                format_count(each.count),
+                format_size(each.nbytes),
+                format_seconds(each.seconds),
+                format_seconds(each.wait),
+            ]
+            for rank, usage in self.ranks.items()
+            for each in usage.activities
+        ]
+        activities.sort(key=lambda row: _KINDS.index(row[0].partition(" ")[0]))
+        return (
+            (("rank", "time", "kernels", "transfers", "MPI", "wait"), ranks, "lrrrrr"),
+            (("activity", "rank", "count", "data", "time", "wait"), activities, "lrrrrr"),
+        )
+
+
+_collections: list[list[CellUsage]] = []
+
+
+@contextlib.contextmanager
+def collecting(into: list[CellUsage]) -> Iterator[None]:
+    """Collect what every code of a user does on the engines until the block ends."""
+    _collections.append(into)
+    try:
+        yield
+    finally:
+        _collections[:] = [each for each in _collections if each is not into]
+
+
+def wanted() -> bool:
+    """Whether somebody collects."""
+    return bool(_collections)
+
+
+def collected(title: str, results: list[dict[str, Any]]) -> None:
+    """Pass on what the ranks measured, see `engine.usage`; ranks that measured nothing did not run the code."""
+    measured = {rank: result["usage"] for rank, result in enumerate(results) if result.get("usage")}
+    if measured:
+        waits = _waits(measured)
+        usage = CellUsage(title, {rank: _rank(found, waits[rank]) for rank, found in measured.items()})
+        for each in _collections:
+            each.append(usage)
+
+
+def _rank(found: dict[str, Any], waits: dict[str, float]) -> RankUsage:
+    activities = [
+        Activity(kind, name, count, nbytes, seconds, waits.get(name) if kind == "MPI" else None)
+        for kind, name, count, nbytes, seconds in found["activities"]
+    ]
+    return RankUsage(found["seconds"], activities)
+
+
+def _waits(measured: dict[int, dict[str, Any]]) -> dict[int, dict[str, float]]:
+    """Rank -> function -> seconds until the last rank came: the k-th call of each rank is that of the others.
+
+    The ranks of one host share their clock.
+    """
+    waits: dict[int, dict[str, float]] = {rank: {} for rank in measured}
+    for rank, found in measured.items():
+        for (name, *members), (entered, left) in found["collectives"].items():
+            others = [measured[m]["collectives"].get((name, *members)) for m in members if m in measured]
+            latest = [max(times) for times in zip(*(each[0] for each in others if each is not None), strict=False)]
+            lasted = zip(latest, entered, left, strict=False)
+            waits[rank][name] = waits[rank].get(name, 0.0) + sum(max(0.0, min(m, b) - a) for m, a, b in lasted)
+    return waits
