@@ -333,8 +333,8 @@ MPIEXEC_ARGUMENTS: tuple[str, ...] = ("-iface", "lo", "-hosts", "localhost")
 
 #: Ranks of one host communicate through shared memory, and bind themselves to cores (`confine`). If a user's shell has
 #: I_MPI_OFFLOAD=1, MPI_Init crashes on a machine without a Level Zero GPU. xpulab copies messages from devices through
-#: host memory, so it does not need this option. With CMA, with which the kernel copies from another process, messages that do not
-#: block take up to twice as long as those that do; without it both are as fast as those that block.
+#: host memory, so it does not need this option. CMA has the kernel copy from another process: with it, messages that do
+#: not block take up to twice as long as those that do; without it both take as long as those that block.
 MPIEXEC_ENVIRONMENT: Mapping[str, str] = {
     "I_MPI_FABRICS": "shm",
     "I_MPI_PIN": "0",
