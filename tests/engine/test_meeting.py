@@ -107,19 +107,19 @@ def test_ctrl_c_ends_a_meeting_to_which_one_rank_does_not_come(pair: xpulab.XPUC
 def test_ctrl_c_in_a_meeting_to_which_all_come_is_raised_when_the_call_has_ended(cluster: xpulab.XPUCluster) -> None:
     source = f"""{_SETUP}
 import os, signal
-poll, usual = meeting.poll, waiting.LAST
+poll, usual = meeting.poll, waiting.GRACE
 def interrupted_poll(*arguments):
     if rank == 0:
         os.kill(os.getpid(), signal.SIGINT)
     return poll(*arguments)
-meeting.poll, waiting.LAST = interrupted_poll, 60
+meeting.poll, waiting.GRACE = interrupted_poll, 60
 came = False
 try:
     comm.Allreduce(np.ones(n), received)
 except KeyboardInterrupt:
     came = True
 finally:
-    meeting.poll, waiting.LAST = poll, usual
+    meeting.poll, waiting.GRACE = poll, usual
 found = came, set(received.tolist()), comm.allreduce(1)
 """
     size = cluster.size
@@ -134,10 +134,10 @@ def test_ctrl_c_in_a_barrier_of_an_estimator_is_raised_when_the_reduction_has_en
 
         import numpy as np
 
-        import xpulab.engine.comm as module
+        import xpulab.engine.waiting as module
 
-        comm, usual = here.task.comm, module.LAST
-        arrive, module.LAST = comm._arrive, 60
+        comm, usual = here.task.comm, module.GRACE
+        arrive, module.GRACE = comm._arrive, 60
 
         def interrupted(*arguments: Any) -> None:
             if comm.rank == 0:
@@ -150,7 +150,7 @@ def test_ctrl_c_in_a_barrier_of_an_estimator_is_raised_when_the_reduction_has_en
         except KeyboardInterrupt:
             came = True
         finally:
-            comm._arrive, module.LAST = arrive, usual
+            comm._arrive, module.GRACE = arrive, usual
         return came, found, float(comm.allreduce(np.ones(1))[0])
 
     assert pair.run(reduce) == [(True, [], 2.0), (False, [2.0], 2.0)]

@@ -115,8 +115,10 @@ def test_what_a_cell_did_is_shown_as_text_and_html() -> None:
 
 
 @pytest.mark.cluster
-def test_a_cell_of_the_engines(cluster: Any, shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.activate()
+def test_a_cell_of_the_engines(
+    cluster: Any, shell: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("xpulab.magics.current_cluster", lambda: cluster)
     shell.run_cell_magic("xpu_profile", "--out kept", "%%xpu\ncomm.barrier()")
     assert [list(cell.ranks) for cell in shell.user_ns["kept"].cells] == [list(range(cluster.size))]
     assert "MPI barrier" in capsys.readouterr().out

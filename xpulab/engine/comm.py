@@ -3,7 +3,8 @@
 Nobody stands in a collective for ever: while a rank waits for the others it polls, and watches the board, so that it
 leaves soon after another has raised. Few bytes go to all in one exchange that does not block; with each comes the
 moment at which its rank arrived, so that `wait` is the time until the last one did, and `communicate` what it took from
-there. More begin with a barrier that does not block, after which the collective is an ordinary one. The ranks end a
+there. More begin with a barrier that does not block, after which the collective is an ordinary one; Ctrl-C in a user's
+code is held back from the barrier to the collective's end, because the others count on this rank. The ranks end a
 task on a communicator of its own: there, what a rank does at its end never matches a collective in which another rank
 still is.
 """

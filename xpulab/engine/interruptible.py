@@ -2,8 +2,9 @@
 
 A blocking MPI call waits inside the library, where neither Ctrl-C nor another rank's exception reaches it. Here each
 one starts its nonblocking form and polls it from Python: the rank leaves when it is interrupted, and when another rank
-has raised. Everything else is mpi4py's: the classes are subclasses of mpi4py's, and so are those of the communicators
-that they make (`Split`, `Create_cart`). On an engine `MPI.COMM_WORLD`, `MPI.COMM_SELF` and `MPI.Request` are these.
+has raised. Large reductions and broadcasts block once all ranks have come to them, see `meeting`. Everything else is
+mpi4py's: the classes are subclasses of mpi4py's, and so are those of the communicators that they make (`Split`,
+`Create_cart`). On an engine `MPI.COMM_WORLD`, `MPI.COMM_SELF` and `MPI.Request` are these.
 """
 
 from __future__ import annotations

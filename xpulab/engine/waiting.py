@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["LAST", "held", "interrupt", "interrupted", "look", "poll", "watched_by"]
+__all__ = ["GRACE", "LAST", "held", "interrupt", "interrupted", "look", "poll", "watched_by"]
 
 _SPIN = 50e-6  # seconds of polling at full speed: as long as a message takes between ranks that are ready
 _YIELD = 50e-3  # then other processes may have the core between two polls, but a long message goes on moving
@@ -17,10 +17,14 @@ _NAP = 50e-6  # then the core sleeps: the other rank is computing
 #: Seconds until a rank leaves because another one has raised: what that one sent before may be on its way.
 LAST = 20e-3
 
+#: Seconds after Ctrl-C in which a rank that the others count on still waits for them. Who does not come has raised, and
+#: is seen to have; only ranks that wait in different calls for each other need this time.
+GRACE = 1.0
+
 #: Calls that were left. Their buffers must live: the library may write to them as long as the process runs.
 _abandoned: list[Any] = []
 _check: Callable[[], None] = lambda: None  # noqa: E731
-_held = _came = False
+_held, _came = False, 0.0  # _came: the moment of SIGINT
 
 
 @contextlib.contextmanager
@@ -45,24 +49,24 @@ def interrupt(*_: Any) -> None:
     global _came
     if not _held:
         raise KeyboardInterrupt
-    _came = True
+    _came = _came or time.perf_counter()
 
 
 def interrupted() -> bool:
-    """Whether SIGINT came within `held`, which has not ended yet."""
-    return _held and _came
+    """Whether SIGINT came within `held`, and all who are on their way have had the time to come."""
+    return _held and _came > 0 and time.perf_counter() - _came > GRACE
 
 
 class held:
     """Hold back Ctrl-C: a rank has told the others that it will take part in a blocking call.
 
-    Whoever waits for the others within this leaves when `interrupted` has been true for `LAST` seconds: Ctrl-C reaches
-    all ranks, so that those who are on their way have come by then.
+    Whoever waits for the others within this leaves when one of them has raised, or when `interrupted` is true: Ctrl-C
+    reaches all ranks, so that those who are on their way have come by then.
     """
 
     def __enter__(self) -> None:
         global _held, _came
-        _came, _held = False, True
+        _came, _held = 0.0, True
 
     def __exit__(self, *_: object) -> None:
         global _held
