@@ -80,7 +80,7 @@ def test_float32_is_off_by_near_ties_only(current: xpulab.XPUCluster, d: int) ->
     nearest = np.sort(exact, axis=1)[:, :10]
     assert (places.dtype, distances.dtype) == (np.int64, np.float64)
     np.testing.assert_allclose(distances, np.take_along_axis(exact, places, 1), rtol=1e-12)
-    np.testing.assert_allclose(distances, nearest, rtol=(d + 2) * np.finfo(np.float32).eps)
+    np.testing.assert_allclose(distances, nearest, rtol=(d + 2) * float(np.finfo(np.float32).eps))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -222,6 +222,7 @@ def test_bad_input_is_refused_before_anything_is_sent(
     refused: list[tuple[Any, str]] = [
         (lambda: NearestNeighbors().fit(spoilt), "contains NaN"),
         (lambda: NearestNeighbors().fit(sparse.csr_matrix(X)), "[Ss]parse"),
+        (lambda: NearestNeighbors().fit(sklearn.neighbors.KDTree(X)), "a KDTree was given, and rows are expected"),
         (lambda: fitted.kneighbors(spoilt), "contains NaN"),
         (lambda: fitted.kneighbors(X[:, :2]), "X has 2 features, but NearestNeighbors is expecting 3"),
         (lambda: fitted.kneighbors(Q, 21), "Expected n_neighbors <= n_samples_fit, but n_neighbors = 21"),

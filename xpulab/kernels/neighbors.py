@@ -33,8 +33,8 @@ __all__ = ["Index", "Kind", "every_kernel", "nearest", "normalised", "within"]
 Kind = Literal["product", "squares", "absolute", "largest", "powers"]
 
 _KINDS: tuple[Kind, ...] = ("product", "squares", "absolute", "largest", "powers")
-_RUN = 64  # rows whose scores a group has at a time
-_CHUNK_BYTES = 512  # of a query's features that are used at a time: those of a tile stay in a core's first cache
+_RUN = 96  # rows whose scores a group has at a time
+_CHUNK_BYTES = 256  # of a query's features that are used at a time: those of a tile stay in a core's first cache
 _GROUPS = 8  # a compute unit gets at least so many, so that all end at about the same time
 _FIRST_ROOM = 64  # rows that are listed of a query; where there are more, they are listed again with enough room
 _PIECE = 4096  # rows that the host looks at at a time
@@ -63,7 +63,7 @@ class _Tile:
 def _tile(dtype: np.dtype[Any], is_cpu: bool) -> _Tile:
     if not is_cpu:
         return _Tile(1, 8, 64, True)
-    return _Tile(2, 4, 16, False) if dtype == np.float32 else _Tile(1, 4, 16, False)
+    return _Tile(3, 4, 16, False) if dtype == np.float32 else _Tile(1, 4, 16, False)
 
 
 @cache

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.neighbors import BallTree, KDTree
+from sklearn.neighbors._base import NeighborsBase
 from sklearn.utils.validation import _check_y, _to_object_array, check_consistent_length, check_is_fitted
 
 from xpulab.data import Outgoing, ShardedArray, bounds_of, mapped
@@ -33,6 +35,15 @@ class _Searched:
     queries : numpy.ndarray, optional
     k : int, optional
         How many neighbours come back as arrays.
+
+    Attributes
+    ----------
+    again : bool
+        Whether the rows can be sent again.
+    sends : bool
+        Whether the rows are sent with this call.
+    found : list of numpy.ndarray
+        What the ranks compared, and which rows: (size, n_queries, k).
     """
 
     def __init__(
@@ -42,6 +53,7 @@ class _Searched:
         self._queries, self._k = queries, k
         self._rows = Packing(estimator, outgoing, call, estimator._fit_X, rules=estimator._rules)
         self.again = self._rows.again
+        self.sends = False
         self.found: list[np.ndarray] = []
 
     def __call__(self) -> dict[str, Any]:
@@ -49,7 +61,8 @@ class _Searched:
         cluster, estimator = self._call.cluster, self._estimator
         self._outgoing.drop()
         sent: dict[str, Any] = {"metric": estimator._distance.metric, "rows": None}
-        if not estimator._is_on(cluster):
+        self.sends = not estimator._is_on(cluster)
+        if self.sends:
             sent["rows"] = self._rows()
             estimator._keep_on(cluster)
         assert estimator._index is not None
@@ -86,6 +99,8 @@ class NeighborsProxy(Proxy):
 
     def _fit(self, X: Any, y: Any = None) -> Any:
         cluster = current_cluster()
+        if isinstance(X, (KDTree, BallTree, NeighborsBase)):
+            raise TypeError(f"a {type(X).__name__} was given, and rows are expected; pass those it was made of")
         distance = distance_of(self)
         X = self._checked(cluster, X, reset=True)
         self._read_targets(cluster, X, y)
@@ -120,15 +135,14 @@ class NeighborsProxy(Proxy):
             if fits:
                 self.report_ = call.report
             packing = _Searched(self, outgoing, call, None if fits else X, k)
-            done = False
             try:
                 answer = call.send(task, packing, **arguments)
-                done = True
+                packing.sends = False
             except KeyboardInterrupt:
                 again = "; type: fit(X) again" if fits else ""
                 raise CallInterrupted(f"{type(self).__name__}.{method} was interrupted{again}") from None
             finally:
-                if not done:
+                if packing.sends:
                     self._index = None  # some of the engines may have the rows, and others not
         return answer, packing.found
 
