@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from xpulab.kernels import neighbors as module
-from xpulab.kernels.neighbors import Index, nearest, normalised, within
+from xpulab.kernels.neighbors import Index, nearest, normalised, rounding_of, within
 from xpulab.kernels.rows import Rows, in_order
 
 #: Rows, features, queries, room: no whole runs, a chunk of features and more, rooms up to all rows.
@@ -112,3 +112,19 @@ def test_rows_in_order(device):
     found = device.fetch(in_order(Rows.upload(device, X), 128)).reshape(128, 3)
     np.testing.assert_array_equal(found[:70], X)
     np.testing.assert_array_equal(found[70:], 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [1, 20, 300])
+def test_rounding_is_bounded(device, d, dtype):
+    """Far from the origin, where it is large; and the bound is no more than the number of features times too large."""
+    X, Q = table(500, d, 4, np.float64)
+    X, Q = (X + 50).astype(dtype), Q + 50  # queries that are rounded too
+    scores, places = nearest(Index.of(Rows.upload(device, X)), Q.astype(dtype), 500, "product")
+    X, Q = X.astype(np.longdouble), Q.astype(np.longdouble)
+    exact = np.take_along_axis((X**2).sum(axis=1) / 2 - Q @ X.T, places, 1)
+    error = np.abs(scores - exact).max(axis=1).astype(np.float64)
+    norms = [np.sqrt((each**2).sum(axis=1)).astype(np.float64) for each in (Q, X)]
+    bound = rounding_of(Index.of(Rows.upload(device, X.astype(dtype))), norms[0], np.full(4, norms[1].max()))
+    assert (error <= bound).all()
+    assert (bound <= 20 * (d + 2) * error).all()

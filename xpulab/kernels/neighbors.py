@@ -6,7 +6,12 @@ rows, some at a time: it computes their scores, and then goes through those of t
 worst in the list. No other scores than these few are ever written, and soon nearly none of them is.
 
 A score is a distance, or what distances grow with: of a product of numbers ``|y|^2 / 2 - x.y``, which is a third to a
-half faster than ``|x - y|^2``, and which rounding makes less exact; `rounding_of` bounds by how much.
+half faster than ``|x - y|^2``, and which rounding makes less exact; `rounding_of` bounds by how much [1]_.
+
+References
+----------
+.. [1] N. J. Higham, "Accuracy and stability of numerical algorithms", SIAM 2002, section 3.1: what rounding does to an
+   inner product of n numbers is at most n u / (1 - n u) times that of their absolute values.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, in
 from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import BLOCK, Rows, in_order
 
-__all__ = ["Index", "Kind", "every_kernel", "nearest", "normalised", "within"]
+__all__ = ["Index", "Kind", "every_kernel", "nearest", "normalised", "rounding_of", "within"]
 
 #: What a score is: ``start - x.y``, or the sum, or the largest, of ``|x - y|`` to some power.
 Kind = Literal["product", "squares", "absolute", "largest", "powers"]
@@ -365,6 +370,24 @@ def nearest(
         order = np.argsort(scores, axis=1, kind="stable")[:, :room]
         scores, found = np.take_along_axis(scores, order, 1), np.take_along_axis(found, order, 1)
     return scores, found
+
+
+def rounding_of(
+    index: Index, norms: npt.NDArray[np.float64], others: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """By how much rounding moves a score as a product at most.
+
+    Parameters
+    ----------
+    index : Index
+    norms : numpy.ndarray of float64 of shape (m,)
+        Of the queries, which may be in float64, and are rounded too.
+    others : numpy.ndarray of float64 of shape (m,)
+        Of the rows, at most.
+    """
+    roundings = (index.n_features + 2) * float(np.finfo(index.dtype).eps) / 2
+    with np.errstate(over="ignore"):
+        return roundings / (1 - roundings) * (others * others / 2 + norms * others)
 
 
 def within(

@@ -2,13 +2,8 @@
 
 Scores as products are fast to compute, and rounded. Each rank takes a few more candidates than are asked for, compares
 them with the query again, in float64 and by their differences, and then looks whether any row that is no candidate may
-be as near: that depends on the least score that it can have, and on how far rounding can have moved it [1]_. The few
+be as near: that depends on the least score that it can have, and on how far rounding can have moved it. The few
 queries for which one may be are searched again by differences.
-
-References
-----------
-.. [1] N. J. Higham, "Accuracy and stability of numerical algorithms", SIAM 2002, section 3.1: what rounding does to an
-   inner product of n numbers is at most n u / (1 - n u) times that of their absolute values.
 """
 
 from __future__ import annotations
@@ -22,7 +17,7 @@ import numpy as np
 from xpulab.engine.dataset import data_of
 from xpulab.engine.engine import Task, task
 from xpulab.exceptions import HandleError
-from xpulab.kernels.neighbors import Index, Kind, nearest, normalised, within
+from xpulab.kernels.neighbors import Index, Kind, nearest, normalised, rounding_of, within
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["Metric", "nearest_of", "within_of"]
@@ -141,16 +136,11 @@ def _certain(index: Index, queries: np.ndarray, worst: np.ndarray, farthest: np.
     farthest : numpy.ndarray of shape (m,)
         The largest squared distance of a neighbour.
     """
-    d = index.n_features
-    unit = float(np.finfo(index.dtype).eps) / 2
     norm = np.sqrt(np.einsum("ij,ij->i", queries, queries))
-    # A row that is as near has a norm of at most this. Two more roundings: of its norm, and of the query.
-    other = np.minimum(index.largest, norm + np.sqrt(farthest))
-    terms = (d + 2) * unit / (1 - (d + 2) * unit)
-    error = terms * (other * other / 2 + norm * other)
+    other = np.minimum(index.largest, norm + np.sqrt(farthest))  # a row that is as near has a norm of at most this
     with np.errstate(over="ignore", invalid="ignore"):
-        least = 2 * (worst - error) + norm * norm
-        exact = 4 * (d + 4) * float(np.finfo(np.float64).eps) * (farthest + norm * norm)
+        least = 2 * (worst - rounding_of(index, norm, other)) + norm * norm
+        exact = 4 * (index.n_features + 4) * float(np.finfo(np.float64).eps) * (farthest + norm * norm)
         certain: np.ndarray = least > farthest + exact
     return certain & np.isfinite(worst)
 

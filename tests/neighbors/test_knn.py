@@ -112,6 +112,26 @@ def test_ties_go_to_the_lowest_index(current: xpulab.XPUCluster, d: int) -> None
     np.testing.assert_array_equal(places, np.argsort(exact, axis=1, kind="stable")[:, :25])
 
 
+def test_a_row_with_many_equals_is_not_its_own_neighbour(current: xpulab.XPUCluster) -> None:
+    X = np.zeros((12, 2))
+    X[0] = 5
+    places = NearestNeighbors(n_neighbors=3).fit(X).kneighbors(return_distance=False)
+    np.testing.assert_array_equal(places[2], [1, 3, 4])
+    np.testing.assert_array_equal(places[9], [2, 3, 4])  # it is not among the first four, of which one is left out
+
+
+def test_a_radius_is_exact(current: xpulab.XPUCluster) -> None:
+    """Also where float32 takes rows into account that are a rounding error too far."""
+    X = np.array([0, 1, np.nextafter(np.float32(1), np.float32(2)), -1, 3], np.float32)[:, None]
+    ours = NearestNeighbors(radius=1.0).fit(X)
+    (found,) = ours.radius_neighbors(X[:1], return_distance=False)
+    np.testing.assert_array_equal(found, [0, 1, 3])
+    (found,) = ours.radius_neighbors(np.array([[1e-12]]), return_distance=False)
+    np.testing.assert_array_equal(found, [0, 1])
+    (found,) = ours.radius_neighbors(X[:1], np.inf, return_distance=False)
+    np.testing.assert_array_equal(found, np.arange(5))
+
+
 @pytest.mark.parametrize("k", [1, 7, 10])
 def test_more_neighbours_than_rows_of_a_shard(current: xpulab.XPUCluster, k: int) -> None:
     X, Q = table(10, 3)
