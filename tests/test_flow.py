@@ -27,6 +27,7 @@ LAYERS = [
         "linear_model",
         "metrics",
         "model_selection",
+        "neighbors",
         "preprocessing",
     ],
     ["estimator", "cells", "explorer.session"],

@@ -162,3 +162,21 @@ def test_read_only_and_empty_arrays_are_read(centers):
     host.move_centers(totals, centers, moved)
     np.testing.assert_array_equal(moved, expected)
     assert host.count_positive(np.empty(0, np.int32), np.empty(0, np.float32), 2).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("d", [1, 4, 7, 130])
+def test_compared_rows_against_numpy(d):
+    rng = np.random.default_rng(0)
+    X, Q = rng.normal(size=(50, d)).astype(np.float32), rng.normal(size=(3, d))
+    places = rng.integers(0, 50, size=(3, 6))
+    places[1, 4] = -1
+    away = X[places] - Q[:, None]
+    expected = {
+        "product": (X[places] * Q[:, None]).sum(axis=2),
+        "squares": (away**2).sum(axis=2),
+        "absolute": np.abs(away).sum(axis=2),
+        "largest": np.abs(away).max(axis=2),
+    }
+    for kind, numbers in expected.items():
+        numbers[1, 4] = np.inf
+        np.testing.assert_allclose(host.compare_with(X, Q, places, kind), numbers, rtol=1e-12, atol=1e-14)

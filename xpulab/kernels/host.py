@@ -11,7 +11,7 @@ import ctypes
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ __all__ = [
     "LEVELS",
     "add_columns",
     "add_partial_sums",
+    "compare_with",
     "count_positive",
     "finish",
     "inertia_of_sums",
@@ -171,6 +172,37 @@ def finish(
         squares, _at(totals, _FLOAT64), _at(centers, dtype), *centers.shape, _at(moved, dtype), ctypes.addressof(ended)
     )
     return ended[0], ended[1]
+
+
+def compare_with(
+    rows: npt.NDArray[Any],
+    queries: npt.NDArray[np.float64],
+    places: npt.NDArray[np.int64],
+    kind: Literal["product", "squares", "absolute", "largest"],
+) -> npt.NDArray[np.float64]:
+    """Compare each query with some of the rows, in float64.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray of shape (n, n_features)
+    queries : numpy.ndarray of float64 of shape (m, n_features)
+    places : numpy.ndarray of int64 of shape (m, room)
+        Which rows; -1 for none.
+    kind : {"product", "squares", "absolute", "largest"}
+        ``x.y``, or the sum of the squared, the sum of the absolute, or the largest of the differences.
+
+    Returns
+    -------
+    numpy.ndarray of float64 of shape (m, room)
+        Infinity where there is no row.
+    """
+    found = np.empty(places.shape)
+    code = ("product", "squares", "absolute", "largest").index(kind)
+    _functions(rows.dtype).compare_with(
+        _at(rows, rows.dtype), _at(queries, _FLOAT64), _at(places, _INT64), *places.shape, rows.shape[1], code,
+        _at(found, _FLOAT64),
+    )  # fmt: skip
+    return found
 
 
 def library_file(level: str) -> Path:

@@ -175,3 +175,39 @@ def finish(squares, totals, centers, k, d, moved, ended):  # type: ignore[no-unt
         if totals[j * (d + 1) + d] == 0:
             return
     ended[1] = move_centers(totals, centers, k, d, moved)
+
+
+@_host_function("T* f8* i8* i8 i8 i8 i8 f8*")
+def compare_with(rows, queries, places, n, room, d, kind, found):  # type: ignore[no-untyped-def]
+    for i in range(n * room):
+        if places[i] < 0:
+            found[i] = np.inf
+            continue
+        y, x = places[i] * d, i // room * d
+        # Four sums, because each waits for what was added to it before.
+        a = b = c = e = np.float64(0)
+        last = d - d % 4
+        if kind == 0:
+            for f in range(0, last, 4):
+                a += np.float64(rows[y + f]) * queries[x + f]
+                b += np.float64(rows[y + f + 1]) * queries[x + f + 1]
+                c += np.float64(rows[y + f + 2]) * queries[x + f + 2]
+                e += np.float64(rows[y + f + 3]) * queries[x + f + 3]
+            for f in range(last, d):
+                a += np.float64(rows[y + f]) * queries[x + f]
+        elif kind == 1:
+            for f in range(0, last, 4):
+                a += (rows[y + f] - queries[x + f]) ** 2
+                b += (rows[y + f + 1] - queries[x + f + 1]) ** 2
+                c += (rows[y + f + 2] - queries[x + f + 2]) ** 2
+                e += (rows[y + f + 3] - queries[x + f + 3]) ** 2
+            for f in range(last, d):
+                a += (rows[y + f] - queries[x + f]) ** 2
+        elif kind == 2:
+            for f in range(d):
+                a += abs(rows[y + f] - queries[x + f])
+        else:
+            for f in range(d):
+                t = abs(rows[y + f] - queries[x + f])
+                a = t if t > a else a
+        found[i] = (a + b) + (c + e)

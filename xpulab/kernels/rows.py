@@ -23,6 +23,7 @@ __all__ = [
     "column_sums",
     "every_kernel",
     "find_nonfinite",
+    "in_order",
     "lay_out_kernel",
     "shift_for",
     "take",
@@ -313,6 +314,20 @@ def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None
         device.array(rows.shift_or_zero(shift)), out,
     )  # fmt: skip
     return device.fetch(out).reshape(m, rows.n_features)
+
+
+def in_order(rows: Rows, n: int) -> Array:
+    """The rows one after the other on the device, as (n, n_features): zeros come after them."""
+    device, d = rows.device, rows.n_features
+    out = device.full(n * d, 0, rows.dtype)
+    if rows.n_samples:
+        launch(
+            device, _take_kernel(rows.dtype), -(-rows.n_samples // BLOCK), BLOCK,
+            rows.data, np.int64(d), device.array(np.arange(rows.n_samples)), np.int64(rows.n_samples),
+            device.array(np.zeros(d, rows.dtype)), out,
+        )  # fmt: skip
+        device.wait()  # the rows may go now
+    return out
 
 
 @cache

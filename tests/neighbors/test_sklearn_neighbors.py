@@ -1,0 +1,87 @@
+"""scikit-learn's own tests and checks, run against the proxies on two engines."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.neighbors
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from suites import run_suite
+
+import xpulab
+from xpulab.neighbors import KNeighborsClassifier, KNeighborsRegressor, NearestNeighbors
+
+pytestmark = pytest.mark.cluster
+
+#: Parts of the names of tests about what these estimators refuse in words, so that the tests cannot pass.
+REFUSED = [
+    *("braycurtis", "canberra", "correlation", "dice", "hamming", "haversine", "jaccard", "mahalanobis", "matching"),
+    *("nan_euclidean", "rogerstanimoto", "russellrao", "seuclidean", "sokal", "yule", "boolean_distance", "DM_"),
+    *("precomputed", "callable_metric", "metric_callable", "nearest_neighbors_transformer"),  # other metrics
+    *("sparse", "csr", "parallel_array_radius", "unsupervised_inputs"),  # rows, radii and trees
+    *("auto_algorithm", "semimetric_algo_warn"),  # they read which algorithm of scikit-learn was chosen
+]
+CANNOT = {
+    f"{name}[42-{dtype}-minkowski": "it has weights of the features, which are refused"
+    for name in ("neighbors_metrics", "brute_backend")
+    for dtype in ("float32", "float64")
+}
+LEAST_CALLING = 350
+PROXIES = [f"xpulab.neighbors:{name}" for name in ("NearestNeighbors", "KNeighborsClassifier", "KNeighborsRegressor")]
+
+
+def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    """All pass but those that cannot, and enough of them call a proxy's fit."""
+    only = " and ".join(f"not {part}" for part in REFUSED)
+    run_suite(tmp_path, pair, ["sklearn.neighbors.tests.test_neighbors"], PROXIES, LEAST_CALLING, CANNOT, only)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_pair(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+
+
+ESTIMATORS = [NearestNeighbors(), KNeighborsClassifier(), KNeighborsRegressor(weights="distance")]
+_checks = parametrize_with_checks(ESTIMATORS)
+
+
+# That of scikit-learn 1.7 holds a generator, of which pytest warns.
+@pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
+def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
+def test_clones_pickles_and_plain_estimators(estimator: Any) -> None:
+    X = np.random.default_rng(0).normal(size=(300, 5))
+    y = (X[:, 0] > 0).astype(int)
+    with pytest.raises(sklearn.exceptions.NotFittedError):
+        clone(estimator).to_sklearn()
+    fitted = clone(estimator).fit(X, y)
+    assert not hasattr(clone(fitted), "_fit_X")
+    again = pickle.loads(pickle.dumps(fitted))
+    plain = fitted.to_sklearn()
+    assert type(plain) is getattr(sklearn.neighbors, type(estimator).__name__)
+    assert not {"report_", "_distance", "_index"} & vars(plain).keys()
+    for other in (again, plain, pickle.loads(pickle.dumps(plain))):
+        np.testing.assert_array_equal(other.kneighbors(X[:9])[1], fitted.kneighbors(X[:9])[1])
+        if hasattr(fitted, "predict"):
+            np.testing.assert_allclose(other.predict(X[:9]), fitted.predict(X[:9]), atol=1e-6)
+    with pytest.raises(TypeError, match=r"the rows of this .* are a ShardedArray"):
+        pickle.dumps(clone(estimator).fit(xpulab.current_cluster().scatter(X), y))
+
+
+def test_the_names_of_columns() -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(50, 3)), columns=list("abc"))
+    fitted = KNeighborsClassifier().fit(frame, frame["a"] > 0)
+    assert list(fitted.feature_names_in_) == list("abc")
+    assert fitted.predict(frame).dtype == bool
+    with pytest.raises(ValueError, match="feature names should match"):
+        fitted.predict(frame.rename(columns={"a": "z"}))

@@ -1,0 +1,116 @@
+"""`KNeighborsClassifier`: scikit-learn's estimator, computed by all engines of the active cluster."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import sklearn.neighbors
+from sklearn.base import _fit_context
+from sklearn.exceptions import DataConversionWarning
+from sklearn.utils.multiclass import check_classification_targets
+
+from xpulab.deploy.cluster import XPUCluster
+from xpulab.neighbors._searching import NeighborsProxy, targets_of
+
+__all__ = ["KNeighborsClassifier"]
+
+
+class KNeighborsClassifier(NeighborsProxy, sklearn.neighbors.KNeighborsClassifier):
+    """Vote of the nearest neighbours, which every device of the active cluster searches for.
+
+    Parameters, attributes and results are those of `sklearn.neighbors.KNeighborsClassifier`, for any number of engines.
+    The engines keep the rows and find the neighbours, as those of `NearestNeighbors`; this process has the labels, and
+    counts the votes.
+
+    Parameters
+    ----------
+    n_neighbors : int, default=5
+    weights : {"uniform", "distance"}, callable or None, default="uniform"
+        A callable gets an array of distances, and returns an array of the same shape.
+    algorithm : {"auto", "ball_tree", "kd_tree", "brute"}, default="auto"
+        Accepted for scikit-learn's sake: all give the same neighbours, and all are computed by comparing all rows.
+    leaf_size : int, default=30
+        Accepted and ignored.
+    p : float, default=2
+        The power of "minkowski".
+    metric : str, default="minkowski"
+        "euclidean" ("l2"), "sqeuclidean", "manhattan" ("cityblock", "l1"), "chebyshev" ("infinity"), "cosine" or
+        "minkowski".
+    metric_params : dict, optional
+        ``{"p": ...}`` for "minkowski".
+    n_jobs : int, optional
+        Accepted and ignored: all engines compute.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,), or a list of them for several outputs
+    outputs_2d_ : bool
+        Whether y has several columns.
+    effective_metric_ : str
+    effective_metric_params_ : dict
+    n_samples_fit_ : int
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What ran where, and how long each phase took.
+
+    See Also
+    --------
+    sklearn.neighbors.KNeighborsClassifier : The same in one process.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     KNeighborsClassifier(n_neighbors=1).fit([[0.0], [1.0]], ["a", "b"]).predict([[0.9]])
+    """
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any) -> KNeighborsClassifier:
+        """Send the rows to the engines, which keep them.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. The estimator keeps X.
+        y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_outputs)
+            Labels. A handle's come to this process.
+
+        Returns
+        -------
+        KNeighborsClassifier
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn refuses too, CSR, and metrics that are not computed; nothing has been sent then.
+        HandleError
+            For a `ShardedArray` whose rows are elsewhere or gone.
+        EngineError, EngineLostError
+            If an engine raised or ended.
+        KeyboardInterrupt
+            The next call sends the rows again.
+        """
+        return self._fit(X, y)
+
+    def _read_targets(self, cluster: XPUCluster, X: Any, y: Any) -> None:
+        y = targets_of(self, cluster, X, y)
+        if y.ndim == 2 and y.shape[1] == 1:
+            warnings.warn(
+                "A column-vector y was passed when a 1d array was expected. Please change the shape of y to "
+                "(n_samples,), for example using ravel().",
+                DataConversionWarning,
+                stacklevel=4,
+            )
+            y = y[:, 0]
+        check_classification_targets(y)
+        self.outputs_2d_ = y.ndim == 2
+        pairs = [np.unique(column, return_inverse=True) for column in np.atleast_2d(y.T)]
+        classes, places = [pair[0] for pair in pairs], np.stack([pair[1].ravel() for pair in pairs], axis=1)
+        self.classes_ = classes if self.outputs_2d_ else classes[0]
+        self._y = (places if self.outputs_2d_ else places[:, 0]).astype(np.intp)

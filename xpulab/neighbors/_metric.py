@@ -1,0 +1,110 @@
+"""Which distance is computed: scikit-learn's names and parameters, and what the ranks are told."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Distance", "distance_of"]
+
+#: scikit-learn's name -> the ranks' name, and the power of the distance that is returned.
+_NAMES = {
+    "euclidean": ("euclidean", 1),
+    "l2": ("euclidean", 1),
+    "sqeuclidean": ("euclidean", 2),
+    "manhattan": ("manhattan", 1),
+    "cityblock": ("manhattan", 1),
+    "l1": ("manhattan", 1),
+    "chebyshev": ("chebyshev", 1),
+    "infinity": ("chebyshev", 1),
+    "cosine": ("cosine", 1),
+    "minkowski": ("minkowski", 1),
+}
+
+
+@dataclass(frozen=True)
+class Distance:
+    """A distance, and the number that grows with it which the ranks compare.
+
+    Attributes
+    ----------
+    name : str
+        The ranks' name of the metric.
+    p : float
+        The power of "minkowski".
+    power : float
+        What is compared is the distance that is returned to this power.
+    """
+
+    name: str
+    p: float
+    power: float
+
+    @property
+    def metric(self) -> tuple[str, float]:
+        """As the ranks take it."""
+        return self.name, self.p
+
+    def of(self, compared: np.ndarray) -> np.ndarray:
+        """The distances."""
+        if self.power == 1:
+            return compared
+        found: np.ndarray = np.sqrt(compared) if self.power == 2 else compared ** (1 / self.power)
+        return found
+
+
+def distance_of(estimator: Any) -> Distance:
+    """The distance that an estimator's parameters ask for; sets `effective_metric_` and its parameters.
+
+    Raises
+    ------
+    ValueError
+        For a metric, or parameters of it, that are not computed, and for those that scikit-learn refuses.
+    """
+    metric, given = estimator.metric, dict(estimator.metric_params or {})
+    if not isinstance(metric, str) or metric not in _NAMES:
+        raise ValueError(
+            f"metric={metric!r} is not computed on the engines; expected one of {', '.join(map(repr, _NAMES))}; for "
+            f"others use sklearn.neighbors.{type(estimator).__name__}"
+        )
+    estimator._check_algorithm_metric()
+    p = given.pop("p", estimator.p) if metric == "minkowski" else None
+    if given.pop("w", None) is not None:
+        raise ValueError(
+            "metric_params has weights 'w' of the features, which are not computed on the engines; pass the columns "
+            "times w ** (1 / p) instead"
+        )
+    if given:
+        raise ValueError(f"metric_params={estimator.metric_params!r} was given; {metric!r} takes none but 'p'")
+    name, power = _NAMES[metric]
+    estimator.effective_metric_, estimator.effective_metric_params_ = metric, {}
+    if metric == "minkowski":
+        p = 2 if p is None else p
+        if not p > 0:
+            raise ValueError(f"p={p!r} was given, and the Minkowski metric takes a number above 0")
+        name = {1: "manhattan", 2: "euclidean", np.inf: "chebyshev"}.get(p, "minkowski")
+        estimator.effective_metric_ = name
+        if name == "minkowski":
+            estimator.effective_metric_params_ = {"p": p, "w": None}
+            _look_at_power(estimator.algorithm, p)
+    compared = {"euclidean": 2.0, "minkowski": float(p or 2)}.get(name, 1.0)
+    return Distance(name, float(p) if name == "minkowski" and p else 2.0, compared / power)
+
+
+def _look_at_power(algorithm: str, p: float) -> None:
+    """What scikit-learn says of powers below 1."""
+    if p >= 1:
+        return
+    if algorithm in ("kd_tree", "ball_tree"):
+        raise ValueError(
+            f'algorithm="{algorithm}" does not support 0 < p < 1 for the Minkowski metric. To resolve this problem '
+            'either set p >= 1 or algorithm="brute".'
+        )
+    warnings.warn(
+        "Mind that for 0 < p < 1, Minkowski metrics are not distance metrics. Continuing the execution with "
+        "`algorithm='brute'`.",
+        stacklevel=6,
+    )
