@@ -80,6 +80,16 @@ def test_within_a_limit_against_numpy(device, kind, dtype):
     assert len(found[0]) > module._FIRST_ROOM
 
 
+def test_long_lists_are_made_of_some_queries_after_the_others(device, monkeypatch):
+    X, Q = table(2000, 3, 5, np.float32)
+    index = Index.of(Rows.upload(device, X))
+    expected = within(index, Q, np.full(5, 4.0), "squares")
+    monkeypatch.setattr(module, "_LIST_BYTES", 1)
+    found = within(index, Q, np.full(5, 4.0), "squares")
+    assert [some.tolist() for some in found] == [some.tolist() for some in expected]
+    assert min(map(len, found)) > 0
+
+
 def test_a_limit_counts_as_within(device):
     X = np.arange(100.0, dtype=np.float32)[:, None]
     (found,) = within(Index.of(Rows.upload(device, X)), X[50:51], np.array([4.0]), "squares")

@@ -42,6 +42,7 @@ _RUN = 96  # rows whose scores a group has at a time
 _CHUNK_BYTES = 256  # of a query's features that are used at a time: those of a tile stay in a core's first cache
 _GROUPS = 8  # a compute unit gets at least so many, so that all end at about the same time
 _FIRST_ROOM = 64  # rows that are listed of a query; where there are more, they are listed again with enough room
+_LIST_BYTES = 256 << 20  # of the lists of several queries; where more is needed, some queries come after the others
 _PIECE = 4096  # rows that the host looks at at a time
 _FEW = 4096  # rows of a span at least: each span has lists of its own, which fill anew
 
@@ -427,6 +428,9 @@ def within(
                 else np.concatenate([part[1 : 1 + part[0]] for part in found[:, i]]).astype(np.int64)
                 for i in range(m)
             ]
+        if m > 1 and places.nbytes // (room + 1) * (most + 1) > _LIST_BYTES:
+            halves = (slice(None, m // 2), slice(m // 2, None))
+            return [some for half in halves for some in within(index, queries[half], limit[half], kind, power)]
         room = most  # counted, although there was no room for all
 
 
