@@ -84,16 +84,15 @@ def work(system: str, folder: str) -> None:
 
 
 class Worker:
-    """The process of one system."""
+    """The process of one system: a benchmark's script, which answers each line with a line of JSON."""
 
-    def __init__(self, system: str, folder: str, cores: list[int]) -> None:
+    def __init__(self, script: str, system: str, folder: str, cores: list[int]) -> None:
         from kmeans import python_for
 
         environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
         environment |= {f"{name}_NUM_THREADS": str(len(cores)) for name in ("OMP", "MKL", "OPENBLAS")}
-        python = python_for(system) if system == "scikit-learn-intelex" else sys.executable
         self._process = subprocess.Popen(
-            [python, __file__, "--worker", system, folder],
+            [python_for(system), script, "--worker", system, folder],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
             preexec_fn=lambda: os.sched_setaffinity(0, cores),
         )  # fmt: skip
@@ -106,12 +105,12 @@ class Worker:
                 return json.loads(line)
         raise RuntimeError("the process ended; its last output is above")
 
-    def fit(self, case: str) -> float:
-        """Seconds of one fit."""
+    def ask(self, line: str = "") -> dict[str, Any]:
+        """The answer to a line."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{case}\n")
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        return self._answer()["seconds"]
+        return self._answer()
 
     def close(self) -> None:
         """End the process and its child processes."""
@@ -131,7 +130,7 @@ def measure(
         workers = {}
         for system in systems:
             try:
-                workers[system] = Worker(system, folder, cores)
+                workers[system] = Worker(__file__, system, folder, cores)
             except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
                 print(f"{system} cannot be used: {error}", file=sys.stderr)
         try:
@@ -139,7 +138,7 @@ def measure(
                 times: dict[str, list[float]] = {system: [] for system in workers}
                 for _ in range(repeats + 1):
                     for system, worker in workers.items():
-                        times[system].append(worker.fit(case))
+                        times[system].append(worker.ask(case)["seconds"])
                 seconds[case] = {system: every[1:] for system, every in times.items()}
         finally:
             for worker in workers.values():

@@ -20,6 +20,7 @@ import time
 from typing import Any
 
 import numpy as np
+from estimators import Worker
 
 SYSTEMS = ("xpulab", "faiss-cpu", "scikit-learn", "scikit-learn-intelex")
 K = 10
@@ -74,40 +75,6 @@ def prepared(system: str, X: np.ndarray) -> tuple[Any, Any]:
     return close, fit
 
 
-class Worker:
-    """The process of one system."""
-
-    def __init__(self, system: str, folder: str, cores: list[int]) -> None:
-        from kmeans import python_for
-
-        environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
-        environment |= {f"{name}_NUM_THREADS": str(len(cores)) for name in ("OMP", "MKL", "OPENBLAS")}
-        self._process = subprocess.Popen(
-            [python_for(system), __file__, "--worker", system, folder],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        )  # fmt: skip
-        self._answer()
-
-    def _answer(self) -> dict[str, float]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        raise RuntimeError("it ended; its last words are above")
-
-    def turn(self) -> dict[str, float]:
-        """One fit and search."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def close(self) -> None:
-        """End it, and what it started."""
-        self._process.communicate(timeout=60)
-
-
 def measure(n: int, d: int, m: int, systems: list[str], cores: list[int], repeats: int) -> str:
     """One line a system: the medians, and the share of scikit-learn's neighbours; the first turn does not count."""
     rng = np.random.default_rng(0)
@@ -118,14 +85,14 @@ def measure(n: int, d: int, m: int, systems: list[str], cores: list[int], repeat
         workers = {}
         for system in systems:
             try:
-                workers[system] = Worker(system, folder, cores)
+                workers[system] = Worker(__file__, system, folder, cores)
             except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
                 print(f"{system} is not here: {error}", file=sys.stderr)
         turns: dict[str, list[dict[str, float]]] = {system: [] for system in workers}
         try:
             for _ in range(repeats + 1):
                 for system, worker in workers.items():
-                    turns[system].append(worker.turn())
+                    turns[system].append(worker.ask())
         finally:
             for worker in workers.values():
                 worker.close()

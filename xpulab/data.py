@@ -233,7 +233,7 @@ def _columns_without_numbers(X: Any) -> str | None:
     """A sentence about the columns of a data frame that cannot become numbers; None if there are none."""
     if not hasattr(X, "columns") or getattr(X, "ndim", 2) != 2:
         return None
-    names, first = [], None
+    names = []
     for name in X.columns:
         column = np.asarray(X[name])
         try:
@@ -242,11 +242,11 @@ def _columns_without_numbers(X: Any) -> str | None:
                 continue
         except (TypeError, ValueError):
             pass
-        names.append(repr(name))
-        first = column[0] if first is None else first
+        begins = f" (which begins with {column[0]!r})" if len(column) else ""
+        names.append(f"{name!r}{begins}")
     if not names:
         return None
-    which = f"column {names[0]} (which begins with {first!r})" if len(names) == 1 else f"columns {', '.join(names)}"
+    which = f"column{'s' * (len(names) > 1)} {', '.join(names)}"
     return (
         f"No numbers: {which}. Leave out such columns, or encode them first, for example with "
         "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer."

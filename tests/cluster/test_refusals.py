@@ -64,7 +64,10 @@ TABLE = pd.DataFrame(
     ("columns", "words"),
     [
         (["price", "city"], r"No numbers: column 'city' \(which begins with 'Paris'\)\. Leave out .*OneHotEncoder"),
-        (["kind", "coded", "city"], r"No numbers: columns 'kind', 'city'\. Leave out"),
+        (
+            ["kind", "coded", "city"],
+            r"No numbers: columns 'kind' \(which begins with 'x'\), 'city' \(which begins with 'Paris'\)\. Leave out",
+        ),
         (["price", "day"], r"No numbers: column 'day' \("),
     ],
 )
@@ -75,6 +78,8 @@ def test_columns_of_a_table_that_hold_no_numbers_are_named(
         with pytest.raises(ValueError, match=words):
             call(TABLE[columns])
     assert KMeans(2, random_state=0).fit(TABLE[["price", "coded"]]).labels_.shape == (3,)
+    with pytest.raises(ValueError, match=r"0 sample|No numbers: column 'day'\. Leave out"):
+        KMeans(2).fit(TABLE[columns][:0])
 
 
 @pytest.mark.parametrize(
