@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +25,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Neither what was tuned on this machine before, nor a search in the middle of a test; the tests of tuning turn it on.
 os.environ["XPULAB_TUNE"] = "0"
+
+# With several workers (`-n 2`) each has clusters that the others do not see, as if another user ran it.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    _folder = tempfile.TemporaryDirectory(prefix="xpulab-tests-")
+    os.environ["XPULAB_RUNTIME_DIR"] = _folder.name
 
 
 @pytest.hookimpl(trylast=True)  # after `-k` and the like have taken out what is not to run
@@ -52,16 +59,28 @@ CLUSTERS = {1: False, 3: False, 4: True}
 NAMES = {1: "1-engine", 3: "3-engines", 4: "4-engines-as-GPUs"}
 
 
-@pytest.fixture(scope="session", params=CLUSTERS, ids=NAMES.get)
-def cluster(request: pytest.FixtureRequest) -> Iterator[xpulab.XPUCluster]:
+@pytest.fixture(scope="session")
+def clusters() -> Iterator[Callable[[int], xpulab.XPUCluster]]:
+    """A function that gives the running cluster of so many engines, and starts it when it is first asked for."""
+    with contextlib.ExitStack() as until_the_end:
+
+        @functools.cache
+        def running(n: int) -> xpulab.XPUCluster:
+            cluster = until_the_end.enter_context(_started(n))
+            cluster.run(_imitate, CLUSTERS[n])
+            return cluster
+
+        yield running
+
+
+@pytest.fixture(scope="module", params=CLUSTERS, ids=NAMES.get)
+def cluster(request: pytest.FixtureRequest, clusters: Callable[[int], xpulab.XPUCluster]) -> xpulab.XPUCluster:
     """A running cluster of 1, 3 and 4 engines; more engines than cores share them. Fresh memory holds garbage.
 
     All are on the CPU's device. Those of 4 engines go through this package as on devices with memory of their own, and
     with what is chosen for GPUs.
     """
-    for cluster in _started(request.param):
-        cluster.run(_imitate, CLUSTERS[request.param])
-        yield cluster
+    return clusters(request.param)
 
 
 def _imitate(task: Any, as_gpu: bool) -> None:
@@ -84,7 +103,8 @@ def _imitate(task: Any, as_gpu: bool) -> None:
 @pytest.fixture(scope="session")
 def pair() -> Iterator[xpulab.XPUCluster]:
     """A running cluster of 2 engines."""
-    yield from _started(2)
+    with _started(2) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -93,12 +113,15 @@ def on_pair(pair: xpulab.XPUCluster) -> xpulab.XPUCluster:
     return pair.activate()
 
 
+@contextlib.contextmanager
 def _started(n: int) -> Iterator[xpulab.XPUCluster]:
     shared = n > len(os.sched_getaffinity(0))
     with pytest.warns(xpulab.exceptions.OversubscribedWarning, match="share") if shared else contextlib.nullcontext():
         cluster = xpulab.XPUCluster(n, timeout=60).start()
-    yield cluster
-    cluster.stop()
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 @pytest.fixture

@@ -10,7 +10,10 @@ import psutil
 
 __all__ = ["MARK", "processes_marked", "processes_of", "shared_memory"]
 
-# All that this run starts inherits it: engines, kernels, servers, whatever they start, and however they end.
+# All that this run starts inherits it: engines, kernels, servers, whatever they start, and however they end. A worker
+# of pytest-xdist is a run of its own.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    os.environ["XPULAB_TESTS"] = f"{worker} of {os.environ['PYTEST_XDIST_TESTRUNUID']}"
 MARK = os.environ.setdefault("XPULAB_TESTS", str(os.getpid()))
 
 

@@ -217,7 +217,7 @@ def test_the_engines_keep_the_rows_and_free_them(on_pair: xpulab.XPUCluster) -> 
     second = ours._index.id
     on_pair.run(held)  # the next call after a handle has died frees its rows
     assert all(first not in ids and second in ids for ids in on_pair.run(held))
-    assert on_pair.handles() == {}
+    assert not {first, second} & set(on_pair.handles())  # they are the estimator's, not the user's
     del ours
     on_pair.run(held)
     assert all(second not in ids for ids in on_pair.run(held))

@@ -284,8 +284,11 @@ def _folders() -> list[str]:
     """Folders that may contain the folders of clusters, best first. XDG_RUNTIME_DIR is usually in memory.
 
     A new cluster uses the first folder with enough space. All folders are searched for clusters, because processes of
-    one user may have different environments.
+    one user may have different environments. Where XPULAB_RUNTIME_DIR is set, it is the only folder: clusters there and
+    clusters elsewhere do not see each other.
     """
+    if only := os.environ.get("XPULAB_RUNTIME_DIR"):
+        return [str(Path(only).resolve())]
     mine = os.environ.get("XDG_RUNTIME_DIR", "")
     places = [mine] if mine and os.access(mine, os.W_OK) else []
     with contextlib.suppress(FileNotFoundError):  # gettempdir raises this if no folder can be written
