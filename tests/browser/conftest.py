@@ -1,4 +1,4 @@
-"""A Jupyter server, and Debian's Chromium driven by Playwright; all tests of this folder share them.
+"""A Jupyter server, and Debian's Chromium driven by Playwright; the tests of a file share them.
 
 Where there is no Chromium these tests are skipped, unless XPULAB_REQUIRE_BROWSER is set, as `.ci/run` does.
 """
@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,21 +19,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-#: What ends with the last test of this folder, and not with the run, because of Playwright: see `browser`.
-_shared = contextlib.ExitStack()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
-    """After the last test of this folder, end what its tests share."""
-    yield
-    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
-        _shared.close()
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium without a window. Playwright's event loop runs in this thread until Playwright is closed."""
+    """Chromium without a window. Playwright's event loop runs in this thread, and no test elsewhere may meet it."""
     executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if executable is None:
         absent = "there is no Chromium on PATH"
@@ -43,21 +30,20 @@ def browser() -> Iterator[Browser]:
         pytest.skip(absent)
     from playwright.sync_api import sync_playwright
 
-    playwright = _shared.enter_context(sync_playwright())
     # Root, as in a container, has no sandbox.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    browser = playwright.chromium.launch(executable_path=executable, args=arguments)
-    _shared.callback(browser.close)
-    yield browser
-    _shared.close()  # where the run has no test after those of this folder
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=arguments)
+        yield browser
+        browser.close()
 
 
-@pytest.fixture(scope="session")
-def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> JupyterServer:
+@pytest.fixture(scope="module")
+def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
     """A running Jupyter server, for pages of Lab and of Notebook."""
     server = JupyterServer(tmp_path_factory.mktemp("jupyter"))
-    _shared.callback(server.stop)
-    return server
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="module")
