@@ -381,7 +381,8 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         NotFittedError, NoClusterError, ValueError, HandleError
             As `decision_function`.
         """
-        return self.classes_[self._predicted("predict", "label", X)]
+        codes = self._predicted("predict", "label", X)
+        return self.classes_[codes]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each class.
