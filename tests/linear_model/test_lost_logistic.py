@@ -50,6 +50,19 @@ def at_evaluation(task: Any, number: int, dies: bool) -> None:
     Problem._sums = counting  # type: ignore[assignment, method-assign]
 
 
+def evaluations(task: Any) -> int:
+    """On an engine: how many evaluations there were since the last call of this function."""
+    from xpulab.engine.algorithms import logistic
+
+    problem: Any = logistic.Problem
+    if not hasattr(problem, "seen"):
+        sums, problem.seen = problem._sums, []
+        problem._sums = lambda self, *asked: (problem.seen.append(asked), sums(self, *asked))[1]
+    count = len(problem.seen)
+    problem.seen.clear()
+    return count
+
+
 def keep_at_once(task: Any) -> None:
     """On an engine: each iteration is kept."""
     from xpulab.engine.algorithms import logistic
@@ -85,7 +98,9 @@ def interrupt(cluster: xpulab.XPUCluster, model: Any, evaluation: int, message: 
 
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "newton-cholesky"])
 def test_an_interrupted_fit_goes_on_as_if_it_had_not_been(running: xpulab.XPUCluster, solver: str) -> None:
+    running.run(evaluations)
     expected = LogisticRegression(solver=solver).fit(X, Y)
+    total = running.run(evaluations)[0]
     model = LogisticRegression(solver=solver)
     interrupt(running, model, 9, r"interrupted in iteration \d+; to go on, type: .*resume")
     done = model.n_iter_[0]
@@ -96,7 +111,9 @@ def test_an_interrupted_fit_goes_on_as_if_it_had_not_been(running: xpulab.XPUClu
     with pytest.raises(NotFittedError, match="has the coefficients and not the rows; to go on from them, type"):
         copy.resume()
     model.set_params(max_iter=1)  # the fit that goes on has the parameters that it began with
+    running.run(evaluations)
     assert model.resume() is model
+    assert running.run(evaluations)[0] <= total - done  # those of the state are not repeated
     np.testing.assert_array_equal(model.coef_, expected.coef_)
     assert model.n_iter_ == expected.n_iter_
     assert [each.number for each in model.report_.iterations] == list(range(done + 1, expected.n_iter_[0] + 1))
