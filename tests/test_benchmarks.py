@@ -58,8 +58,8 @@ def test_a_small_sample_against_scikit_learn(
     [
         (
             "estimators.py",
-            "--quick --only StandardScaler LinearRegression --systems 'xpulab' 'xpulab, rows there' scikit-learn",
-            ["2,000 x 20 float32", "LinearRegression", "geometric mean", "x, rows there"],
+            "--quick --only Standard Linear Logistic --systems 'xpulab' 'xpulab, rows there' scikit-learn",
+            ["2,000 x 20 float32", "LinearRegression", "5 classes", "geometric mean", "x, rows there"],
         ),
         ("neighbors.py", "--quick --systems xpulab scikit-learn", ["2,000 x 32", "xpulab", "scikit-learn", "1.000000"]),
         (

@@ -11,6 +11,7 @@ from xpulab.kernels.catalogue import find
 from xpulab.kernels.device import Device
 from xpulab.kernels.distances import transform
 from xpulab.kernels.lloyd import assign, inertia, lloyd_step, new_labels, own_distances
+from xpulab.kernels.logistic import loss_gradient, second_products
 from xpulab.kernels.moments import column_facts
 from xpulab.kernels.plusplus import accept, candidate_potentials, search, start
 from xpulab.kernels.products import cross, gram
@@ -41,6 +42,10 @@ def run_everything(device, d, dtype, weighted):
     gram(rows, shift)
     cross(rows, projected(rows, centers.T, shift), shift)
     list(project(rows, centers.T, shift))
+    for k in (1, 3):
+        codes, table = Rows.upload(device, np.zeros((300, 1), dtype)), (np.zeros((k, d)), np.zeros(k))
+        loss_gradient(rows, codes, max(k, 2), *table)
+        second_products(rows, codes, max(k, 2), *table, *table)
     scaling.centred(rows, shift, shift)
     scaling.stretched(rows, shift, shift, 0, 1)
     order_statistics(rows, np.full((2, d), 150))
@@ -51,7 +56,7 @@ def run_everything(device, d, dtype, weighted):
 def test_float32_kernels_hold_no_float64(d, weighted):
     device = Device()
     run_everything(device, d, np.float32, weighted)
-    assert len(device.programs) >= 18
+    assert len(device.programs) >= 22
     holders = [kernel.name for kernel in device.programs if FLOAT64 in capabilities(find(kernel).spirv)]
     assert holders == []
 

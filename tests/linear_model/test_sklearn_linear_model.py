@@ -18,6 +18,7 @@ from xpulab.linear_model import (
     Lasso,
     LassoCV,
     LinearRegression,
+    LogisticRegression,
     Ridge,
     RidgeCV,
 )
@@ -45,6 +46,9 @@ _checks = parametrize_with_checks(
         ElasticNetCV(cv=3, alphas=5, max_iter=100_000),
         LassoCV(cv=3, alphas=5, max_iter=100_000),
         RidgeCV(),
+        LogisticRegression(max_iter=1000),
+        LogisticRegression(solver="newton-cg"),
+        LogisticRegression(solver="newton-cholesky"),
     ],
     expected_failed_checks=lambda estimator: (
         {"check_non_transformer_estimators_n_iter": "nothing is iterated, and n_iter_ is None"}
@@ -59,6 +63,10 @@ def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
+#: Solvers and penalties that are refused; and scikit-learn's models and functions that are not `LogisticRegression`.
+_OTHER_SOLVERS = "sag or liblinear or elastic_net or elasticnet_l1_ratio or logreg_l1"
+_OTHER_MODELS = "CV or _cv or path or test_n_iter or scores_attribute or l1_ratio_None or scoring_warns or get_default"
+_EVERY = "it compares all solvers, of which some are refused"
 _COPY = "the input is never changed, copy_X=False or not"
 
 
@@ -85,6 +93,21 @@ _COPY = "the input is never changed, copy_X=False or not"
                 "test_check_input_false": "the input is checked, check_input=False or not",
                 "test_enet_copy_X_False_check_input_False": _COPY,
                 "test_lassoCV_does_not_set_precompute": "LassoCV fits no Lasso: the products of all rows are known",
+            },
+        ),
+        (
+            "test_logistic",
+            "LogisticRegression",
+            50,
+            f"{_DENSE} and not ({_OTHER_SOLVERS} or {_OTHER_MODELS})",
+            {
+                "test_logistic_regression_solvers": _EVERY,
+                "test_logistic_regression_class_weights": _EVERY,
+                "test_warm_start_converge_LR": _EVERY,
+                "test_check_solver_option": _EVERY,
+                "test_lr_penalty_l1ratio_incompatible": "the solver of the l1 penalty is refused",
+                "test_l1_ratio_non_elasticnet": "the solver of the l1 penalty is refused",
+                "test_logistic_regression_callback_fitted_estimator": "coefficients of iterations stay on the engines",
             },
         ),
     ],

@@ -1,10 +1,10 @@
 """Calls scikit-learn's callbacks (``sklearn.callback``, since 1.9) while the engines fit k-means.
 
 The callbacks see three levels of tasks: ``fit``, in it an ``init`` for each run, and in that an ``iteration`` for each
-iteration. The engines do not wait for the notebook. When the notebook sees on the board that an iteration has ended, it
-reports its begin and its end at once. No iteration is left out, and the order is that of the fit. A callback that
-returns True cannot end the loop, as with scikit-learn's LogisticRegression. A callback that raises an error ends the
-fit.
+iteration; a fit without runs has its iterations directly below ``fit``. The engines do not wait for the notebook. When
+the notebook sees on the board that an iteration has ended, it reports its begin and its end at once. No iteration is
+left out, and the order is that of the fit. A callback that returns True cannot end the loop, as with scikit-learn's
+LogisticRegression. A callback that raises an error ends the fit.
 """
 
 from __future__ import annotations
@@ -38,9 +38,15 @@ class Callbacks:
     sample_weight : numpy.ndarray of shape (n_samples,), or None
     n_init, max_iter : int
         Number of runs, and the largest number of iterations of a run.
+    runs : bool
+        If False, there are no runs, and iterations are directly below ``fit``, as in scikit-learn's LogisticRegression:
+        their largest number is `n_init`, and the last one is empty.
     """
 
-    def __init__(self, estimator: Any, X: Any, sample_weight: Any, n_init: int, max_iter: int) -> None:
+    def __init__(
+        self, estimator: Any, X: Any, sample_weight: Any, n_init: int, max_iter: int, runs: bool = True
+    ) -> None:
+        self._runs = runs or n_init == 0
         self._told = (0, 0)  # run and iteration
         self._context: Any = None
         self._run: Any = None
@@ -58,13 +64,12 @@ class Callbacks:
             return
         if run != self._told[0]:
             self._end_run()
-            self._run = self._context.subcontext(task_name="init", max_subtasks=self._max_iter)
-            self._run.call_on_fit_task_begin(**self._facts)
+            if self._runs:
+                self._run = self._context.subcontext(task_name="init", max_subtasks=self._max_iter)
+                self._run.call_on_fit_task_begin(**self._facts)
             self._told = (run, 0)
         for _ in range(self._told[1], iteration):
-            each = self._run.subcontext(task_name="iteration")
-            each.call_on_fit_task_begin(**self._facts)
-            each.call_on_fit_task_end(**self._facts)
+            self._iterate()
         self._told = (run, iteration)
 
     def end(self, history: list[tuple[Any, ...]], fitted: dict[str, Any]) -> None:
@@ -82,7 +87,16 @@ class Callbacks:
         for run, iteration, *_ in history:
             self.reached(run, iteration)
         self._end_run()
+        if not self._runs:
+            for _ in range(1 if self._told[1] else 2):  # scikit-learn begins an iteration in any case, and one too many
+                self._iterate()
         self._context.call_on_fit_task_end(**self._facts, reconstruction_attributes=fitted)
+
+    def _iterate(self) -> None:
+        """Report the begin and the end of an iteration."""
+        each = (self._run or self._context).subcontext(task_name="iteration")
+        each.call_on_fit_task_begin(**self._facts)
+        each.call_on_fit_task_end(**self._facts)
 
     def _end_run(self) -> None:
         if self._run is not None:

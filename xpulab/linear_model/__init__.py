@@ -3,6 +3,7 @@
 from xpulab.linear_model._coordinate_descent import ElasticNet, ElasticNetCV, Lasso, LassoCV
 from xpulab.linear_model._incremental import IncrementalLinearRegression, IncrementalRidge
 from xpulab.linear_model._linear import LinearRegression
+from xpulab.linear_model._logistic import LogisticRegression
 from xpulab.linear_model._ridge import Ridge
 from xpulab.linear_model._ridge_cv import RidgeCV
 
@@ -14,6 +15,7 @@ __all__ = [
     "Lasso",
     "LassoCV",
     "LinearRegression",
+    "LogisticRegression",
     "Ridge",
     "RidgeCV",
 ]

@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+from scipy.special import expit, log_softmax, softmax
+
+from xpulab.kernels import logistic as module
+from xpulab.kernels.logistic import loss_gradient, second_products
+from xpulab.kernels.rows import Rows
+
+SHAPES = [(1, 1, 2), (63, 3, 2), (64, 8, 3), (65, 17, 5), (5003, 1, 4), (5003, 50, 2), (1030, 130, 12), (9000, 2, 2)]
+TOLERANCES = [(np.float32, 2e-6), (np.float64, 2e-14)]
+
+
+def table(n, d, k, dtype):
+    rng = np.random.default_rng(n + d + k)
+    X = rng.normal(size=(n, d)).astype(dtype)
+    columns = 1 if k == 2 else k
+    coef = (rng.normal(size=(2, columns, d)) / np.sqrt(d)).astype(dtype)
+    intercept = rng.normal(size=(2, columns)).astype(dtype)
+    return X, rng.integers(0, k, n), rng.uniform(0.1, 2, n).astype(dtype), coef, intercept
+
+
+def uploaded(device, X, y, weights):
+    return Rows.upload(device, X, weights), Rows.upload(device, y[:, None].astype(X.dtype))
+
+
+def reference(X, y, weights, coef, intercept):
+    """Loss, gradient and product with the second of the coefficients, in float64."""
+    X = np.hstack([X.astype(np.float64), np.ones((len(X), 1))])
+    both = np.concatenate([coef, intercept[..., None]], axis=2).astype(np.float64)
+    raw, step = X @ both[0].T, X @ both[1].T
+    if raw.shape[1] == 1:
+        share = expit(raw)
+        loss = np.logaddexp(0, raw[:, 0]) - y * raw[:, 0]
+        residual, product = share - y[:, None], share * expit(-raw) * step
+    else:
+        share = softmax(raw, axis=1)
+        loss = -log_softmax(raw, axis=1)[np.arange(len(y)), y]
+        residual = share - np.eye(raw.shape[1])[y]
+        product = share * (step - (share * step).sum(axis=1, keepdims=True))
+    return weights @ loss, (residual * weights[:, None]).T @ X, (product * weights[:, None]).T @ X
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize(("n", "d", "k"), SHAPES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_against_numpy(device, n, d, k, weighted, dtype, tolerance):
+    X, y, weights, coef, intercept = table(n, d, k, dtype)
+    rows, codes = uploaded(device, X, y, weights if weighted else None)
+    expected = reference(X, y, weights.astype(np.float64) if weighted else np.ones(n), coef, intercept)
+    found = loss_gradient(rows, codes, k, coef[0], intercept[0])
+    product = second_products(rows, codes, k, coef[0], intercept[0], coef[1], intercept[1])
+    assert found.loss == pytest.approx(expected[0], rel=tolerance)
+    scale = np.abs(X).sum() + n  # residuals are at most 1
+    np.testing.assert_allclose(found.gradient, expected[1], rtol=0, atol=tolerance * scale / d)
+    np.testing.assert_allclose(product, expected[2], rtol=0, atol=2 * tolerance * scale / d)
+
+
+def test_losses_of_rows_that_are_far_from_the_border(device):
+    """Neither infinite, nor zero where the logarithm of a rounded probability would be."""
+    for x, label in ((12.0, 1), (12.0, 0), (-12.0, 1), (40.0, 1), (-500.0, 1)):
+        rows, codes = uploaded(device, np.array([[x]], np.float32), np.array([label]), None)
+        for found in (
+            loss_gradient(rows, codes, 2, np.ones((1, 1)), np.zeros(1)),
+            loss_gradient(rows, codes, 3, np.array([[0.0], [1.0], [-1e4 * x]]), np.zeros(3)),
+        ):
+            assert found.loss == pytest.approx(np.logaddexp(0, -x if label else x), rel=1e-5)
+            slope = -expit(-x) if label else expit(x)
+            least = 0 if len(found.gradient) == 1 else 1e-7
+            assert found.gradient[-1 if least == 0 else 1, 1] == pytest.approx(slope, rel=1e-5, abs=least)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_rows(device, dtype):
+    rows, codes = uploaded(device, np.empty((0, 3), dtype), np.empty(0), None)
+    found = loss_gradient(rows, codes, 3, np.ones((3, 3)), np.ones(3))
+    assert found.loss == 0
+    np.testing.assert_array_equal(found.gradient, np.zeros((3, 4)))
+
+
+@pytest.mark.parametrize("k", [2, 6])
+def test_few_chunks_at_a_time(device, k, monkeypatch):
+    """As many rows as a work-group has in its turns, and sums that must not be all in memory at once."""
+    X, y, weights, coef, intercept = table(3000, 5, k, np.float64)
+    monkeypatch.setattr(module, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(module, "_PARTIAL_BYTES", 1)
+    rows, codes = uploaded(device, X, y, weights)
+    found = loss_gradient(rows, codes, k, coef[0], intercept[0])
+    loss, gradient, _ = reference(X, y, weights, coef, intercept)
+    assert found.loss == pytest.approx(loss, rel=1e-13)
+    np.testing.assert_allclose(found.gradient, gradient, atol=1e-10)
+
+
+def test_float32_sums_of_many_rows_are_precise(device):
+    """Chains of additions are short: a million losses of one size lose no digits."""
+    n = 1_000_000
+    rows, codes = uploaded(device, np.full((n, 1), 0.1, np.float32), np.zeros(n), None)
+    found = loss_gradient(rows, codes, 2, np.ones((1, 1)), np.zeros(1))
+    x = float(np.float32(0.1))
+    assert found.loss == pytest.approx(n * np.log1p(np.exp(x)), rel=3e-6)
+    assert found.gradient[0, 0] == pytest.approx(n * x * expit(x), rel=3e-6)
+    assert found.gradient[0, 1] == pytest.approx(n * expit(x), rel=3e-6)
+
+
+def test_shapes_that_do_not_fit_are_refused(device):
+    rows, codes = uploaded(device, np.zeros((5, 3), np.float32), np.zeros(5), None)
+    with pytest.raises(ValueError, match=r"shape \(1, 2\) and 5 labels were given for 5 rows of 3 features and 2"):
+        loss_gradient(rows, codes, 2, np.ones((1, 2)), np.ones(1))
+    with pytest.raises(ValueError, match=r"shape \(1, 3\) .* and 3 classes"):
+        loss_gradient(rows, codes, 3, np.ones((1, 3)), np.ones(1))

@@ -1,0 +1,524 @@
+"""Logistic regression over the rows of all ranks, by the solvers of SciPy and scikit-learn.
+
+Rank 0 runs the solver. For each evaluation, it sends the coefficients to the other ranks; all ranks compute the sums of
+their rows, and add them up in one reduction, which also carries the request to stop. Only rank 0 decides about steps
+and the end, so that ranks that round differently cannot part.
+
+The solvers are deterministic. The state of a fit is therefore the list of its evaluations: a fit that is resumed takes
+the answers from this list, and is then where it was, with the same memory of earlier steps.
+
+References
+----------
+.. [1] scikit-learn's ``sklearn/linear_model/_logistic.py`` and ``_linear_loss.py``: objective, layout of the
+   coefficients, and options of the solvers follow them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import itertools
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from xpulab.engine.dataset import data_of, pieces, rows_of, weights_of, write_block
+from xpulab.engine.engine import Engine, Interrupted, Task, task, warms_up
+from xpulab.exceptions import HandleError
+from xpulab.kernels.logistic import loss_gradient, second_products
+from xpulab.kernels.products import gram
+from xpulab.kernels.project import project
+from xpulab.kernels.rows import Rows, take, weighted
+from xpulab.sharing.checkpoint import Checkpoint
+
+__all__ = ["Objective", "Problem", "solve"]
+
+_SHOWN = 2e-3  # seconds between two updates of the board; no view reads it more often
+_KEEP = 0.05  # seconds between two checkpoints
+_MOST_KEPT = 4 << 20  # bytes of evaluations in a state; a longer fit is resumed from its first evaluations
+
+
+class Problem:
+    """The rows of all ranks as one data set, with sums over them.
+
+    Parameters
+    ----------
+    task : Task
+    rows : Rows
+        This rank's rows, with the weights of samples and classes.
+    codes : Rows
+        The number of each row's class, in the dtype of the rows.
+    n_classes : int
+    fit_intercept : bool
+
+    Attributes
+    ----------
+    n_columns : int
+        Columns of coefficients: 1 for two classes.
+    weight : float
+        Sum of all weights.
+    """
+
+    def __init__(self, task: Task, rows: Rows, codes: Rows, n_classes: int, fit_intercept: bool) -> None:
+        self.task, self.comm = task, task.comm
+        self.rows, self.codes, self.n_classes = rows, codes, n_classes
+        self.fit_intercept = fit_intercept
+        self.n_columns = 1 if n_classes == 2 else n_classes
+        mine = rows.n_samples if rows.sample_weight is None else rows.host_weights().sum()
+        self.weight = float(self.comm.allreduce(np.array([mine], np.float64))[0])
+
+    def ask(self, what: str, *points: np.ndarray) -> np.ndarray:
+        """On rank 0: sums over the rows of all ranks, ``"loss"``, ``"hessian"`` or ``"product"`` at `points`.
+
+        Raises
+        ------
+        Interrupted
+            On all ranks together, if the task was asked to stop.
+        """
+        self.comm.bcast((what, points))
+        return self._sums(what, points)
+
+    def follow(self) -> None:
+        """On the other ranks: compute what rank 0 asks for, until it ends."""
+        while (asked := self.comm.bcast(None)) is not None:
+            self._sums(*asked)
+
+    def end(self) -> None:
+        """On rank 0: let the other ranks go on."""
+        self.comm.bcast(None)
+
+    def table(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients (n_columns, n_features) and intercepts (n_columns,) of a point, as scikit-learn lays it out."""
+        columns = point.reshape(self.n_columns, -1, order="F")
+        return (columns[:, :-1], columns[:, -1]) if self.fit_intercept else (columns, np.zeros(self.n_columns))
+
+    def _flat(self, table: np.ndarray) -> np.ndarray:
+        """A table (n_columns, n_features + 1) in the layout of a point."""
+        return (table if self.fit_intercept else table[:, :-1]).ravel(order="F")
+
+    def _sums(self, what: str, points: tuple[np.ndarray, ...]) -> np.ndarray:
+        computations: dict[str, Callable[..., np.ndarray]] = {
+            "loss": self._loss,
+            "hessian": self._hessian,
+            "product": self._product,
+        }
+        mine = computations[what](*points)
+        every = self.comm.allreduce(np.append(mine, self.task.cancelled()))
+        if every[-1]:
+            raise Interrupted
+        return every[:-1]
+
+    def _loss(self, point: np.ndarray) -> np.ndarray:
+        """The gradient, and then the loss."""
+        found = loss_gradient(self.rows, self.codes, self.n_classes, *self.table(point))
+        return np.append(self._flat(found.gradient), found.loss)
+
+    def _product(self, point: np.ndarray, step: np.ndarray) -> np.ndarray:
+        """Second derivatives times a step."""
+        found = second_products(self.rows, self.codes, self.n_classes, *self.table(point), *self.table(step))
+        return self._flat(found)
+
+    def _hessian(self, point: np.ndarray) -> np.ndarray:
+        """All second derivatives, and then the weight of the rows of two classes whose own are zero."""
+        rows, c, d = self.rows, self.n_columns, self.rows.n_features
+        coef, intercept = self.table(point)
+        parts = [np.empty((0, self.n_classes), rows.dtype)]
+        shares = np.concatenate([*parts, *map(_probabilities, project(rows, coef.T, None, intercept))])
+        weight = rows.host_weights()
+        whole, flat = np.zeros((c, d + 1, c, d + 1)), 0.0
+        if c == 1:
+            curvature = shares[:, 0] * shares[:, 1] * weight
+            flat = float(weight[curvature <= 0].sum())
+            whole[0, :, 0] = self._sandwich(curvature)
+        else:
+            # The derivatives add up to zero over the classes, so that those on the diagonal need no products.
+            for i in range(c):
+                for j in range(i):
+                    products = self._sandwich(shares[:, i] * shares[:, j] * weight)
+                    whole[i, :, j] = whole[j, :, i] = -products
+                    whole[i, :, i] += products
+                    whole[j, :, j] += products
+        kept = whole if self.fit_intercept else whole[:, :-1, :, :-1]
+        return np.append(kept.transpose(1, 0, 3, 2).ravel(), flat)
+
+    def _sandwich(self, curvature: np.ndarray) -> np.ndarray:
+        """Products (n_features + 1, n_features + 1) of the columns and a column of ones, weighted by `curvature`."""
+        products, totals = gram(weighted(self.rows, curvature))
+        return np.block([[products, totals[:, None]], [totals[None], np.full((1, 1), curvature.sum())]])
+
+
+class Objective:
+    """The mean loss plus the penalty, on rank 0, with the methods that scikit-learn's solvers call.
+
+    It takes the place of scikit-learn's `LinearModelLoss`. The rows are on the devices, so `X`, `y` and
+    `sample_weight` are ignored, and the coefficients stand for the `raw_prediction`, which depends on them linearly.
+
+    Parameters
+    ----------
+    problem : Problem
+    strength : float
+        Factor of half the squared norm of the coefficients.
+    state : dict, optional
+        A state that `keep` got in a fit of the same rows with the same parameters.
+    keep : callable
+        Called from time to time with the state of the fit: ``run``, ``iteration``, ``coef`` after this iteration, and
+        the ``record`` of evaluations.
+
+    Attributes
+    ----------
+    history : list of tuple
+        Run, iteration, loss, largest component of the gradient, and seconds since the start, for each iteration that
+        `state` does not include.
+    state : dict or None
+        The state after the last iteration.
+    """
+
+    def __init__(
+        self, problem: Problem, strength: float, state: dict[str, Any] | None, keep: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.problem, self.strength = problem, strength
+        self.fit_intercept = problem.fit_intercept
+        self.base_loss = SimpleNamespace(is_multiclass=problem.n_columns > 1, n_classes=problem.n_columns)
+        self.history: list[tuple[int, int, float, float, float]] = []
+        self.state = state
+        self._keep = keep
+        self._known = deque(state["record"] if state else ())
+        self._noted = state["iteration"] if state else 0
+        self._record: list[tuple[str, tuple[np.ndarray, ...], np.ndarray]] = []
+        self._nbytes = 0
+        self._last: tuple[np.ndarray, float, np.ndarray] | None = None
+        self._iteration = 0
+        self._started = self._kept = time.perf_counter()
+        self._shown = 0.0
+
+    def _ask(self, what: str, *points: np.ndarray) -> np.ndarray:
+        """An answer of the ranks, or of the record of the state."""
+        answer = None
+        if self._known:
+            asked, given, found = self._known.popleft()
+            if asked == what and all(map(np.array_equal, given, points)):
+                answer = found
+            else:  # another machine may round differently
+                self._known.clear()
+        if answer is None:
+            answer = self.problem.ask(what, *points)
+        points = tuple(point.copy() for point in points)
+        self._record.append((what, points, answer))
+        self._nbytes += answer.nbytes + sum(point.nbytes for point in points)
+        return answer
+
+    def loss_gradient(self, coef: np.ndarray, *_: Any, **__: Any) -> tuple[float, np.ndarray]:
+        """Value and gradient, in the layout and the dtype of `coef`."""
+        if self._last is None or not np.array_equal(self._last[0], coef):
+            sums = self._ask("loss", coef) / self.problem.weight
+            exact = coef.astype(np.float64)
+            penalised = self.problem.table(exact)[0]
+            loss = float(sums[-1] + 0.5 * self.strength * np.square(penalised).sum())
+            gradient = sums[:-1] + self.strength * self._without_intercept(exact)
+            self._last = coef.copy(), loss, gradient.astype(coef.dtype)
+        return self._last[1], self._last[2].copy()
+
+    def loss(self, coef: np.ndarray, *_: Any, **__: Any) -> float:
+        """The value."""
+        return self.loss_gradient(coef)[0]
+
+    def gradient(self, coef: np.ndarray, *_: Any, **__: Any) -> np.ndarray:
+        """The gradient."""
+        return self.loss_gradient(coef)[1]
+
+    def weight_intercept_raw(self, coef: np.ndarray, X: Any) -> tuple[None, None, np.ndarray]:
+        """The coefficients instead of the raw prediction."""
+        return None, None, coef
+
+    def gradient_hessian(
+        self, coef: np.ndarray, *_: Any, gradient_out: np.ndarray, hessian_out: np.ndarray, **__: Any
+    ) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Gradient and second derivatives, and whether more than a quarter of the weight has none."""
+        gradient_out[:] = self.gradient(coef)
+        self.reached(self._iteration, coef)
+        self._iteration += 1
+        found = self._ask("hessian", coef) / self.problem.weight
+        hessian_out[:] = found[:-1].reshape(hessian_out.shape)
+        hessian_out[np.diag_indices(len(coef))] += self._without_intercept(np.full(len(coef), self.strength))
+        return gradient_out, hessian_out, bool(found[-1] > 0.25)
+
+    def gradient_hessian_product(
+        self, coef: np.ndarray, *_: Any, **__: Any
+    ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+        """Gradient, and a function that multiplies the second derivatives by a step."""
+        gradient = self.gradient(coef)
+        self.reached(self._iteration, coef)
+        self._iteration += 1
+
+        def product(step: np.ndarray) -> np.ndarray:
+            sums = self._ask("product", coef, step) / self.problem.weight
+            return (sums + self.strength * self._without_intercept(step)).astype(coef.dtype)
+
+        return gradient, product
+
+    def _without_intercept(self, point: np.ndarray) -> np.ndarray:
+        """The point with zeros in place of the intercepts, which have no penalty."""
+        point = point.astype(np.float64)
+        if self.fit_intercept:
+            point[-self.problem.n_columns :] = 0
+        return point
+
+    def reached(self, iteration: int, coef: np.ndarray) -> None:
+        """Note the end of an iteration, which counts from 1, on the board and in the state."""
+        if iteration <= self._noted:
+            return
+        self._noted = iteration
+        assert self._last is not None  # the evaluation at the end of the line search
+        _, loss, gradient = self._last
+        now = time.perf_counter()
+        steepest = float(np.abs(gradient).max())
+        self.history.append((1, iteration, loss, steepest, now - self._started))
+        task = self.problem.task
+        task.engine.record["lengths"][0] = iteration
+        if iteration == 1 or now - self._shown > _SHOWN:
+            self._shown = now
+            task.show(run=1, iteration=iteration, metrics=(loss, steepest))
+        if self._nbytes <= _MOST_KEPT:
+            self.state = {"run": 0, "iteration": iteration, "coef": coef.copy(), "record": list(self._record)}
+            if now - self._kept > _KEEP:
+                self._keep(self.state)
+                self._kept = now
+
+
+def solve(
+    objective: Objective, solver: str, start: np.ndarray, tol: float, max_iter: int, verbose: int
+) -> dict[str, Any]:
+    """Minimise the objective, with scikit-learn's options and stopping rule. Called on rank 0 only.
+
+    Parameters
+    ----------
+    objective : Objective
+    solver : {"lbfgs", "newton-cg", "newton-cholesky"}
+    start : numpy.ndarray of shape (n_columns * n_dof,)
+        First coefficients, in the layout of scikit-learn.
+    tol : float
+    max_iter, verbose : int
+
+    Returns
+    -------
+    dict
+        ``coef``, ``n_iter``, ``converged``; ``ending`` (status, message and nit of SciPy's result), for "lbfgs";
+        ``warnings`` (categories and messages); and ``said``, what the solver printed.
+    """
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()) as said:
+        warnings.simplefilter("always")
+        found = _SOLVERS[solver](objective, start, tol, max_iter, verbose)
+    objective.reached(found["n_iter"], found["coef"])
+    told = [(w.category, str(w.message)) for w in caught if issubclass(w.category, (UserWarning, RuntimeWarning))]
+    return {**found, "warnings": told, "said": said.getvalue()}
+
+
+# The solvers are imported when they are needed: SciPy's takes half a second, and scikit-learn's take two.
+
+
+def _lbfgs(objective: Objective, start: np.ndarray, tol: float, max_iter: int, verbose: int) -> dict[str, Any]:
+    from scipy.optimize import minimize
+
+    iterations = itertools.count(1)
+    found = minimize(
+        objective.loss_gradient,
+        start,
+        method="L-BFGS-B",
+        jac=True,
+        callback=lambda point: objective.reached(next(iterations), point),
+        options={"maxiter": max_iter, "maxls": 50, "gtol": tol, "ftol": 64 * np.finfo(float).eps},
+    )
+    ending = {"status": int(found.status), "message": str(found.message), "nit": int(found.nit)}
+    return {"coef": found.x, "n_iter": min(found.nit, max_iter), "converged": found.status == 0, "ending": ending}
+
+
+def _newton_cg(objective: Objective, start: np.ndarray, tol: float, max_iter: int, verbose: int) -> dict[str, Any]:
+    from sklearn.utils.optimize import _newton_cg
+
+    coef, n_iter = _newton_cg(
+        grad_hess=objective.gradient_hessian_product,
+        func=objective.loss,
+        grad=objective.gradient,
+        x0=start.astype(objective.problem.rows.dtype),  # its tolerances depend on this dtype
+        maxiter=max_iter,
+        tol=tol,
+        verbose=verbose,
+    )
+    return {"coef": coef, "n_iter": n_iter, "converged": n_iter < max_iter}
+
+
+def _newton_cholesky(
+    objective: Objective, start: np.ndarray, tol: float, max_iter: int, verbose: int
+) -> dict[str, Any]:
+    from sklearn.linear_model._glm._newton_solver import NewtonCholeskySolver
+
+    solver = NewtonCholeskySolver(
+        coef=start.copy(),  # the solver writes to it
+        linear_loss=objective,
+        l2_reg_strength=objective.strength,
+        tol=tol,
+        max_iter=max_iter,
+        verbose=verbose,
+    )
+    like = np.empty((0, objective.problem.rows.n_features), objective.problem.rows.dtype)
+    coef = solver.solve(X=like, y=None, sample_weight=None)
+    return {"coef": coef.ravel(order="F"), "n_iter": solver.iteration, "converged": bool(solver.converged)}
+
+
+@warms_up
+def _warm_up(engine: Engine) -> None:
+    """Import the default solver."""
+    if engine.rank == 0:
+        import scipy.optimize  # noqa: F401
+
+
+_SOLVERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "lbfgs": _lbfgs,
+    "newton-cg": _newton_cg,
+    "newton-cholesky": _newton_cholesky,
+}
+
+
+def codes_of(targets: Rows, classes: np.ndarray | None) -> np.ndarray:
+    """Numbers of the classes of this rank's rows, (n_samples,): the targets, or their places among `classes`.
+
+    -1 for a label that is no class.
+    """
+    labels = np.concatenate([np.empty(0, targets.dtype), *_parts(targets)])
+    if classes is None:
+        return labels
+    places = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    return np.where(classes[places] == labels, places, -1)
+
+
+def _parts(rows: Rows) -> Iterator[np.ndarray]:
+    """The first column on the host, a part at a time."""
+    parts = pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize)
+    return (take(rows, np.arange(first, last))[:, 0] for first, last in parts)
+
+
+@task("LogisticRegression.classes")
+def _classes(task: Task, source: dict[str, Any], weights: dict[str, Any] | None) -> dict[str, Any]:
+    """The distinct labels in the rows of all ranks, and the sums of the weights of each."""
+    rows = data_of(task, source).rows
+    labels = codes_of(rows, None)
+    classes = functools.reduce(np.union1d, task.comm.allgather(np.unique(labels)))
+    mine = np.bincount(np.searchsorted(classes, labels), weights_of(task, weights, source["bounds"]), len(classes))
+    return {"rows": rows.n_samples, "classes": classes, "totals": task.comm.allreduce(mine.astype(np.float64))}
+
+
+@task("LogisticRegression.fit", metrics=("loss", "gradient"))
+def _fit(
+    task: Task,
+    source: dict[str, Any],
+    weights: dict[str, Any] | None,
+    targets: dict[str, Any],
+    classes: np.ndarray | None,
+    class_weight: np.ndarray | None,
+    n_classes: int,
+    fit_intercept: bool,
+    C: float,
+    start: np.ndarray,
+    solver: str,
+    tol: float,
+    max_iter: int,
+    verbose: int,
+    checkpoint: str,
+    resume: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    data = data_of(task, source, weights, targets)
+    rows, codes = data.rows, data.targets
+    assert codes is not None
+    if classes is not None or class_weight is not None:
+        numbers = codes_of(codes, classes)
+        if class_weight is not None:
+            rows = weighted(rows, class_weight[numbers.astype(np.intp)] * rows.host_weights())
+        codes = Rows.upload(task.device, numbers.astype(rows.dtype)[:, None])
+    problem = Problem(task, rows, codes, n_classes, fit_intercept)
+    found = {"rows": rows.n_samples}
+    if task.comm.rank != 0:
+        problem.follow()
+        return found
+    with Checkpoint.open(checkpoint) as kept:
+        objective = Objective(problem, 1.0 / (C * problem.weight), resume, kept.write)
+        try:
+            found |= solve(objective, solver, start, tol, max_iter, verbose)
+        except Interrupted as interrupted:
+            state = objective.state
+            if state is not None:
+                interrupted.result |= {"state": state, "coef": state["coef"], "n_iter": state["iteration"]}
+            interrupted.result["history"] = objective.history
+            raise
+    problem.end()
+    return {**found, "history": objective.history}
+
+
+@task("LogisticRegression.predict")
+def _predict(
+    task: Task,
+    source: dict[str, Any],
+    weights: None,
+    target: dict[str, Any],
+    coef: np.ndarray,
+    intercept: np.ndarray,
+    kind: str,
+) -> dict[str, Any]:
+    """Write the "decision", the "label" (the number of the class), the "proba" or the "log_proba" of each row."""
+    rows = rows_of(task, source)
+    if not isinstance(rows, Rows):
+        raise HandleError("the rows of this handle are sparse, and this estimator takes dense rows")
+    made = (_KINDS[kind](part) for part in project(rows, coef.T, None, intercept))
+    write_block(task, target, source["bounds"], made)
+    return {"rows": rows.n_samples}
+
+
+def _labels(decision: np.ndarray) -> np.ndarray:
+    return decision[:, 0] > 0 if decision.shape[1] == 1 else decision.argmax(axis=1)
+
+
+def _probabilities(decision: np.ndarray) -> np.ndarray:
+    if decision.shape[1] > 1:
+        powers = np.exp(decision - decision.max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        share = 1 / (1 + np.exp(-decision))
+    return np.hstack([1 - share, share])
+
+
+def _logarithms(decision: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log(_probabilities(decision))
+
+
+_KINDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "decision": lambda decision: decision,
+    "label": _labels,
+    "proba": _probabilities,
+    "log_proba": _logarithms,
+}
+
+
+@task("LogisticRegression.score")
+def _score(
+    task: Task,
+    source: dict[str, Any],
+    weights: dict[str, Any] | None,
+    targets: dict[str, Any],
+    classes: np.ndarray | None,
+    coef: np.ndarray,
+    intercept: np.ndarray,
+) -> dict[str, Any]:
+    """Sum of the weights of rows that are classified as their targets say, and of all rows."""
+    data = data_of(task, source, weights, targets)
+    assert data.targets is not None
+    labels = [np.empty(0, np.intp), *map(_labels, project(data.rows, coef.T, None, intercept))]
+    right = np.concatenate(labels) == codes_of(data.targets, classes)
+    weight = data.rows.host_weights()
+    equal, every = task.comm.allreduce(np.array([weight[right].sum(), weight.sum()]))
+    return {"rows": data.rows.n_samples, "equal": equal, "weight": every}

@@ -1,0 +1,314 @@
+"""The loss of logistic regression with its gradient, or with products of its second derivatives, in one pass.
+
+A work-group takes a chunk of the rows at a time. It multiplies the rows by the coefficients, computes from these
+products the loss and the residual of each row, and multiplies the rows by the residuals while they are still in the
+cache. A work-item reads only what it has staged itself, so that there are no barriers; its sums are over a few thousand
+rows at most, in the dtype of the rows, and the host adds them up in float64.
+
+References
+----------
+.. [1] scikit-learn's ``sklearn/linear_model/_linear_loss.py``: half the binomial or multinomial deviance.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.kernels.language import Kernel, PrivateArray, fma, index, kernel
+from xpulab.kernels.launch import launch
+from xpulab.kernels.rows import BLOCK, Rows
+
+__all__ = ["LossSums", "every_kernel", "loss_gradient", "second_products"]
+
+_LANES = 16  # work-items of a group: a CPU's compiler makes no vectors of fewer
+_CHUNK_BYTES = 32 << 10  # of rows, which are then still in a core's cache when they are read again
+_MOST_BLOCKS = 32  # of a chunk: a work-item adds up at most 128 numbers before it adds the sum to those of other chunks
+_MOST_CHUNKS = 64  # of a work-group, whose sums it adds up
+_PARTIAL_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class LossSums:
+    """Weighted sums over some rows; all are float64.
+
+    Attributes
+    ----------
+    loss : float
+        Sum of the losses.
+    gradient : numpy.ndarray of shape (n_columns, n_features + 1)
+        Sums of the residuals times the features, and at the end the sums of the residuals. For two classes there is one
+        column, the residual of the second class.
+    """
+
+    loss: float
+    gradient: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How the products of a chunk are cut, so that the sums stay in a CPU's registers.
+
+    Attributes
+    ----------
+    many : bool
+        Whether there are more than two classes.
+    rows : int
+        Rows of a work-item that are multiplied by the coefficients together.
+    columns : int
+        Columns of coefficients of a tile.
+    features : int
+        Features that are multiplied by a tile of residuals together.
+    """
+
+    many: bool
+    rows: int
+    columns: int
+    features: int
+
+
+@cache
+def _form(dtype: np.dtype[Any], many: bool, wide: bool) -> _Form:
+    if not many:
+        return _Form(many, rows=16 // dtype.itemsize, columns=1, features=8)
+    size = (16 if wide else 8) // dtype.itemsize
+    return _Form(many, rows=size, columns=5, features=size)
+
+
+@cache
+def _pass_kernel(dtype: np.dtype[Any], second: bool, form: _Form) -> Kernel:
+    """`second`: products of second derivatives instead of loss and gradient."""
+    number = dtype.type
+    zero, one = number(0), number(1)
+    many = form.many
+    lanes, n_rows, n_columns, n_features = _LANES, form.rows, form.columns, form.features
+    n_sums, n_products = n_rows * n_columns, n_features * n_columns
+
+    @kernel("T[] i8 i8 i8 i8 T* T* i8 T* T* i4 T* i8 T*", dtype)
+    def logistic(  # type: ignore[no-untyped-def]
+        item, data, d, n, chunk, n_chunks, matrix, offset, k, codes, weights, weighted, stage, n_tiles, partial
+    ):  # fmt: skip
+        # chunk: in blocks. matrix: (tiles, d, n_columns), and with `second` twice as many tiles, padded with zeros, as
+        # is offset. stage: of each group (padded columns, rows of a chunk).
+        # partial: of each group (padded columns, padded d + 1, lanes), and the loss of each lane.
+        group = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        column_size = chunk * BLOCK + lanes
+        padded = (d + (n_features - 1)) // n_features * n_features
+        tiles = n_tiles * 2 if second else n_tiles
+        second_at = n_tiles * n_columns * column_size
+        base = group * tiles * n_columns * column_size + lane
+        size = n_tiles * n_columns * (padded + 1) + 1
+        results = group * size * lanes + lane
+        sums = PrivateArray(n_sums, number)
+        x = PrivateArray(n_rows, number)
+        products = PrivateArray(n_products, number)
+        y = PrivateArray(n_columns, number)
+        for i in range(size):
+            partial[index(results + i * lanes)] = zero
+        n_blocks = (n + (BLOCK - 1)) // BLOCK
+        for c in range(group * n_chunks, (group + 1) * n_chunks):
+            begin = c * chunk
+            end = min(begin + chunk, n_blocks)
+            for tile in range(tiles):
+                for block in range(begin, end):
+                    for part in range(0, BLOCK, lanes * n_rows):
+                        for j in range(n_columns):
+                            for r in range(n_rows):
+                                sums[j * n_rows + r] = offset[index(tile * n_columns + j)]
+                        at = block * d * BLOCK + part + lane
+                        for f in range(d):
+                            for r in range(n_rows):
+                                x[r] = data[index(at + f * BLOCK + r * lanes)]
+                            for j in range(n_columns):
+                                by = matrix[index((tile * d + f) * n_columns + j)]
+                                for r in range(n_rows):
+                                    sums[j * n_rows + r] = fma(x[r], by, sums[j * n_rows + r])
+                        to = base + tile * n_columns * column_size + (block - begin) * BLOCK + part
+                        for j in range(n_columns):
+                            for r in range(n_rows):
+                                stage[index(to + j * column_size + r * lanes)] = sums[j * n_rows + r]
+            total = zero
+            for row in range(begin * BLOCK, end * BLOCK, lanes):
+                at = base + row - begin * BLOCK
+                place = row + lane
+                weight = one
+                if weighted != 0:
+                    weight = weights[index(place)]
+                weight = weight if place < n else zero
+                code = codes[index(place)]
+                if many:
+                    most = stage[index(at)]
+                    top = zero
+                    own = most
+                    for j in range(1, k):
+                        raw = stage[index(at + j * column_size)]
+                        top = number(j) if raw > most else top
+                        most = raw if raw > most else most
+                        own = raw if code == number(j) else own
+                    rest = zero
+                    mean = zero
+                    for j in range(k):
+                        share = math.exp(stage[index(at + j * column_size)] - most)
+                        rest += zero if top == number(j) else share
+                        stage[index(at + j * column_size)] = share
+                        if second:
+                            mean = fma(share, stage[index(at + second_at + j * column_size)], mean)
+                    inverse = one / (one + rest)
+                    mean = mean * inverse
+                    for j in range(k):
+                        share = stage[index(at + j * column_size)] * inverse
+                        if second:
+                            residual = share * (stage[index(at + second_at + j * column_size)] - mean)
+                        else:
+                            residual = share - one if code == number(j) else share
+                        residual = residual * weight
+                        stage[index(at + j * column_size)] = residual
+                    if not second:
+                        total += weight * (math.log1p(rest) + (most - own))
+                else:
+                    sign = one if code == zero else -one
+                    z = stage[index(at)] * sign
+                    t = math.exp(-abs(z))
+                    share = (one if z >= zero else t) / (one + t)
+                    if second:
+                        other = t / ((one + t) * (one + t))
+                        residual = other * weight * stage[index(at + second_at)]
+                    else:
+                        residual = share * sign * weight
+                        total += weight * (max(z, zero) + math.log1p(t))
+                    stage[index(at)] = residual
+            partial[index(results + (size - 1) * lanes)] += total
+            for tile in range(n_tiles):
+                for j in range(n_columns):
+                    total = zero
+                    at = base + (tile * n_columns + j) * column_size
+                    for row in range(0, (end - begin) * BLOCK, lanes):
+                        total += stage[index(at + row)]
+                    partial[index(results + ((tile * n_columns + j) * (padded + 1) + padded) * lanes)] += total
+                for feature in range(0, d, n_features):
+                    for i in range(n_products):
+                        products[i] = zero
+                    for block in range(begin, end):
+                        at = base + tile * n_columns * column_size + (block - begin) * BLOCK
+                        for part in range(0, BLOCK, lanes):
+                            for j in range(n_columns):
+                                y[j] = stage[index(at + j * column_size + part)]
+                            for i in range(n_features):
+                                f = min(feature + i, d - 1)
+                                one_x = data[index((block * d + f) * BLOCK + part + lane)]
+                                for j in range(n_columns):
+                                    products[i * n_columns + j] = fma(one_x, y[j], products[i * n_columns + j])
+                    for j in range(n_columns):
+                        to = results + ((tile * n_columns + j) * (padded + 1) + feature) * lanes
+                        for i in range(n_features):
+                            partial[index(to + i * lanes)] += products[i * n_columns + j]
+
+    return logistic
+
+
+def loss_gradient(
+    rows: Rows, codes: Rows, n_classes: int, coef: npt.NDArray[Any], intercept: npt.NDArray[Any]
+) -> LossSums:
+    """Sums of the losses and of their gradients.
+
+    Parameters
+    ----------
+    rows : Rows
+        With or without weights.
+    codes : Rows
+        As many, of one column in the same dtype: numbers of classes, from 0.
+    n_classes : int
+        At least 2.
+    coef : numpy.ndarray of shape (n_columns, n_features)
+        One column for two classes, and otherwise `n_classes`.
+    intercept : numpy.ndarray of shape (n_columns,)
+        Both are rounded to the dtype of the rows.
+
+    Returns
+    -------
+    LossSums
+    """
+    return _pass(rows, codes, n_classes, coef[None], intercept[None])
+
+
+def second_products(
+    rows: Rows,
+    codes: Rows,
+    n_classes: int,
+    coef: npt.NDArray[Any],
+    intercept: npt.NDArray[Any],
+    coef_step: npt.NDArray[Any],
+    intercept_step: npt.NDArray[Any],
+) -> npt.NDArray[np.float64]:
+    """Products of the second derivatives at `coef` and `intercept` with a step, as `LossSums.gradient`.
+
+    Parameters
+    ----------
+    rows, codes, n_classes, coef, intercept : Any
+        As for `loss_gradient`.
+    coef_step, intercept_step : numpy.ndarray
+        Of the shapes of `coef` and `intercept`.
+
+    Returns
+    -------
+    numpy.ndarray of float64 of shape (n_columns, n_features + 1)
+    """
+    return _pass(rows, codes, n_classes, np.stack([coef, coef_step]), np.stack([intercept, intercept_step])).gradient
+
+
+def _pass(rows: Rows, codes: Rows, n_classes: int, coef: npt.NDArray[Any], intercept: npt.NDArray[Any]) -> LossSums:
+    """One pass with coefficients (1 or 2, n_columns, n_features), of which the second are a step."""
+    device, dtype, d = rows.device, rows.dtype, rows.n_features
+    many, second = n_classes > 2, len(coef) > 1
+    k = coef.shape[1]
+    if coef.shape[2] != d or k != (n_classes if many else 1) or codes.n_samples != rows.n_samples:
+        raise ValueError(
+            f"coefficients of shape {coef.shape[1:]} and {codes.n_samples} labels were given for {rows.n_samples} rows "
+            f"of {d} features and {n_classes} classes"
+        )
+    if not rows.n_samples:
+        return LossSums(0.0, np.zeros((k, d + 1)))
+    form = _form(dtype, many, device.wide)
+    tiles = -(-k // form.columns)
+    matrix = np.zeros((len(coef), tiles * form.columns, d), dtype)
+    matrix[:, :k] = coef
+    offset = np.zeros((len(coef), tiles * form.columns), dtype)
+    offset[:, :k] = intercept
+    by_tile = matrix.reshape(len(coef) * tiles, form.columns, d).swapaxes(1, 2)
+    chunk = min(max(1, _CHUNK_BYTES // (BLOCK * d * dtype.itemsize)), _MOST_BLOCKS)
+    all_chunks = -(-rows.n_blocks // chunk)
+    padded = -(-d // form.features) * form.features
+    size = (tiles * form.columns * (padded + 1) + 1) * _LANES
+    most = max(1, _PARTIAL_BYTES // (size * dtype.itemsize))
+    groups = min(all_chunks, most, max(2 * device.compute_units, -(-all_chunks // _MOST_CHUNKS)))
+    n_chunks = -(-all_chunks // groups)
+    groups = -(-all_chunks // n_chunks)
+    stage = device.empty(groups * offset.size * (chunk * BLOCK + _LANES), dtype)
+    partial = device.empty(groups * size, dtype)
+    weights, weighted = rows.weights_or(stage)
+    launch(
+        device, _pass_kernel(dtype, second, form), groups, _LANES,
+        rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(chunk), np.int64(n_chunks),
+        device.array(np.ascontiguousarray(by_tile)), device.array(offset), np.int64(k), codes.data, weights, weighted,
+        stage, np.int64(tiles), partial,
+    )  # fmt: skip
+    found = device.fetch(partial, copied=False).reshape(groups, -1, _LANES).sum(axis=(0, 2), dtype=np.float64)
+    gradient = found[:-1].reshape(tiles * form.columns, padded + 1)[:k]
+    return LossSums(float(found[-1]), np.hstack([gradient[:, :d], gradient[:, padded:]]))
+
+
+def every_kernel() -> Iterator[Kernel]:
+    """All kernels of this module, for the catalogue."""
+    flags = (False, True)
+    for dtype, second, (many, wide) in itertools.product(
+        map(np.dtype, (np.float32, np.float64)), flags, ((False, False), (True, False), (True, True))
+    ):
+        yield _pass_kernel(dtype, second, _form(dtype, many, wide))

@@ -1,0 +1,489 @@
+"""`LogisticRegression`: scikit-learn's estimator on all engines of the active cluster."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import sklearn.linear_model
+from scipy import sparse
+from scipy.optimize import OptimizeResult
+from sklearn.base import _fit_context
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.utils import compute_class_weight
+from sklearn.utils.optimize import _check_optimize_result
+from sklearn.utils.validation import check_is_fitted
+
+from xpulab.advice import to_resume
+from xpulab.data import Outgoing, ShardedArray
+from xpulab.deploy.answers import Answer
+from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.estimator.call import Call
+from xpulab.estimator.callbacks import Callbacks, callback_management_context
+from xpulab.estimator.interrupted import CallInterrupted
+from xpulab.estimator.proxy import Proxy, Result
+from xpulab.estimator.rows import Packing
+from xpulab.linear_model._labels import checked_labels, encoded, places_of
+from xpulab.sharing.checkpoint import Checkpoint
+
+__all__ = ["LogisticRegression"]
+
+_SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky")
+_MOST_SECOND = 1500  # columns of coefficients times features, up to which all second derivatives are computed
+_ROOM = 8 << 20  # bytes of a fit's state: its evaluations are at most half of this
+_MORE = (
+    "Please also refer to the documentation for alternative solver options:\n"
+    "    https://scikit-learn.org/stable/modules/linear_model.html#logistic-regression"
+)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The checked arguments of a fit. `resume` uses these, also if the estimator's parameters were changed since.
+
+    `targets` are the numbers of the classes, or a handle for labels, whose classes are then `known`.
+    """
+
+    X: Any
+    weights: np.ndarray | None
+    targets: Any
+    known: np.ndarray | None
+    classes: np.ndarray
+    arguments: dict[str, Any]
+    parameters: dict[str, Any]
+
+
+class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
+    """Classification by logistic regression on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.linear_model.LogisticRegression`, for any number of
+    engines. The engines compute the loss and its gradient in one pass over the rows, which stay on the devices; one of
+    them runs the solver of SciPy or scikit-learn, with the same stopping rule.
+
+    The signature is that of the installed version of scikit-learn, whose documentation has all parameters. What differs
+    is in the list.
+
+    Parameters
+    ----------
+    penalty, l1_ratio, C : as in scikit-learn
+        The squared norm of the coefficients, or no penalty. L1 and elastic net are refused: scikit-learn's own
+        estimator computes them, with ``solver="saga"``.
+    solver : {"lbfgs", "newton-cg", "newton-cholesky"}, default="lbfgs"
+        "newton-cholesky" computes all second derivatives, for which the number of features times the number of classes
+        (1 for two classes) may be at most 1,500. Other solvers are refused.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes.
+    warm_start : bool, default=False
+        Whether a fit starts with the coefficients of the fit before.
+    verbose : int, default=0
+        What the Newton solvers print appears after the fit.
+    dual, intercept_scaling, random_state, n_jobs : as in scikit-learn
+        They have no effect with these solvers.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The labels, in ascending order.
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        Coefficients, in the dtype of X.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        Intercepts; zeros without `fit_intercept`.
+    n_iter_ : ndarray of shape (1,)
+        Number of iterations.
+    n_features_in_ : int
+        Number of columns of the input.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only when the input has column names that are all strings.
+    report_ : FitReport
+        What each engine did, and how long each phase took; its iterations have the loss (with the penalty) and the
+        largest component of its gradient, which ends the fit when it is at most `tol`.
+
+    See Also
+    --------
+    sklearn.linear_model.LogisticRegression : The same in one process.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     LogisticRegression().fit([[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"]).predict([[2.5]])
+    """
+
+    #: The number of the class and the weight of each row, twice while they are made.
+    _work_memory: ClassVar[tuple[float, float]] = (32.0, 0.0)
+
+    coef_: Any
+    intercept_: np.ndarray
+    classes_: np.ndarray
+    n_iter_: np.ndarray
+
+    #: The arguments of an interrupted fit, and its state.
+    _stopped: tuple[_Job, dict[str, Any]] | None = None
+    _stopped_in: int | None = None
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LogisticRegression:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array
+            (``np.load(path, mmap_mode="r")``) is read by the engines themselves.
+        y : array-like or ShardedArray of shape (n_samples,)
+            Labels: numbers or strings in an array, numbers in a handle.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows, not negative.
+
+        Returns
+        -------
+        LogisticRegression
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input and parameters that scikit-learn rejects, for CSR matrices, for solvers and penalties that are not
+            computed, and if X and y are handles with different numbers of rows per rank or different dtypes. No rows
+            have been sent.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        EngineError, EngineLostError
+            If an engine raised an exception, or ended.
+        KeyboardInterrupt
+            If the user interrupted the fit. All engines have stopped at the same evaluation; `coef_` and `intercept_`
+            are those of the last iteration. `resume` continues the fit, also as ``xpulab.interrupted().resume()``.
+        """
+        cluster = current_cluster()
+        self._check_parameters()
+        X = self._checked(cluster, X, reset=True)
+        y = checked_labels(self, cluster, y, X)
+        weights = self._weights(sample_weight, X)
+        targets, known = y, None
+        if isinstance(y, ShardedArray):
+            found = self._ask(cluster, "classes", "LogisticRegression.classes", y, sample_weight=weights).results[0]
+            known, totals = found["classes"], found["totals"]
+            classes, _ = encoded(known)
+        else:
+            classes, targets = encoded(y)
+            totals = np.bincount(targets, weights, len(classes))
+        if len(classes) < 2:
+            raise ValueError(
+                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
+                f"{classes[0]!r}"
+            )
+        arguments = self._arguments(X, classes, totals)
+        self.classes_ = classes
+        self._stopped = self._stopped_in = None
+        job = _Job(X, weights, targets, known, classes, arguments, self.get_params(deep=False))
+        return self._run(cluster, job, None)
+
+    def resume(self) -> LogisticRegression:
+        """Continue a fit that was interrupted (with the Stop button or Ctrl-C), from its last iteration.
+
+        The rows and parameters are those of the interrupted fit, also if parameters were changed since.
+
+        Returns
+        -------
+        LogisticRegression
+            This object, fitted as if there had been no interrupt.
+
+        Raises
+        ------
+        NotFittedError
+            If no fit was interrupted, or if none of its iterations had ended.
+        NoClusterError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
+            As `fit`.
+        """
+        if self._stopped is None and self._stopped_in is not None:
+            raise NotFittedError(
+                f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
+                "coefficients and not the rows; to go on from them, type: model.set_params(warm_start=True).fit(X, y)"
+            )
+        if self._stopped is None:
+            raise NotFittedError("there is no interrupted fit to go on with; type: model.fit(X, y)")
+        return self._run(current_cluster(), *self._stopped)
+
+    def _check_parameters(self) -> None:
+        """Refuse what is not computed, and what scikit-learn refuses; warn as scikit-learn does."""
+        # What is refused and deprecated depends on scikit-learn's version: its own fit of two rows says so.
+        some = {"class_weight": None, "max_iter": 1, "verbose": 0, "warm_start": False}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            self.sklearn_class()(**self.get_params(deep=False) | some).fit([[-1.0], [1.0]], [0, 1])
+        if self.solver not in _SOLVERS:
+            raise ValueError(
+                f"solver={self.solver!r} was given; the engines compute {', '.join(map(repr, _SOLVERS))}, with the l2 "
+                "penalty or none: choose one of these; for the l1 penalty and elastic net use "
+                "sklearn.linear_model.LogisticRegression(solver='saga')"
+            )
+
+    def _arguments(self, X: Any, classes: np.ndarray, totals: np.ndarray) -> dict[str, Any]:
+        """The arguments of the task, except for where rows are."""
+        k, d = len(classes), X.shape[1]
+        n_columns = 1 if k == 2 else k
+        strategy = getattr(self, "multi_class", "auto")  # up to scikit-learn 1.7
+        if strategy == ("multinomial" if k == 2 else "ovr"):
+            raise ValueError(
+                f"multi_class={strategy!r} was given for {k} classes; leave it out, or, for a model of each class, use "
+                "sklearn.multiclass.OneVsRestClassifier(LogisticRegression())"
+            )
+        if self.solver == "newton-cholesky" and n_columns * d > _MOST_SECOND:
+            raise ValueError(
+                f"solver='newton-cholesky' was given for {d} features and {n_columns} columns of coefficients; it is "
+                f"computed for products of up to {_MOST_SECOND:,}: use solver='newton-cg' or 'lbfgs'"
+            )
+        class_weight = self.class_weight
+        if class_weight is not None:
+            class_weight = compute_class_weight(class_weight, classes=classes, y=classes, sample_weight=totals)
+        start = np.zeros((n_columns, d + bool(self.fit_intercept)))
+        if self.warm_start and getattr(self, "coef_", None) is not None:
+            coef, intercept = self._columns()
+            before = np.hstack([coef, intercept[:, None]]) if self.fit_intercept else coef
+            if before.shape != start.shape:
+                raise ValueError(
+                    f"Initialization coef is of shape {before.shape}, expected shape {start.shape}; with "
+                    "warm_start=True, X and y must have the features and classes of the fit before"
+                )
+            start = before
+        return {
+            "classes": None,
+            "class_weight": class_weight,
+            "n_classes": k,
+            "fit_intercept": bool(self.fit_intercept),
+            "C": np.inf if self.penalty is None else float(self.C),
+            "start": start.ravel(order="F"),
+            "solver": self.solver,
+            "tol": float(self.tol),
+            "max_iter": int(self.max_iter),
+            "verbose": int(self.verbose),
+        }
+
+    def _run(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> LogisticRegression:
+        max_iter = job.arguments["max_iter"]
+        with callback_management_context(self):
+            callbacks = Callbacks(self, job.X, job.weights, max(max_iter, 1) + 1, max_iter, runs=False)
+            result = self._fit(cluster, job, state, callbacks)
+            callbacks.end(result["history"], {"coef_": self.coef_, "intercept_": self.intercept_})
+        self._stopped = self._stopped_in = None
+        if cluster.interrupted is self:
+            cluster.interrupted = None
+        return self
+
+    def _fit(
+        self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None, callbacks: Callbacks
+    ) -> dict[str, Any]:
+        """Run the fit on the engines, and set the attributes. Returns the answer of rank 0."""
+        call = Call(self, "fit", job.X, cluster, 1, callbacks.reached, job.parameters)
+        kept: dict[str, Any] | None = None
+        try:
+            with call, Outgoing(cluster.blocks) as outgoing, Checkpoint.create(_ROOM) as checkpoint:
+                packing = Packing(
+                    self, outgoing, call, job.X, job.weights, job.targets, self._rules, self._held_as(job.X)
+                )
+                try:
+                    answer = call.send(
+                        "LogisticRegression.fit",
+                        packing,
+                        checkpoint,
+                        resume=state,
+                        **job.arguments | {"classes": job.known},
+                    )
+                finally:
+                    kept = checkpoint.read()
+                packing.done()
+        except KeyboardInterrupt as interrupt:
+            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, kept)) from None
+        result: dict[str, Any] = answer.results[0]
+        self.report_ = call.report
+        self._keep(job, result)
+        self._tell(job, result)
+        return result
+
+    def _keep(self, job: _Job, result: dict[str, Any]) -> None:
+        """Set the fitted attributes from coefficients in the layout of scikit-learn's solvers."""
+        self.classes_ = job.classes
+        n_columns = 1 if len(job.classes) == 2 else len(job.classes)
+        table = result["coef"].reshape(n_columns, -1, order="F").astype(job.X.dtype)
+        d = job.X.shape[1]
+        self.coef_ = np.ascontiguousarray(table[:, :d])
+        self.intercept_ = table[:, d].copy() if job.arguments["fit_intercept"] else np.zeros(n_columns, job.X.dtype)
+        self.n_iter_ = np.array([result["n_iter"]], np.int32)
+
+    def _tell(self, job: _Job, result: dict[str, Any]) -> None:
+        """Print and warn, as scikit-learn's solvers do."""
+        print(result["said"], end="")
+        for category, message in result["warnings"]:
+            warnings.warn(message, category, stacklevel=4)
+        if "ending" in result:
+            _check_optimize_result(
+                "lbfgs", OptimizeResult(result["ending"]), job.arguments["max_iter"], extra_warning_msg=_MORE
+            )
+
+    def _keep_interrupted(
+        self, interrupt: KeyboardInterrupt, call: Call, job: _Job, kept: dict[str, Any] | None
+    ) -> str:
+        """Keep the state of an interrupted fit, and return a message that says what the user can do now."""
+        self.report_ = call.report
+        found = interrupt.args[0].results[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else {}
+        if "converged" in found:
+            self._keep(job, found)
+            return "the fit had ended when the interrupt came: the estimator is fitted"
+        state = found.get("state", kept)
+        if state is None:
+            return "the fit was interrupted before an iteration had ended; type: model.fit(X, y)"
+        self._keep(job, {"coef": state["coef"], "n_iter": state["iteration"]})
+        self._stopped, self._stopped_in = (job, state), int(state["iteration"])
+        call.cluster.interrupted = self
+        return f"the fit was interrupted in iteration {self._stopped_in}; to go on, type: {to_resume()}"
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Linear function of each row for each class.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes), of the dtype of X
+            For two classes, a positive number stands for the second class.
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        """
+        return self._predicted("decision_function", "decision", X)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Label of the most probable class of each row.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), of the dtype of `classes_`
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `decision_function`.
+        """
+        codes = self._predicted("predict", "label", X)
+        return self.classes_[codes]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each class.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), of the dtype of X
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `decision_function`.
+        """
+        return self._predicted("predict_proba", "proba", X)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithm of the probability of each class; minus infinity for a probability that is zero after rounding.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), of the dtype of X
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `decision_function`.
+        """
+        return self._predicted("predict_log_proba", "log_proba", X)
+
+    def _predicted(self, method: str, kind: str, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        cluster = self._cluster()
+        X = self._checked(cluster, X, reset=False)
+        coef, intercept = self._columns()
+        if kind == "label":
+            result = Result(None, np.int64)
+        else:
+            n_columns = len(self.classes_) if "proba" in kind else len(coef)
+            result = Result(None if n_columns == 1 else n_columns, X.dtype)
+        self._ask(
+            cluster, method, "LogisticRegression.predict", X, result=result, coef=coef, intercept=intercept, kind=kind
+        )
+        return result.value
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of the rows whose label is predicted.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        y : array-like or ShardedArray of shape (n_samples,)
+            Labels. One that is not in `classes_` counts as wrong.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+            The same as `sklearn.metrics.accuracy_score`. The engines return only sums.
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `decision_function`; ValueError also for labels that are strings where the classes are numbers.
+        """
+        check_is_fitted(self)
+        cluster = self._cluster()
+        X = self._checked(cluster, X, reset=False)
+        y = checked_labels(self, cluster, y, X)
+        known = None
+        if isinstance(y, ShardedArray):
+            if self.classes_.dtype.kind not in "biuf":
+                raise ValueError(
+                    f"y is a handle, which has numbers; expected an array of labels such as {self.classes_[0]!r}"
+                )
+            known = self.classes_.astype(np.float64)
+        else:
+            y = places_of(y, self.classes_)
+        coef, intercept = self._columns()
+        sums = self._ask(
+            cluster,
+            "score",
+            "LogisticRegression.score",
+            X,
+            y=y,
+            sample_weight=self._weights(sample_weight, X),
+            classes=known,
+            coef=coef,
+            intercept=intercept,
+        ).results[0]
+        return float(sums["equal"] / sums["weight"])
+
+    def _columns(self) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients (n_columns, n_features) and intercepts (n_columns,), dense and in float64."""
+        coef = self.coef_.toarray() if sparse.issparse(self.coef_) else self.coef_
+        return np.atleast_2d(coef).astype(np.float64), np.atleast_1d(self.intercept_).astype(np.float64)
