@@ -28,7 +28,7 @@ ESTIMATORS = [
     "preprocessing",
 ]
 LAYERS = [
-    ["magics", "cli", "__main__", "demo", "doctor"],
+    ["magics", "cli", "__main__", "demo", "doctor", "spmd.__main__"],
     ["widgets", "commands", "report.profile", "explorer"],
     ESTIMATORS,
     ["estimator", "cells", "explorer.session"],
@@ -123,9 +123,8 @@ def test_importing_the_package_is_light() -> None:
 
 @pytest.mark.parametrize("name", ["xpulab", *(f"xpulab.{module}" for module, _ in modules())])
 def test_all_names_what_can_be_imported(name: str) -> None:
-    if name.removeprefix("xpulab.").split(".")[0] in ("engine", "kernels", "spmd") or name.endswith(
-        ("__main__", "controller")
-    ):
+    elsewhere = ("engine", "kernels", "spmd")
+    if name.removeprefix("xpulab.").split(".")[0] in elsewhere or name.endswith(("__main__", "controller")):
         pytest.skip("runs on engines, or is a program")
     module = __import__(name, fromlist=["*"])
     for public in getattr(module, "__all__", []):

@@ -206,7 +206,7 @@ class Engine:
         if self._waiting is not None:
             self._waiting.cancel()
         if self._stale:
-            self._fresh_communicator()
+            self.renew_communicators()
         if self.task is None:
             self.lent.pop(client, None)
         current = self.task = Task(self, name, number, client)
@@ -254,11 +254,10 @@ class Engine:
         self._waiting = asyncio.get_running_loop().call_later(_IDLE, action, self)
 
     def renew_communicators(self) -> None:
-        """Have the next task make new communicators; all ranks call this after a failure that some of them noticed."""
-        self._stale = True
+        """Make new communicators after a failure: on the old ones, ranks left a barrier that others never entered.
 
-    def _fresh_communicator(self) -> None:
-        """Make new communicators after a failure: on the old ones, ranks left a barrier that others never entered."""
+        All ranks call this together.
+        """
         self._generation += 1
         # Requests may still be pending on the old communicators, so they must not be freed.
         self._abandoned += [self._comm, self._ends, *self._communicators.values()]

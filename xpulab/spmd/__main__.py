@@ -30,6 +30,8 @@ def main() -> None:
     parser.add_argument("script", help="the file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     options = parser.parse_args()
+    for stream in (sys.stdout, sys.stderr):  # whole lines, so that those of several ranks do not mix
+        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     run = json.loads(os.environ.pop(RUN, "null"))
     if run is not None:
         owner.end_with(run["pid"])
@@ -53,7 +55,6 @@ def _send_output(run: dict[str, Any]) -> None:
     for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
         with _pipe(run, run[name][run["rank"]]) as pipe:
             os.dup2(pipe.fileno(), stream.fileno())
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
 def _pipe(run: dict[str, Any], descriptor: int) -> IO[bytes]:

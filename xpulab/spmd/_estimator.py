@@ -22,6 +22,7 @@ from xpulab.spmd._ranks import Ranks, ranks
 __all__ = ["on_ranks"]
 
 _ROWS = ("X", "X_test")
+_BY_ROW = ("predict", "predict_proba", "predict_log_proba", "decision_function")
 _ALIGNED = ("y", "sample_weight")  # with an entry for each row
 
 
@@ -121,9 +122,14 @@ def _theirs(method: Callable[..., Any]) -> Callable[..., Any]:
             for name, value in given.arguments.items():
                 if name in (*_ROWS, *_ALIGNED):
                     given.arguments[name] = on_host(value)
-            return _like(X, method(*given.args, **given.kwargs))
+            rows = given.arguments.get("X")
+            none = method.__name__ in _BY_ROW and isinstance(rows, np.ndarray) and rows.ndim == 2 and not len(rows)
+            if none:  # scikit-learn needs at least one row; this rank calls ours with the others
+                given.arguments["X"] = np.zeros((1, rows.shape[1]), rows.dtype)
+            found = method(*given.args, **given.kwargs)
+            return _like(X, found[:0] if none else found)
 
-        return method(self, *args, **kwargs) if here.busy else here.together(work)
+        return work() if here.busy else here.together(work)
 
     return call
 
@@ -161,9 +167,9 @@ def _score(self: Any, X: Any, y: Any, sample_weight: Any = None, *, queue: Any =
 
         weight = total(np.ones(len(true)))
         if is_classifier(self):
-            return float(total((found == true).reshape(len(true), -1).all(axis=1)) / weight)
-        found, true = (np.asarray(each, np.float64).reshape(len(each), -1) for each in (found, true))
-        residual, squares = total((true - found) ** 2), total((true - total(true) / weight) ** 2)
+            return float(total((found == true).all(axis=tuple(range(1, true.ndim)))) / weight)
+        found, true = found.astype(np.float64), true.astype(np.float64)
+        residual, squares = total((true - found) ** 2), total((true - total(true) / weight) ** 2)  # by output
         with np.errstate(divide="ignore", invalid="ignore"):
             scores: Any = np.where(squares > 0, 1 - residual / squares, np.where(residual > 0, 0.0, 1.0))
         return float(scores.mean())

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from sklearn.utils import check_array
 
+import xpulab.spmd._load  # noqa: F401 -- first
 from xpulab.data import ShardedArray
 from xpulab.exceptions import HandleError
 from xpulab.kernels.device import Device
@@ -114,12 +115,12 @@ class LocalRows(ShardedArray):
         array = self.array
         if kind_of(array) is None or array.sycl_queue.sycl_context != device.queue.sycl_context:
             host = self.values
-            return Rows.upload(device, host.reshape(len(host), -1))
+            return Rows.upload(device, host.reshape(len(host), self._width))
         array.sycl_queue.wait()  # what computes the rows may still run
         about = array.__sycl_usm_array_interface__
         address = about["data"][0] + about.get("offset", 0) * array.dtype.itemsize
         n = array.shape[0]
-        return Rows.copied(device, address, (n, array.size // n if n else self._width), self.dtype)
+        return Rows.copied(device, address, (n, self._width), self.dtype)
 
     @property
     def _width(self) -> int:

@@ -21,11 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from xpulab import oneapi
-
-if "dpctl" not in sys.modules:
-    oneapi.load()
-
+import xpulab.spmd._load  # noqa: F401 -- first
 from xpulab.data import Outgoing
 from xpulab.deploy.answers import raise_errors
 from xpulab.deploy.cluster import in_place_of_cluster
@@ -126,12 +122,12 @@ class Ranks(RowsOnEngines):
             return result
         except _Left as left:
             replies = left.args[0]
-            if error is None or not all(reply["status"] == "error" for reply in replies):
-                raise_errors(replies, users=False, kinds=_KINDS)
-            assert error is not None
-            raise error from None
         finally:
             self.busy = False
+        if error is None or not all(reply["status"] == "error" for reply in replies):
+            raise_errors(replies, users=False, kinds=_KINDS)
+        assert error is not None
+        raise error
 
     def _require_all_ranks(self) -> None:
         task = self.engine.task
