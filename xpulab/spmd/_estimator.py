@@ -124,7 +124,7 @@ def _theirs(method: Callable[..., Any]) -> Callable[..., Any]:
                     given.arguments[name] = on_host(value)
             rows = given.arguments.get("X")
             none = method.__name__ in _BY_ROW and isinstance(rows, np.ndarray) and rows.ndim == 2 and not len(rows)
-            if none:  # scikit-learn needs at least one row; this rank calls ours with the others
+            if none and rows is not None:  # scikit-learn needs at least one row; this rank calls ours with the others
                 given.arguments["X"] = np.zeros((1, rows.shape[1]), rows.dtype)
             found = method(*given.args, **given.kwargs)
             return _like(X, found[:0] if none else found)
