@@ -16,20 +16,21 @@ ROOT = Path(xpulab.__file__).parent
 
 # From the top down. A module may import from its own layer and from those below; across the gap between the
 # notebook's process and the engines' (None) only what both sides share passes. The longest name that fits counts.
+ESTIMATORS = [
+    "basic_statistics",
+    "cluster",
+    "covariance",
+    "decomposition",
+    "linear_model",
+    "metrics",
+    "model_selection",
+    "neighbors",
+    "preprocessing",
+]
 LAYERS = [
-    ["magics", "cli", "__main__", "demo", "doctor"],
+    ["magics", "cli", "__main__", "demo", "doctor", "spmd.__main__"],
     ["widgets", "commands", "report.profile", "explorer"],
-    [
-        "basic_statistics",
-        "cluster",
-        "covariance",
-        "decomposition",
-        "linear_model",
-        "metrics",
-        "model_selection",
-        "neighbors",
-        "preprocessing",
-    ],
+    ESTIMATORS,
     ["estimator", "cells", "explorer.session"],
     ["deploy", "data"],
     None,
@@ -38,6 +39,8 @@ LAYERS = [
     ["engine.dataset", "engine.engine", "engine.comm", "engine.interruptible", "engine.meeting", "engine.waiting"],
     ["kernels"],
 ]
+#: The code of a rank that uses both sides of the gap: the proxies, and the engine of its own process.
+ACROSS = ["spmd"]
 SHARED = ["advice", "exceptions", "explorer.picture", "explorer.snapshot", "oneapi", "rendering", "report", "sharing"]
 NOTEBOOK_SIDE_NEVER = ("dpctl", "dpnp", "numba_dpex", "numba", "mpi4py")
 
@@ -52,7 +55,7 @@ def modules() -> list[tuple[str, Path]]:
 
 def place(module: str) -> str:
     """The entry of the layers or of what is shared that a module belongs to."""
-    names = [name for names in [*LAYERS, SHARED] if names for name in names]
+    names = [name for names in [*LAYERS, SHARED, ACROSS] if names for name in names]
     return max((name for name in names if f"{module}.".startswith(f"{name}.")), key=len)
 
 
@@ -86,6 +89,10 @@ def test_nothing_imports_upward(module: str, path: Path) -> None:
         if place(other) in SHARED:
             continue
         assert place(module) not in SHARED, f"{module} is shared by both sides, and imports {other}"
+        assert place(module) in ACROSS or place(other) not in ACROSS, f"{module} imports {other}, which runs on ranks"
+        if place(module) in ACROSS:
+            assert place(other) in ACROSS or layer(other) >= LAYERS.index(ESTIMATORS), f"{module} imports {other}"
+            continue
         here, there = layer(module), layer(other)
         assert here <= there, f"{module} imports {other}, which is above it"
         assert not here < gap < there, f"{module} runs in the notebook, and imports {other}, which runs on engines"
@@ -97,7 +104,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 
 def test_the_notebook_side_imports_no_device_code() -> None:
-    elsewhere = ("engine", "kernels", "__main__")
+    elsewhere = ("engine", "kernels", "spmd", "__main__")
     names = [f"xpulab.{m}" for m, _ in modules() if m.split(".")[0] not in elsewhere and m != "deploy.controller"]
     code = (
         f"import sys, importlib\nfor name in {names!r}: importlib.import_module(name)\n"
@@ -116,7 +123,8 @@ def test_importing_the_package_is_light() -> None:
 
 @pytest.mark.parametrize("name", ["xpulab", *(f"xpulab.{module}" for module, _ in modules())])
 def test_all_names_what_can_be_imported(name: str) -> None:
-    if name.removeprefix("xpulab.").split(".")[0] in ("engine", "kernels") or name.endswith(("__main__", "controller")):
+    elsewhere = ("engine", "kernels", "spmd")
+    if name.removeprefix("xpulab.").split(".")[0] in elsewhere or name.endswith(("__main__", "controller")):
         pytest.skip("runs on engines, or is a program")
     module = __import__(name, fromlist=["*"])
     for public in getattr(module, "__all__", []):

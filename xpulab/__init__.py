@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from xpulab import cluster, exceptions
     from xpulab.data import ShardedArray
     from xpulab.deploy.cluster import XPUCluster, current_cluster
+    from xpulab.estimator.config import config_context
     from xpulab.estimator.interrupted import interrupted
     from xpulab.estimator.plain import to_sklearn
     from xpulab.explorer.view import explore
@@ -24,6 +25,7 @@ __all__ = [
     "XPUCluster",
     "__version__",
     "cluster",
+    "config_context",
     "current_cluster",
     "exceptions",
     "explore",
@@ -36,6 +38,7 @@ __all__ = [
 _HOMES = {
     "ShardedArray": "xpulab.data",
     "XPUCluster": "xpulab.deploy.cluster",
+    "config_context": "xpulab.estimator.config",
     "current_cluster": "xpulab.deploy.cluster",
     "explore": "xpulab.explorer.view",
     "interrupted": "xpulab.estimator.interrupted",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import warnings
@@ -12,7 +13,7 @@ from typing import Any
 
 import xpulab
 from xpulab.commands import Help, Parser, add_placement, count
-from xpulab.exceptions import UsageError, XpulabError, XpulabWarning
+from xpulab.exceptions import OversubscribedWarning, UsageError, XpulabError, XpulabWarning
 
 __all__ = ["main"]
 
@@ -24,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         0 for success, 1 for a negative result (machine not ready, results disagree), 2 for wrong arguments or an error
-        of xpulab, 130 after Ctrl-C.
+        of xpulab, 130 after Ctrl-C. For ``run``, that of the script.
     """
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning  # type: ignore[assignment]
@@ -59,6 +60,13 @@ def _parser() -> Parser:
     demo.add_argument("--out", type=_file, default=Path("xpulab-demo.html"), metavar="FILE", help="file for the report")
     plan = parser.command(commands, "plan", _plan, "show which engine would run on which device; starts nothing")
     add_placement(plan, None, None, False)
+    run = parser.command(
+        commands, "run", _run, "run a script on ranks, as mpirun does: one rank on each device, or set of cores"
+    )
+    add_placement(run, None, None, False)
+    run.add_argument("--show", action="store_true", help="print the plan and the command line; starts nothing")
+    run.add_argument("script", type=_script, metavar="SCRIPT", help="file of Python code")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="its arguments")
     parser.command(commands, "devices", _devices, "show the devices of this machine, and which engines would use them")
     parser.command(
         commands, "status", _status, "list your clusters on this host, also those that other processes started"
@@ -76,6 +84,12 @@ def _file(text: str) -> Path:
     if not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
         raise ArgumentTypeError(f"received {text!r}, expected a file that you may write")
     return path
+
+
+def _script(text: str) -> str:
+    if not os.path.isfile(text):
+        raise ArgumentTypeError(f"received {text!r}, expected a file of Python code; options come before it")
+    return text
 
 
 def _demo(arguments: Any) -> int:
@@ -107,6 +121,20 @@ def _plan(arguments: Any) -> int:
         ).plan()
     )
     return 0
+
+
+def _run(arguments: Any) -> int:
+    from xpulab.deploy import script
+
+    plan = xpulab.XPUCluster(
+        arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env)
+    ).plan()
+    if arguments.show:
+        print(plan, script.shown(script.command(plan, arguments.script, arguments.arguments)), sep="\n\n")
+        return 0
+    for warning in plan.warnings:
+        warnings.warn(warning, OversubscribedWarning, stacklevel=2)
+    return script.run(plan, arguments.script, arguments.arguments)
 
 
 def _devices(arguments: Any) -> int:

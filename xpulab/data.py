@@ -413,7 +413,11 @@ class ShardedArray:
     ndim : int
     nbytes : int
         Size of all rows in bytes.
+    stays : bool
+        Whether rows that are computed from these stay on the engines, too.
     """
+
+    stays = True
 
     def __init__(
         self,
@@ -489,6 +493,20 @@ class ShardedArray:
             )
         cluster.require_handle(self)
         return {"handle": self.id, "bounds": self.bounds}
+
+    def cast(self, dtype: DTypeLike) -> ShardedArray:
+        """These rows as targets of rows with another dtype: rows on the engines keep their dtype."""
+        return self
+
+    def check_weights(self, X: Any, only_non_negative: bool) -> None:
+        """Refuse these rows as sample weights, which are expected in this process.
+
+        Raises
+        ------
+        TypeError
+            Always.
+        """
+        self.__array__()
 
     def gather(self) -> np.ndarray[Any, Any]:
         """The rows as a NumPy array of the handle's shape in this process.

@@ -163,7 +163,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         n_init, init = self._checked_init(X)
         weights = checked_weights(sample_weight, X)
         if isinstance(init, str) and init == "random" and weights is not None:
-            _require_enough(weights, self.n_clusters)
+            _require_enough(weights.gather() if isinstance(weights, ShardedArray) else weights, self.n_clusters)
         random = check_random_state(self.random_state)
         if callable(self.init):
             init = self._called_init(X, random, n_init)
@@ -224,7 +224,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
                 Outgoing(cluster.blocks) as outgoing,
                 Checkpoint.create(_room(job.n_clusters, X)) as checkpoint,
             ):
-                target, labels = outgoing.receive((X.shape[0],), np.int32)
+                target, labels = cluster.receive(outgoing, X, (X.shape[0],), np.int32)
                 packing = Packing(self, outgoing, call, X, job.weights, rules=self._rules, held=self._held_as(X))
                 try:
                     answer = call.send(

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import sklearn.decomposition
 from sklearn.base import _fit_context
+from sklearn.covariance import log_likelihood
 from sklearn.utils import check_random_state
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.extmath import fast_logdet
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab.covariance._products import about
 from xpulab.data import ShardedArray
 from xpulab.decomposition._projecting import Projecting
 from xpulab.decomposition._spectrum import (
@@ -147,7 +149,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         """
         framed = _get_output_config("transform", self)["dense"] != "default"
         with self._sent_once(X):
-            projections = self._fit_rows(X, not (framed and isinstance(X, ShardedArray)))
+            projections = self._fit_rows(X, not (framed and isinstance(X, ShardedArray) and X.stays))
             return self.transform(X) if projections is None else projections
 
     def _fit_rows(self, X: Any, projected: bool) -> Any:
@@ -219,7 +221,13 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         -------
         float
         """
-        return float(np.mean(self.score_samples(X), dtype=np.float64))
+        check_is_fitted(self)
+        cluster = self._cluster()
+        X = self._checked(cluster, X, reset=False)
+        # The mean likelihood depends on the mean and the covariance of the rows only.
+        found = self._ask(cluster, "score", "products", X, centre=True).results[0]["products"]
+        covariance = about(self.mean_.astype(np.float64), found["weight"], found["mean"], found["gram"])
+        return float(log_likelihood(covariance, self._in_float64().get_precision()))
 
     def _in_float64(self) -> PCA:
         """A copy of this estimator with fitted attributes in float64."""

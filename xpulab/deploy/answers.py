@@ -36,7 +36,9 @@ class Answer:
         self.interrupted = any(reply["status"] == "interrupted" for reply in replies)
 
 
-def raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
+def raise_errors(
+    replies: list[dict[str, Any]], *, users: bool, kinds: tuple[type[Exception], ...] = (ValueError, MemoryError)
+) -> None:
     """Raise one error for all ranks that failed. It has each distinct traceback once, with its ranks.
 
     Parameters
@@ -44,8 +46,10 @@ def raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
     replies : list of dict
         The replies by rank, as `XPUCluster.replies` returns them.
     users : bool
-        Whether the task ran a user's code. If not, and all ranks raised the same error of xpulab, a `ValueError` or a
-        `MemoryError`, this error is raised instead, because it is about the input.
+        Whether the task ran a user's code. If not, and all ranks raised the same error of xpulab, or of one of the
+        `kinds`, this error is raised instead, because it is about the input.
+    kinds : tuple of type
+        Builtin exceptions.
 
     Raises
     ------
@@ -64,24 +68,26 @@ def raise_errors(replies: list[dict[str, Any]], *, users: bool) -> None:
         ranks = ", ".join(str(r["engine"]["rank"]) for r in replies_)
         where = replies_[0]["engine"]
         parts.append(f"rank {ranks} on {where['host']} ({where['device']}):\n{replies_[0]['error']['traceback']}")
-    kinds = Counter(reply["error"]["type"] for reply in failed)
-    others = "".join(f", {count} raised {kind}" for kind, count in list(kinds.items())[1:])
+    counts = Counter(reply["error"]["type"] for reply in failed)
+    others = "".join(f", {count} raised {kind}" for kind, count in list(counts.items())[1:])
     every = EngineError(
-        f"{kinds[first['type']]} of {len(replies)} engines raised {first['type']}{others}\n" + "\n".join(parts)
+        f"{counts[first['type']]} of {len(replies)} engines raised {first['type']}{others}\n" + "\n".join(parts)
     )
-    known = None if users or len(by_text) > 1 else _same_error(first, failed, len(replies))
+    known = None if users or len(by_text) > 1 else _same_error(first, failed, len(replies), kinds)
     if known is None:
         raise every
     raise known from every
 
 
-def _same_error(error: dict[str, str], failed: list[dict[str, Any]], size: int) -> Exception | None:
-    """An error of xpulab, ValueError or MemoryError, with its ranks unless all ranks raised it; None for others."""
+def _same_error(
+    error: dict[str, str], failed: list[dict[str, Any]], size: int, kinds: tuple[type[Exception], ...]
+) -> Exception | None:
+    """An error of xpulab, or of one of the kinds, with its ranks unless all ranks raised it; None for others."""
     if error["module"] == "xpulab.exceptions":
         kind = getattr(exceptions, error["type"])
-    elif error["type"] in ("ValueError", "MemoryError"):
-        kind = {"ValueError": ValueError, "MemoryError": MemoryError}[error["type"]]
     else:
+        kind = next((kind for kind in kinds if kind.__name__ == error["type"]), None)
+    if kind is None:
         return None
     where = "; ".join(f"rank {e['rank']} on {e['host']} ({e['device']})" for e in (r["engine"] for r in failed))
     return kind(error["message"] if len(failed) == size else f"{error['message']} [{where}]")

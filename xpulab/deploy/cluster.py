@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import xpulab
 from xpulab.advice import to_start
@@ -17,6 +19,7 @@ from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
 from xpulab.deploy.processes import Launched, Processes
 from xpulab.deploy.record import choose, in_use
+from xpulab.deploy.rows import RowsOnEngines
 from xpulab.deploy.signals import uninterrupted
 from xpulab.deploy.silence import SILENT
 from xpulab.deploy.status import ClusterStatus, engine_statuses
@@ -27,10 +30,13 @@ from xpulab.report import progress
 from xpulab.report.record import Display
 from xpulab.sharing.board import Board
 
-__all__ = ["XPUCluster", "current_cluster", "find_current", "latest_cluster"]
+__all__ = ["XPUCluster", "current_cluster", "find_current", "in_place_of_cluster", "latest_cluster"]
 
 _clusters: list[XPUCluster] = []  # the running clusters; the last one is active
 _latest: list[XPUCluster] = []  # at most one: the cluster that was active last, which may have ended
+
+#: The ranks that take the place of a cluster; only `xpulab.spmd` sets it.
+_ranks: ContextVar[RowsOnEngines | None] = ContextVar("xpulab_ranks", default=None)
 
 
 class _InWorker(BaseException):
@@ -50,6 +56,16 @@ def find_current() -> XPUCluster | None:
     return mine[-1] if mine else None
 
 
+@contextlib.contextmanager
+def in_place_of_cluster(ranks: RowsOnEngines) -> Iterator[None]:
+    """A context in which `current_cluster` returns these ranks, of which this process is one, in place of a cluster."""
+    token = _ranks.set(ranks)
+    try:
+        yield
+    finally:
+        _ranks.reset(token)
+
+
 def current_cluster() -> XPUCluster:
     """The active cluster: the running cluster that was started or activated last.
 
@@ -58,6 +74,8 @@ def current_cluster() -> XPUCluster:
     NoClusterError
         If no cluster is running.
     """
+    if (ranks := _ranks.get()) is not None:
+        return cast("XPUCluster", ranks)
     cluster = find_current()
     if cluster is None and multiprocessing.parent_process() is not None:
         kind = _InWorker if "loky" in type(multiprocessing.current_process()).__module__ else NoClusterError

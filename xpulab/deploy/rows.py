@@ -113,6 +113,16 @@ class RowsOnEngines(Conversation):
             keeper.detach()
         return array
 
+    def receive(
+        self, outgoing: Outgoing, X: Any, shape: tuple[int, ...], dtype: Any
+    ) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+        """Allocate memory for a result with one entry per row of X; see `Outgoing.receive`."""
+        return outgoing.receive(shape, dtype)
+
+    def entries(self, X: Any) -> range:
+        """The rows of X for which results with one entry per row come to this process: all of them."""
+        return range(X.shape[0])
+
     def made_handle(
         self,
         shape: tuple[int, ...],

@@ -60,6 +60,7 @@ def run(
     if task.comm.rank not in ranks:
         return {"outcome": "left out"}
     namespace = task.engine.namespace
+    task.ranks = ranks
 
     def code() -> dict[str, Any]:
         answer: dict[str, Any] = {}

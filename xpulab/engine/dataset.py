@@ -42,6 +42,9 @@ def weights_of(task: Task, weights: dict[str, Any] | None, bounds: list[int]) ->
     """This rank's sample weights on the host; None if all are 1."""
     if weights is None:
         return None
+    if "local" in weights:
+        values: np.ndarray = weights["local"].values
+        return values
     with SharedBlock.open(weights["path"]) as block:
         whole = block.array(tuple(weights["shape"]), weights["dtype"], weights["offset"])
     return whole[bounds[task.comm.rank] : bounds[task.comm.rank + 1]]
@@ -113,6 +116,8 @@ def kind_of(task: Task, source: dict[str, Any]) -> tuple[ModuleType, np.dtype[An
     if "handle" in source:
         held = _held(task, source)
         return kernels_for(held), held.dtype, held.n_features
+    if "local" in source:
+        return dense, source["local"].dtype, source["local"].shape[1]
     if "csr" in source:
         return sparse, np.dtype(source["csr"][0]["dtype"]), source["shape"][1]
     return dense, np.dtype(source["dtype"]), source["shape"][1]
@@ -136,10 +141,10 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         ``bounds`` (rank r has the rows from bounds[r] up to, not including, bounds[r + 1]) and one of: ``parts``, the
         path of a shared block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for data, indices and
         indptr, with ``shape``; ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and ``order``; ``block``, the
-        path of a shared block that has a result, with ``shape``, ``dtype`` and ``offset``; ``handle``, the id of rows
-        that the ranks keep. Rows from a file or a result are checked here for infinity, and for NaN unless ``nan``
-        allows it, because the notebook has not checked them. With ``hold``, the id and description of a handle, the
-        rank keeps the rows for other tasks.
+        path of a shared block that has a result, with ``shape``, ``dtype`` and ``offset``; ``local``, the rows that
+        this rank's own code passes; ``handle``, the id of rows that the ranks keep. Rows from a file, a result or a
+        rank's own code are checked here for infinity, and for NaN unless ``nan`` allows it. With ``hold``, the
+        id and description of a handle, the rank keeps the rows for other tasks.
     sample_weight : numpy.ndarray or None
         This rank's weights, as `weights_of` returns them.
 
@@ -160,6 +165,10 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         if "handle" in source:
             held = _held(task, source)
             rows: AnyRows = held if sample_weight is None else kernels_for(held).weighted(held, sample_weight)
+        elif "local" in source:
+            rows = source["local"].on_device(device, sample_weight)
+            assert isinstance(rows, Rows)
+            _look_through(task, rows, source)
         elif "csr" in source:
             rows = _sparse(task, source, sample_weight)
         elif "file" in source:
@@ -198,16 +207,19 @@ def _look_through(task: Task, rows: Rows, source: dict[str, Any]) -> None:
     if source.get("nan"):
         _no_infinity(task, rows)
     else:
-        _all_finite(task, rows, source["bounds"])
+        own = source.get("local")
+        _all_finite(task, rows, source["bounds"], "X" if own is None else own.argument, own is not None)
 
 
-def _all_finite(task: Task, rows: Rows, bounds: list[int]) -> None:
+def _all_finite(task: Task, rows: Rows, bounds: list[int], name: str = "X", own: bool = False) -> None:
     """Raise the same error on all ranks if a row has NaN or infinity."""
     local = dense.find_nonfinite(rows)
-    place = bounds[task.comm.rank] + local if local >= 0 else bounds[-1]
-    first = min(task.comm.allgather(place))
-    if first < bounds[-1]:
-        raise ValueError(f"Input X contains NaN or infinity; the first such row is row {first}.")
+    places = task.comm.allgather(local)
+    rank = next((rank for rank, place in enumerate(places) if place >= 0), None)
+    if rank is None:
+        return
+    where = f"row {places[rank]} of rank {rank}" if own else f"row {bounds[rank] + places[rank]}"
+    raise ValueError(f"Input {name} contains NaN or infinity; the first such row is {where}.")
 
 
 def _no_infinity(task: Task, rows: Rows) -> None:
@@ -248,9 +260,15 @@ def _from_file(source: dict[str, Any], rank: int) -> np.ndarray:
 
 
 def write_block(task: Task, target: dict[str, Any], bounds: list[int], parts: Iterable[np.ndarray]) -> None:
-    """Write this rank's rows of a result, a part at a time, into the shared block that the notebook has created."""
+    """Write this rank's rows of a result, a part at a time, into the shared block that the notebook has created.
+
+    If the target is for this rank's rows only, ``first`` in it is the number of its first row.
+    """
     dtype = np.dtype(target["dtype"])
-    place = target["offset"] + bounds[task.comm.rank] * int(np.prod(target["shape"][1:])) * dtype.itemsize
+    place = (
+        target["offset"]
+        + (bounds[task.comm.rank] - target.get("first", 0)) * int(np.prod(target["shape"][1:])) * dtype.itemsize
+    )
     with _transfer(task), SharedBlock.open(target["path"], writable=True) as shared:
         for part in parts:
             shared.write(part.astype(dtype, copy=False), place)

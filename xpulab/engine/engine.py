@@ -26,7 +26,7 @@ from xpulab.kernels.tune import MODE, Tuner
 from xpulab.sharing.board import PHASES, Board
 from xpulab.sharing.memory import SharedBlock
 
-__all__ = ["Engine", "Interrupted", "Task", "task", "users_code", "warm_up", "warms_up"]
+__all__ = ["Engine", "Interrupted", "Task", "task", "this_engine", "users_code", "warm_up", "warms_up"]
 
 _HEARTBEAT = 0.5  # seconds between two heartbeats
 _IDLE = 1.0  # seconds without a task after which an engine does other work
@@ -80,6 +80,14 @@ def task(name: str, metrics: tuple[str, ...] = ()) -> Callable[[_Function], _Fun
     return register
 
 
+_engines: list[Engine] = []  # at most one: that of this process
+
+
+def this_engine() -> Engine | None:
+    """The engine of this process, or None."""
+    return _engines[0] if _engines else None
+
+
 class Interrupted(Exception):
     """The task was cancelled, on all ranks at the same point.
 
@@ -113,6 +121,8 @@ class Engine:
         The latest call of an estimator that has ended: the notebook's description, and this rank's answer.
     namespace : dict
         Variables of the cells that ran on this rank.
+    task : Task or None
+        The running task.
     lent : dict of int to list of SharedBlock
         Pid of a client -> memory that the client maps until its next task.
     transcript : str
@@ -136,6 +146,7 @@ class Engine:
         self.last: dict[str, Any] | None = None
         self.namespace: dict[str, Any] = {}
         self.transcript = ""
+        self.task: Task | None = None
         self.lent: dict[int, list[SharedBlock]] = {}
         self._communicators: dict[tuple[int, ...], Intracomm] = {}
         board = Board.create(self.size) if self.rank == 0 else None
@@ -151,6 +162,7 @@ class Engine:
         self.record["pid"] = os.getpid()
         self.record["tile"] = f"none used yet, {self.tuner.summary}".encode()
         threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
+        _engines[:] = [self]
 
     def describe(self) -> dict[str, Any]:
         """The description of this rank: rank, host, pid, device, cores and so on."""
@@ -170,6 +182,9 @@ class Engine:
 
     def run(self, name: str, number: int, payload: dict[str, Any], client: int = 0) -> dict[str, Any]:
         """Run a task, at the same time as all other ranks. It never raises an exception: errors are in the answer.
+
+        A user's code, which is a task, may run other tasks (`xpulab.spmd` does). The board then goes on to show the
+        user's code.
 
         Parameters
         ----------
@@ -191,9 +206,10 @@ class Engine:
         if self._waiting is not None:
             self._waiting.cancel()
         if self._stale:
-            self._fresh_communicator()
-        self.lent.pop(client, None)
-        current = Task(self, name, number, client)
+            self.renew_communicators()
+        if self.task is None:
+            self.lent.pop(client, None)
+        current = self.task = Task(self, name, number, client)
         report = payload.pop("report", None)
         answer: dict[str, Any] = {"status": "ok", "result": {}, "error": None}
         try:
@@ -214,6 +230,7 @@ class Engine:
             current.raised()
             answer.update(status="error", error=_error_fields(error))
         current.close()
+        self.task = current.outer
         ignore_interrupts()
         if "history" in answer["result"]:
             answer["result"]["metrics"] = METRIC_NAMES[name]
@@ -236,8 +253,11 @@ class Engine:
         """Call `action` after a second without a task."""
         self._waiting = asyncio.get_running_loop().call_later(_IDLE, action, self)
 
-    def _fresh_communicator(self) -> None:
-        """Make new communicators after a failure: on the old ones, ranks left a barrier that others never entered."""
+    def renew_communicators(self) -> None:
+        """Make new communicators after a failure: on the old ones, ranks left a barrier that others never entered.
+
+        All ranks call this together.
+        """
         self._generation += 1
         # Requests may still be pending on the old communicators, so they must not be freed.
         self._abandoned += [self._comm, self._ends, *self._communicators.values()]
@@ -273,6 +293,10 @@ class Task:
         The communicator of all ranks.
     device : Device
         The device of this rank.
+    outer : Task or None
+        The user's code in which this task runs.
+    ranks : sequence of int
+        The ranks that work on this task; the others wait for its end.
     transfer : float
         Seconds of transfers of rows between the notebook and the device; the task adds to it.
     """
@@ -281,7 +305,9 @@ class Task:
         self.engine = engine
         self.number = number
         self.device = engine.device
-        self.comm = Communicator(engine._comm, lambda: engine.board.failed(number), engine._ends)
+        self.outer = engine.task
+        self.ranks: Sequence[int] = range(engine.size)
+        self.comm = Communicator(engine._comm, self.failed, engine._ends)
         self.transfer = 0.0
         self.started = time.perf_counter()
         self.device.kernel_seconds = self.device.compile_seconds = 0.0
@@ -291,13 +317,18 @@ class Task:
         record["iteration"] = record["run"] = record["lengths"] = 0
         record["metrics"] = np.nan
         record["metric_names"] = ",".join(METRIC_NAMES.get(name, ())).encode()
-        record["name"], record["doing"] = name.encode(), b""
-        record["client"] = self.client = client
-        record["task"] = number
+        record["doing"] = b""
+        self.client = client
+        if self.outer is None:
+            record["name"], record["client"], record["task"] = name.encode(), client, number
 
     def cancelled(self) -> bool:
         """Whether this rank has seen the request to stop. Other ranks may not have: reduce it before a decision."""
-        return self.engine.board.cancelled(self.number)
+        return self.engine.board.cancelled(self.number) or (self.outer is not None and self.outer.cancelled())
+
+    def failed(self) -> bool:
+        """Whether a rank has raised an exception, in this task or in the user's code in which it runs."""
+        return self.engine.board.failed(self.number) or (self.outer is not None and self.outer.failed())
 
     def check(self) -> None:
         """End the task on all ranks together, if one of them has seen the request to stop.
@@ -331,7 +362,7 @@ class Task:
         PeerFailed
             If another rank has raised an exception.
         """
-        if self.engine.board.failed(self.number):
+        if self.failed():
             raise PeerFailed
 
     def show(self, **fields: Any) -> None:
@@ -372,7 +403,8 @@ class Task:
 
     def close(self) -> None:
         """End the task on the board."""
-        self.show(task=0, device_bytes=sum(rows.nbytes for rows in self.engine.handles.values()))
+        task = 0 if self.outer is None else self.outer.number
+        self.show(task=task, doing=b"", device_bytes=sum(rows.nbytes for rows in self.engine.handles.values()))
 
 
 def _error_fields(error: BaseException) -> dict[str, str]:

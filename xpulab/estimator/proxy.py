@@ -50,10 +50,10 @@ class Result:
     def place(self, cluster: XPUCluster, outgoing: Outgoing, X: Any) -> dict[str, Any]:
         """Allocate the result, or make a handle for it. Returns the argument that tells the task where to put it."""
         shape = (X.shape[0],) if self.n_columns is None else (X.shape[0], self.n_columns)
-        if self.rows and isinstance(X, ShardedArray):
+        if self.rows and isinstance(X, ShardedArray) and X.stays:
             self.value = cluster.made_handle(shape, self.dtype, X.bounds)
             return {"kept": {"handle": self.value.id, "about": self.value.about()}}
-        target, self.value = outgoing.receive(shape, self.dtype)
+        target, self.value = cluster.receive(outgoing, X, shape, self.dtype)
         return {"target": target}
 
 
@@ -294,7 +294,7 @@ class TransformerProxy(Proxy):
             If `set_output` asks for data frames, and X is a handle.
         """
         cluster = self._cluster()
-        if isinstance(X, ShardedArray) and method == "transform":
+        if isinstance(X, ShardedArray) and X.stays and method == "transform":
             dense = _get_output_config("transform", self)["dense"]
             if dense != "default":
                 raise ValueError(

@@ -138,8 +138,10 @@ def _check_handle(estimator: Any, X: ShardedArray, reset: bool, rules: Mapping[s
         )
 
 
-def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = True) -> np.ndarray | None:
+def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = True) -> Any:
     """Sample weights of shape (n_samples,) in the dtype of X; None if all weights are 1.
+
+    A handle, in which the ranks pass the weights of their own rows, is returned as it is after the same checks.
 
     Raises
     ------
@@ -149,6 +151,9 @@ def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = Tru
     """
     if sample_weight is None:
         return None
+    if isinstance(sample_weight, ShardedArray):
+        sample_weight.check_weights(X, only_non_negative)
+        return sample_weight
     like = np.empty((X.shape[0], 0), X.dtype)
     weights = _check_sample_weight(sample_weight, like, dtype=X.dtype)
     if only_non_negative and weights.min() < 0:
@@ -190,6 +195,7 @@ def checked_targets(estimator: Any, cluster: XPUCluster, y: Any, X: Any, *, mult
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
         )
     if isinstance(y, ShardedArray):
+        y = y.cast(X.dtype)
         y.source(cluster)
         if y.shape[0] != X.shape[0]:
             raise ValueError(
@@ -259,7 +265,7 @@ class Packing:
     call : Call
     X : array, CSR matrix or ShardedArray
         As `checked_rows` returned it.
-    weights : numpy.ndarray of shape (n_samples,), optional
+    weights : numpy.ndarray of shape (n_samples,) or ShardedArray, optional
     targets : numpy.ndarray of shape (n_samples,) or (n_samples, n_targets), or ShardedArray, optional
     rules : mapping, optional
         The rules by which X was checked.
@@ -278,7 +284,7 @@ class Packing:
         outgoing: Outgoing,
         call: Call,
         X: Any,
-        weights: np.ndarray | None = None,
+        weights: Any = None,
         targets: Any = None,
         rules: Mapping[str, Any] | None = None,
         held: Held | None = None,
@@ -300,15 +306,18 @@ class Packing:
         self._outgoing.drop()
         self._require_room()
         with self._call.transfer():
-            weights = None if self._weights is None else self._outgoing.send(self._weights)
+            if isinstance(self._weights, ShardedArray):
+                weights: Any = self._weights.source(self._call.cluster)
+            else:
+                weights = None if self._weights is None else self._outgoing.send(self._weights)
             sent = {"source": self._source(), "weights": weights}
             return sent if self._targets is None else {**sent, "targets": self._sent_targets()}
 
     def _source(self) -> dict[str, Any]:
         X = self._X
-        if isinstance(X, ShardedArray):
-            return X.source(self._call.cluster)
         allowed = {"nan": True} if self._rules.get("ensure_all_finite") == "allow-nan" else {}
+        if isinstance(X, ShardedArray):
+            return {**X.source(self._call.cluster), **allowed}
         if self._where is not None:
             return {**self._where, **allowed, "bounds": self._bounds()}
         if sparse.issparse(X):

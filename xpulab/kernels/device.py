@@ -222,6 +222,12 @@ class Device:
             host = np.ascontiguousarray(host)
             copy(self.queue, array.pointer + start * host.itemsize, host.ctypes.data, host.nbytes).wait()
 
+    def store_from(self, address: int, size: int, array: Array, start: int = 0) -> None:
+        """Copy `size` elements from an address of the device's memory, or the host's, to a device array."""
+        nbytes = size * array.dtype.itemsize
+        if nbytes:
+            copy(self.queue, array.pointer + start * array.dtype.itemsize, address, nbytes).wait()
+
     def array(self, host: npt.NDArray[Any]) -> Array:
         """A device array with a copy of a host array."""
         array = self.empty(host.size, host.dtype)

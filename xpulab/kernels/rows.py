@@ -99,6 +99,48 @@ class Rows:
         return cls._of(device, data, n_samples, n_features, sample_weight)
 
     @classmethod
+    def copied(
+        cls,
+        device: Device,
+        address: int,
+        shape: tuple[int, int],
+        dtype: npt.DTypeLike,
+        sample_weight: npt.NDArray[Any] | None = None,
+    ) -> Rows:
+        """Copy rows in C order from memory that the device can read. They do not pass through the host.
+
+        Parameters
+        ----------
+        device : Device
+        address : int
+            Address of the first row.
+        shape : tuple of two ints
+            (n_samples, n_features).
+        dtype : numpy.dtype
+            float32 or float64.
+        sample_weight : numpy.ndarray of shape (n_samples,) or None
+            Converted to the dtype of the rows.
+
+        Returns
+        -------
+        Rows
+
+        Raises
+        ------
+        ValueError, DeviceError
+            As `upload`.
+        """
+        dtype, (n_samples, n_features) = device.check_dtype(dtype), shape
+        if n_samples == 0 or n_features == 0:
+            return cls.upload(device, np.empty(shape, dtype), sample_weight)
+        n_blocks = -(-n_samples // BLOCK)
+        data = device.empty(n_blocks * n_features * BLOCK, dtype)
+        device.store_from(address, n_samples * n_features, data)
+        _lay_out(device, data, 0, n_blocks, n_samples, n_features)
+        device.wait()
+        return cls._of(device, data, n_samples, n_features, sample_weight)
+
+    @classmethod
     def adopt(
         cls,
         device: Device,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
 from xpulab.estimator.interrupted import CallInterrupted
-from xpulab.estimator.proxy import Proxy
+from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import Packing
 from xpulab.exceptions import HandleError
 from xpulab.neighbors._metric import Distance, distance_of
@@ -33,8 +33,10 @@ class _Searched:
     outgoing : Outgoing
     call : Call
     queries : numpy.ndarray, optional
-    k : int, optional
-        How many neighbours come back as arrays.
+    results : mapping of str to Result, optional
+        Results with one entry per query, by the name of the task's argument.
+    given : array or ShardedArray, optional
+        The queries as they were given, for the results.
 
     Attributes
     ----------
@@ -42,19 +44,22 @@ class _Searched:
         Whether the rows can be sent again.
     sends : bool
         Whether the rows are sent with this call.
-    found : list of numpy.ndarray
-        What the ranks compared, and which rows: (size, n_queries, k).
     """
 
     def __init__(
-        self, estimator: NeighborsProxy, outgoing: Outgoing, call: Call, queries: Any = None, k: int | None = None
+        self,
+        estimator: NeighborsProxy,
+        outgoing: Outgoing,
+        call: Call,
+        queries: Any = None,
+        results: Mapping[str, Result] | None = None,
+        given: Any = None,
     ) -> None:
         self._estimator, self._outgoing, self._call = estimator, outgoing, call
-        self._queries, self._k = queries, k
+        self._queries, self._results, self._given = queries, results or {}, given
         self._rows = Packing(estimator, outgoing, call, estimator._fit_X, rules=estimator._rules)
         self.again = self._rows.again
         self.sends = False
-        self.found: list[np.ndarray] = []
 
     def __call__(self) -> dict[str, Any]:
         """Where rows and queries are, and where results go."""
@@ -72,11 +77,12 @@ class _Searched:
         with self._call.transfer():
             sent["queries"] = self._outgoing.send(self._queries)
         sent["bounds"] = estimator._index.bounds
-        if self._k is not None:
-            shape = (cluster.size, len(self._queries), self._k)
-            sent["compared"], compared = self._outgoing.receive(shape, np.float64)
-            sent["places"], places = self._outgoing.receive(shape, np.int64)
-            sent["k"], self.found = self._k, [compared, places]
+        if self._results:
+            given = self._given
+            split = isinstance(given, ShardedArray)
+            sent["shares"] = given.bounds if split else bounds_of(given.shape[0], cluster.size)
+            for name, result in self._results.items():
+                sent |= {name: result.place(cluster, self._outgoing, given)["target"]}
         return sent
 
 
@@ -127,14 +133,21 @@ class NeighborsProxy(Proxy):
         self._index = cluster.made_handle(X.shape, X.dtype, bounds)
 
     def _call(
-        self, cluster: XPUCluster, method: str, task: str, X: Any, k: int | None = None, **arguments: Any
-    ) -> tuple[Answer, list[np.ndarray]]:
+        self,
+        cluster: XPUCluster,
+        method: str,
+        task: str,
+        X: Any,
+        results: Mapping[str, Result] | None = None,
+        given: Any = None,
+        **arguments: Any,
+    ) -> Answer:
         """Run a task on the rows of the fit; the queries are X, unless this is the fit."""
         fits = method == "fit"
         with Call(self, method, X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
             if fits:
                 self.report_ = call.report
-            packing = _Searched(self, outgoing, call, None if fits else X, k)
+            packing = _Searched(self, outgoing, call, None if fits else X, results, given)
             try:
                 answer = call.send(task, packing, **arguments)
                 packing.sends = False
@@ -144,17 +157,17 @@ class NeighborsProxy(Proxy):
             finally:
                 if packing.sends:
                     self._index = None  # some of the engines may have the rows, and others not
-        return answer, packing.found
+        return answer
 
-    def _read_queries(self, cluster: XPUCluster, X: Any) -> np.ndarray:
-        """Queries as an array of this process; raises before anything is sent."""
+    def _read_queries(self, cluster: XPUCluster, X: Any) -> tuple[np.ndarray, Any]:
+        """Queries as an array of this process, and as they were given; raises before anything is sent."""
         if X is None:
             X = self._fit_X
         elif mapped(X) is not None:
             X = np.asarray(X)  # the engines all need it, and so this process copies it
         if X is not self._fit_X:
             X = self._checked(cluster, X, reset=False, look_now=True)
-        return X.gather() if isinstance(X, ShardedArray) else X
+        return (X.gather() if isinstance(X, ShardedArray) else X), X
 
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
         """The nearest rows of the fit to each query, and how far they are.
@@ -185,17 +198,16 @@ class NeighborsProxy(Proxy):
         if not isinstance(k, numbers.Integral):
             raise TypeError(f"n_neighbors does not take {type(k)} value, enter integer value")
         cluster, own = self._cluster(), X is None
-        queries = self._read_queries(cluster, X)
+        queries, given = self._read_queries(cluster, X)
         n = self.n_samples_fit_
         if k + own > n:
             raise ValueError(
                 f"Expected n_neighbors {'<' if own else '<='} n_samples_fit, but n_neighbors = {k}, n_samples_fit = "
                 f"{n}, n_samples = {queries.shape[0]}"
             )
-        _, (compared, places) = self._call(cluster, "kneighbors", "neighbors.nearest", queries, int(k) + own)
-        compared, places = _merged(compared, places)
-        if own:
-            compared, places = _others(compared, places)
+        results = {"compared": Result(int(k), np.float64), "places": Result(int(k), np.int64)}
+        self._call(cluster, "kneighbors", "neighbors.nearest", queries, results, given, k=int(k), own=own)
+        compared, places = (result.value for result in results.values())
         return (self._distance.of(compared), places) if return_distance else places
 
     def radius_neighbors(
@@ -227,14 +239,14 @@ class NeighborsProxy(Proxy):
         if sort_results and not return_distance:
             raise ValueError("return_distance must be True if sort_results is True.")
         cluster, own = self._cluster(), X is None
-        queries = self._read_queries(cluster, X)
+        queries, given = self._read_queries(cluster, X)
         limit = self.radius if radius is None else radius
         if np.ndim(limit) or not limit >= 0:
             raise ValueError(f"radius={limit!r} was given, and one number of at least 0 is expected")
         limit = float(limit) ** self._distance.power
-        answer, _ = self._call(cluster, "radius_neighbors", "neighbors.within", queries, limit=limit)
+        answer = self._call(cluster, "radius_neighbors", "neighbors.within", queries, limit=limit)
         compared, places = [], []
-        for i, (near, some) in enumerate(_by_query(answer.results, len(queries))):
+        for i, near, some in _by_query(answer.results, cluster.entries(given)):
             kept = some != i if own else slice(None)
             near, some = near[kept], some[kept]
             order = np.argsort(near, kind="stable") if sort_results else slice(None)
@@ -285,32 +297,13 @@ def targets_of(estimator: NeighborsProxy, cluster: XPUCluster, X: Any, y: Any) -
     return y
 
 
-def _merged(compared: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest of what the ranks found, arrays of shape (size, n_queries, k): by what is compared, then by place."""
-    if len(places) == 1:
-        return compared[0], places[0]
-    k = places.shape[2]
-    beside = [np.concatenate(list(each), axis=1) for each in (compared, places)]
-    # Stable: the rows of a rank come before those of the next.
-    order = np.argsort(beside[0], axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(beside[0], order, 1), np.take_along_axis(beside[1], order, 1)
-
-
-def _by_query(results: list[dict[str, Any]], n_queries: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What is compared, and the places, for each query: those of the first rank come first."""
+def _by_query(results: list[dict[str, Any]], queries: range) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Each query, what is compared, and the places: those of the first rank come first."""
     ends = [np.concatenate([[0], np.cumsum(result["counts"])]) for result in results]
-    for i in range(n_queries):
+    for i in queries:
         parts = [slice(end[i], end[i + 1]) for end in ends]
         compared, places = (
             np.concatenate([result[name][part] for result, part in zip(results, parts, strict=True)])
             for name in ("compared", "places")
         )
-        yield compared, places
-
-
-def _others(compared: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Without each row itself, or without the first where as many rows are equal to it."""
-    n, k = places.shape
-    other = places != np.arange(n)[:, None]
-    other[other.all(axis=1), 0] = False
-    return compared[other].reshape(n, k - 1), places[other].reshape(n, k - 1)
+        yield i, compared, places

@@ -1,4 +1,5 @@
-"""Nearest neighbours over the ranks: each searches its own rows for all queries, and the notebook merges the findings.
+"""Nearest neighbours over the ranks: each searches its own rows for all queries, and then merges all findings for its
+share of the queries.
 
 Scores as products are fast to compute, and rounded. Each rank takes a few more candidates than are asked for, compares
 them with the query again, in float64 and by their differences, and then looks whether any row that is no candidate may
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.dataset import data_of
+from xpulab.engine.dataset import data_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.exceptions import HandleError
 from xpulab.kernels.neighbors import Index, Kind, nearest, normalised, rounding_of, within
@@ -222,26 +223,55 @@ def _nearest(
     metric: tuple[str, float],
     bounds: list[int],
     queries: dict[str, Any],
+    shares: list[int],
     k: int,
+    own: bool,
     compared: dict[str, Any],
     places: dict[str, Any],
     rows: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The k nearest of this rank's rows to each query, into the arrays (size, n_queries, k) of the notebook."""
+    """The k nearest of all rows to each query, into arrays of shape (n_queries, k).
+
+    Each rank merges what all have found for its share of the queries: those from shares[rank] up to shares[rank + 1].
+    With `own`, the queries are the rows themselves, and none is its own neighbour.
+    """
     how = Metric(*metric)
     mine = _index_of(task, index, how, rows)
-    rank, n_queries, hasty = task.comm.rank, queries["shape"][0], True
+    rank, hasty = task.comm.rank, True
     task.show(rows=mine.n_samples, doing="searching")
-    with (
-        SharedBlock.open(compared["path"], writable=True) as left,
-        SharedBlock.open(places["path"], writable=True) as right,
-    ):
-        for first, some in _pieces(task, mine, queries, bounds[-1], how):
-            found, there, hasty = nearest_of(mine, some, k, how, hasty)
-            at = (rank * n_queries + first) * k * 8
-            left.write(np.ascontiguousarray(found), compared["offset"] + at)
-            right.write(np.where(there < 0, there, there + bounds[rank]), places["offset"] + at)
+    each = k + own
+    found = np.empty((queries["shape"][0], 2, each))
+    for first, some in _pieces(task, mine, queries, bounds[-1], how):
+        near, there, hasty = nearest_of(mine, some, each, how, hasty)
+        found[first : first + len(some), 0] = near
+        found[first : first + len(some), 1] = np.where(there < 0, there, there + bounds[rank]).view(np.float64)
+    came = task.comm.exchange_rows(found.reshape(len(found), -1), np.diff(shares))
+    of_ranks = came.reshape(task.comm.size, -1, 2, each)
+    merged = _merged(of_ranks[:, :, 0], np.ascontiguousarray(of_ranks[:, :, 1]).view(np.int64))
+    if own:
+        merged = _others(*merged, np.arange(shares[rank], shares[rank + 1]))
+    for target, part in zip((compared, places), merged, strict=True):
+        write_block(task, target, shares, [np.ascontiguousarray(part)])
     return {"rows": mine.n_samples}
+
+
+def _merged(compared: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest of what the ranks found, arrays of shape (size, n_queries, k): by what is compared, then by place."""
+    if len(places) == 1:
+        return compared[0], places[0]
+    k = places.shape[2]
+    beside = [np.concatenate(list(each), axis=1) for each in (compared, places)]
+    # Stable: the rows of a rank come before those of the next.
+    order = np.argsort(beside[0], axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(beside[0], order, 1), np.take_along_axis(beside[1], order, 1)
+
+
+def _others(compared: np.ndarray, places: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Without each row itself, or without the first where as many rows are equal to it."""
+    n, k = places.shape
+    other = places != own[:, None]
+    other[other.all(axis=1), 0] = False
+    return compared[other].reshape(n, k - 1), places[other].reshape(n, k - 1)
 
 
 @task("neighbors.within")

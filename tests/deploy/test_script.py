@@ -1,0 +1,150 @@
+"""`xpulab run`: what the ranks get, how their output is marked, and with which status all of them end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from xpulab import cli
+
+pytestmark = pytest.mark.cluster
+
+# A shell starts what runs in its background with SIGINT ignored.
+RUN = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from xpulab.cli import main; sys.exit(main(['run', *sys.argv[1:]]))"
+)
+
+
+def begun(script: Path, source: str, *words: str, n: int = 2, **options: Any) -> subprocess.Popen[str]:
+    script.write_text(source)
+    command = [sys.executable, "-c", RUN, "-n", str(n), str(script), *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_the_runtime_the_plan_the_arguments_and_the_marks(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("found = 'a module beside the script'\n")
+    source = """import dpctl
+import os, sys, time
+from beside import found
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+print(sys.argv[1:], __name__, __file__ == sys.argv[0], found, dpctl.SyclDevice().is_cpu)
+sys.stdout.write("no end of line")
+MPI.COMM_WORLD.Barrier()
+print(f"\\nrank {rank} has {len(os.sched_getaffinity(0))} cores, {os.environ['ONEAPI_DEVICE_SELECTOR']}")
+os.system("echo child $((1 + 1))")
+print("to stderr", rank, file=sys.stderr)
+"""
+    process = begun(tmp_path / "script.py", source, "-n", "7", "two words", "--show")
+    said, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    lines = said.splitlines()
+    assert any(
+        line.endswith("['-n', '7', 'two words', '--show'] __main__ True a module beside the script True")
+        for line in lines
+    )
+    assert {line for line in lines if "no end of line" in line} <= {f"[{r}] no end of line" for r in ("0", "1", "0-1")}
+    cores = [line.partition("] ")[2] for line in lines if "cores" in line]
+    assert [line.split(" has ")[0] for line in sorted(cores)] == ["rank 0", "rank 1"]
+    assert all(line.endswith("opencl:0") for line in cores)
+    assert "child 2" in said
+    assert "[0] to stderr 0" in error
+    assert "[1] to stderr 1" in error
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "says"),
+    [
+        ("raise ValueError('mine')", 1, "rank 1 ended with status 1"),
+        ("sys.exit(7)", 7, "rank 1 ended with status 7"),
+        ("os.kill(os.getpid(), 11)", 139, "rank 1 was killed by signal 11"),
+        ("os._exit(5)", 5, "rank 1 ended with status 5"),
+    ],
+)
+def test_the_status_of_the_first_that_fails(tmp_path: Path, ending: str, status: int, says: str) -> None:
+    """The other rank waits for it in a collective."""
+    source = f"""import os, sys
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+if MPI.COMM_WORLD.rank == 1:
+    {ending}
+MPI.COMM_WORLD.Barrier()
+"""
+    process = begun(tmp_path / "script.py", source)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == status, error
+    assert f"xpulab run: {says}" in error
+    assert "BAD TERMINATION" not in error
+    assert ("[1] ValueError: mine" in error) == ("mine" in ending)
+    assert "runpy" not in error
+
+
+def test_a_rank_that_fails_before_it_uses_mpi_ends_the_others(tmp_path: Path) -> None:
+    source = "import os, sys, time\nif os.environ['PMI_RANK'] == '1':\n    sys.exit('not today')\ntime.sleep(600)\n"
+    process = begun(tmp_path / "script.py", source)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert error.splitlines()[-2:] == [
+        "[1] not today",
+        "xpulab run: rank 1 ended with status 1, and so all ranks were ended",
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_ctrl_c_and_the_end_of_the_command_end_all(tmp_path: Path, number: signal.Signals) -> None:
+    source = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
+    process = begun(tmp_path / "script.py", source)
+    assert process.stdout is not None
+    begin = 0
+    while begin < 2:
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        begin += 2 * line.startswith("[0-1] begun") + line.endswith("] begun\n") * (not line.startswith("[0-1]"))
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 3
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert "Traceback" not in error
+    assert not psutil.wait_procs(children, timeout=20)[1]
+
+
+def test_show_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("")
+    monkeypatch.setattr("xpulab.deploy.script.subprocess", None)
+    words = ["run", "-n", "2", "--devices", "cpu", "--env", "1:MINE=a b", "--show", str(script), "x y"]
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    plan, _, command = said.partition("\n\n")
+    assert "Plan: 2 engines" in plan
+    first, second, third = command.strip().splitlines()
+    assert first.startswith("env I_MPI_FABRICS=shm ")
+    assert "mpiexec -iface lo" in first
+    assert second.strip().startswith("-n 1 -env ONEAPI_DEVICE_SELECTOR opencl:0 ")
+    assert second.endswith(f"-m xpulab.spmd --cores 0 {script} 'x y' : \\")
+    assert "-env MINE 'a b'" in third
+    assert "-env MINE" not in second
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("run",), "SCRIPT"),
+        (("run", "no-such-file.py"), "received 'no-such-file.py', expected a file of Python code"),
+        (("run", "--devices", "warp", __file__), "DeviceNotFoundError"),
+        (("run", "-n", "1", __file__, ":"), "the script's argument ':' was given"),
+    ],
+)
+def test_wrong_words(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,261 @@
+"""A script for the ranks: estimators of `xpulab.spmd` against those of scikit-learn for the joined rows."""
+
+import dpctl  # isort: skip -- first: nothing has loaded the runtime's libraries but `xpulab run`
+
+from collections.abc import Callable
+from typing import Any
+
+import dpnp
+import numpy as np
+import pytest
+import sklearn.cluster
+import sklearn.covariance
+import sklearn.decomposition
+import sklearn.linear_model
+import sklearn.neighbors
+import sklearn.preprocessing
+from mpi4py import MPI
+from sklearn.datasets import make_blobs
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import check_random_state
+
+import xpulab
+from xpulab.exceptions import EngineError
+from xpulab.spmd import (
+    basic_statistics,
+    cluster,
+    covariance,
+    decomposition,
+    linear_model,
+    neighbors,
+    preprocessing,
+)
+
+comm = MPI.COMM_WORLD
+rank, size = comm.Get_rank(), comm.Get_size()
+N = 700
+X, LABELS = make_blobs(N, 5, centers=4, cluster_std=1.5, random_state=3)
+Y = X @ np.arange(1.0, 6.0) + np.random.default_rng(0).normal(size=N)
+WEIGHTS = np.random.default_rng(1).uniform(0.5, 2.0, N)
+# Uneven, and with more than one rank the first has no rows.
+BOUNDS = [0, *(0 if size > 1 and r == 0 else N * (r + 1) ** 2 // size**2 for r in range(size))]
+MINE = slice(BOUNDS[rank], BOUNDS[rank + 1])
+checks: list[Callable[[], None]] = []
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    checks.append(function)
+    return function
+
+
+def refused(call: Callable[[], Any], kind: type[Exception], *words: str) -> None:
+    """An error of the same kind on all ranks."""
+    with pytest.raises(kind) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value), caught.value
+
+
+def alike(found: Any, expected: Any, rtol: float = 1e-7, atol: float = 1e-9) -> None:
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+
+
+@check
+def kmeans() -> None:
+    ours = cluster.KMeans(4, random_state=0, n_init=2).fit(X[MINE], sample_weight=WEIGHTS[MINE])
+    theirs = sklearn.cluster.KMeans(4, random_state=0, n_init=2).fit(X, sample_weight=WEIGHTS)
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_[MINE])
+    alike(ours.cluster_centers_, theirs.cluster_centers_)
+    alike(ours.inertia_, theirs.inertia_)
+    np.testing.assert_array_equal(ours.predict(X[MINE]), ours.labels_)
+    np.testing.assert_array_equal(ours.fit_predict(X[MINE], sample_weight=WEIGHTS[MINE]), ours.labels_)
+    alike(ours.transform(X[MINE]), theirs.transform(X)[MINE])
+    alike(ours.fit_transform(X[MINE], sample_weight=WEIGHTS[MINE]), theirs.transform(X)[MINE])
+    alike(ours.score(X[MINE]), theirs.score(X))
+    np.testing.assert_array_equal(ours.to_sklearn().predict(X), theirs.labels_)
+    assert [engine.rows for engine in ours.report_.engines] == np.diff(BOUNDS).tolist()
+    check_random_state(None).seed(rank)  # without random_state, all ranks draw from the generator of rank 0
+    drawn = cluster.KMeans(4, init="random", n_init=1, max_iter=2).fit(X[MINE])
+    check_random_state(None).seed(0)
+    theirs = sklearn.cluster.KMeans(4, init="random", n_init=1, max_iter=2).fit(X)
+    alike(drawn.cluster_centers_, theirs.cluster_centers_)
+
+
+@check
+def decompositions() -> None:
+    for solver in ("covariance_eigh", "full", "randomized"):
+        ours = decomposition.PCA(3, svd_solver=solver, random_state=0, whiten=True).fit(X[MINE])
+        theirs = sklearn.decomposition.PCA(3, svd_solver=solver, random_state=0, whiten=True).fit(X)
+        alike(ours.explained_variance_, theirs.explained_variance_)
+        alike(ours.transform(X[MINE]), theirs.transform(X)[MINE], atol=1e-7)
+        alike(ours.fit_transform(X[MINE]), theirs.transform(X)[MINE], atol=1e-7)
+        alike(ours.inverse_transform(ours.transform(X[MINE])), theirs.inverse_transform(theirs.transform(X))[MINE])
+        alike(ours.score_samples(X[MINE]), theirs.score_samples(X)[MINE])
+        alike(ours.score(X[MINE]), theirs.score(X))
+    part = decomposition.IncrementalPCA(2)
+    whole = sklearn.decomposition.IncrementalPCA(2)
+    for batch in (slice(None, 300), slice(300, None)):
+        mine = slice(*np.clip([MINE.start, MINE.stop], *slice(batch.start, batch.stop).indices(N)[:2]))
+        part.partial_fit(X[mine])
+        whole.partial_fit(X[batch])
+    alike(part.components_, whole.components_)
+    alike(part.transform(X[MINE]), whole.transform(X)[MINE])
+    alike(
+        decomposition.IncrementalPCA(2, batch_size=150).fit(X[MINE]).components_,
+        sklearn.decomposition.IncrementalPCA(2, batch_size=150).fit(X).components_,
+    )
+
+
+@check
+def linear_models() -> None:
+    for name, parameters in (
+        ("LinearRegression", {}),
+        ("Ridge", {"alpha": 2.0}),
+        ("Lasso", {"alpha": 0.1}),
+        ("ElasticNet", {"alpha": 0.1}),
+        ("RidgeCV", {}),
+    ):
+        ours = getattr(linear_model, name)(**parameters).fit(X[MINE], Y[MINE], sample_weight=WEIGHTS[MINE])
+        theirs = getattr(sklearn.linear_model, name)(**parameters).fit(X, Y, sample_weight=WEIGHTS)
+        alike(ours.coef_, theirs.coef_, 1e-4)
+        alike(ours.predict(X[MINE]), theirs.predict(X)[MINE], 1e-3, 1e-3)
+        alike(ours.score(X[MINE], Y[MINE], WEIGHTS[MINE]), theirs.score(X, Y, WEIGHTS), 1e-6)
+    plain = sklearn.linear_model.LinearRegression().fit(X, np.stack([Y, -Y], axis=1))
+    for batches in (1, 3):
+        part = linear_model.IncrementalLinearRegression()
+        for rows, targets in zip(np.array_split(X[MINE], batches), np.array_split(Y[MINE], batches), strict=True):
+            part.partial_fit(rows, np.stack([targets, -targets], axis=1))
+        alike(part.coef_, plain.coef_)
+    alike(
+        linear_model.IncrementalRidge(alpha=2.0).fit(X[MINE], Y[MINE]).coef_,
+        sklearn.linear_model.Ridge(2.0).fit(X, Y).coef_,
+    )
+
+
+@check
+def nearest_neighbors() -> None:
+    """Every class lives on one rank only, and most ranks have fewer rows than there are neighbours."""
+    order = np.argsort(LABELS, kind="stable")
+    rows, labels = X[order], np.array(["a", "b", "c", "d"])[LABELS[order]]
+    cut = [0, *([3] * (size - 1)), N] if size > 1 else [0, N]
+    mine, queries = slice(*sorted(cut)[rank : rank + 2]), X[MINE]
+    for weights in ("uniform", "distance"):
+        ours = neighbors.KNeighborsClassifier(9, weights=weights).fit(rows[mine], labels[mine])
+        theirs = sklearn.neighbors.KNeighborsClassifier(9, weights=weights).fit(rows, labels)
+        np.testing.assert_array_equal(ours.classes_, theirs.classes_)
+        np.testing.assert_array_equal(ours.predict(queries), theirs.predict(X)[MINE])
+        alike(ours.predict_proba(queries), theirs.predict_proba(X)[MINE])
+        alike(
+            ours.score(queries, np.array(["a", "b", "c", "d"])[LABELS[MINE]]),
+            theirs.score(X, np.array(["a", "b", "c", "d"])[LABELS]),
+        )
+    ours = neighbors.KNeighborsRegressor(9).fit(X[MINE], Y[MINE])
+    theirs = sklearn.neighbors.KNeighborsRegressor(9).fit(X, Y)
+    alike(ours.predict(queries), theirs.predict(X)[MINE])
+    alike(ours.score(queries, Y[MINE], WEIGHTS[MINE]), theirs.score(X, Y, WEIGHTS))
+    ours = neighbors.NearestNeighbors(n_neighbors=7, radius=1.0).fit(X[MINE])
+    theirs = sklearn.neighbors.NearestNeighbors(n_neighbors=7, radius=1.0, algorithm="brute").fit(X)
+    for given, joined in ((queries, X), (None, None)):
+        for found, expected in zip(ours.kneighbors(given), theirs.kneighbors(joined), strict=True):
+            alike(found, expected[MINE], atol=1e-6)  # scikit-learn's brute force rounds near 0
+        found = ours.radius_neighbors(given, sort_results=True)[1]
+        expected = theirs.radius_neighbors(joined, sort_results=True)[1][MINE]
+        assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+    assert (ours.kneighbors_graph(queries) != theirs.kneighbors_graph(X)[MINE]).nnz == 0
+    np.testing.assert_array_equal(ours.to_sklearn().kneighbors(X)[1], theirs.kneighbors(X)[1])
+    refused(lambda: ours.kneighbors(queries, n_neighbors=N + 1), ValueError, f"n_samples_fit = {N}")
+
+
+@check
+def statistics() -> None:
+    ours = covariance.EmpiricalCovariance().fit(X[MINE])
+    theirs = sklearn.covariance.EmpiricalCovariance().fit(X)
+    alike(ours.covariance_, theirs.covariance_)
+    alike(ours.mahalanobis(X[MINE]), theirs.mahalanobis(X)[MINE])
+    alike(ours.score(X[MINE]), theirs.score(X))
+    part = covariance.IncrementalEmpiricalCovariance()
+    facts = basic_statistics.IncrementalBasicStatistics()
+    for rows in np.array_split(X[MINE], 2):
+        part.partial_fit(rows)
+        facts.partial_fit(rows)
+    alike(part.covariance_, theirs.covariance_)
+    alike(facts.variance_, X.var(axis=0, ddof=1))
+    found = basic_statistics.BasicStatistics(["mean", "max"]).fit(X[MINE], sample_weight=WEIGHTS[MINE])
+    alike(found.mean_, (WEIGHTS[:, None] * X).mean(axis=0))
+    alike(found.max_, (WEIGHTS[:, None] * X).max(axis=0))
+
+
+@check
+def scalers() -> None:
+    for name in ("MaxAbsScaler", "MinMaxScaler", "RobustScaler", "StandardScaler"):
+        ours = getattr(preprocessing, name)().fit(X[MINE])
+        theirs = getattr(sklearn.preprocessing, name)().fit(X)
+        alike(ours.transform(X[MINE]), theirs.transform(X)[MINE])
+        alike(ours.inverse_transform(ours.fit_transform(X[MINE])), X[MINE])
+    refused(lambda: ours.set_output(transform="pandas").transform(X[MINE]), ValueError, "set_output")
+
+
+@check
+def arrays_on_devices() -> None:
+    """They are used where they are, whatever their queue, dtype and strides; the results are of the same kind."""
+    queue = dpctl.SyclQueue("cpu")
+    expected = sklearn.cluster.KMeans(4, init=X[:4], n_init=1).fit(X)
+    whole = dpnp.asarray(np.repeat(X[MINE], 2, axis=1), usm_type="device", sycl_queue=queue)
+    for rows in (dpnp.asarray(X[MINE], usm_type="device", sycl_queue=queue), whole[:, ::2]):
+        before = dpnp.asnumpy(rows)
+        with xpulab.config_context(array_api_dispatch=True):
+            ours = cluster.KMeans(4, init=X[:4], n_init=1).fit(rows, queue=queue)
+            found = ours.predict(rows, queue=queue)
+        assert isinstance(found, dpnp.ndarray)
+        assert found.sycl_queue == queue
+        np.testing.assert_array_equal(dpnp.asnumpy(found), expected.labels_[MINE])
+        np.testing.assert_array_equal(dpnp.asnumpy(rows), before)
+    whole = dpnp.asarray(X[MINE].astype(np.float32))
+    alike(
+        linear_model.Ridge().fit(whole, dpnp.asarray(Y[MINE].astype(np.float32))).coef_,
+        sklearn.linear_model.Ridge().fit(X, Y).coef_,
+        1e-3,
+    )
+    some = neighbors.KNeighborsClassifier(5).fit(dpnp.asarray(X[MINE]), dpnp.asarray(LABELS[MINE]))
+    found = some.predict(dpnp.asarray(X[MINE]))
+    assert isinstance(found, dpnp.ndarray)
+    np.testing.assert_array_equal(
+        dpnp.asnumpy(found), sklearn.neighbors.KNeighborsClassifier(5).fit(X, LABELS).predict(X)[MINE]
+    )
+
+
+@check
+def ranks_that_differ() -> None:
+    """An error on all ranks that names them; the next call works."""
+    last = size - 1
+    if size > 1:
+        refused(lambda: cluster.KMeans(4 + (rank == last)).fit(X[MINE]), ValueError, "n_clusters", f"5 (rank {last})")
+        refused(lambda: cluster.KMeans(4).fit(X[MINE, : 5 - (rank == last)]), ValueError, "(4,)", f"(rank {last})")
+        refused(lambda: cluster.KMeans(4).fit(X[MINE].astype("f4" if rank == last else "f8")), ValueError, "float32")
+        both = [cluster.KMeans(4), decomposition.PCA(2)]
+        refused(lambda: both[rank == last].fit(X[MINE]), ValueError, "KMeans.fit", "PCA.fit")
+        refused(lambda: cluster.KMeans(4).fit(X[MINE] if rank < last else [["a"]]), ValueError, f"rank {last} on")
+        weights = WEIGHTS[MINE] if rank < last else None
+        refused(lambda: cluster.KMeans(4).fit(X[MINE], sample_weight=weights), ValueError, "sample_weight")
+        model = cluster.KMeans(4, random_state=0)
+        if rank < last:
+            model.n_features_in_, model.cluster_centers_, model._n_threads = 5, X[:4].copy(), 1
+        refused(lambda: model.predict(X[MINE]), EngineError, "NotFittedError", f"rank {last} on")
+    refused(lambda: cluster.KMeans(4).predict(X[MINE]), NotFittedError)
+    refused(lambda: cluster.KMeans(N + 1).fit(X[MINE]), ValueError, f"n_samples={N}")
+    holed = np.where((np.arange(N) == N - 1)[:, None], np.nan, X)[MINE]
+    refused(lambda: cluster.KMeans(4).fit(holed), ValueError, f"row {N - BOUNDS[last] - 1} of rank {last}")
+    refused(lambda: linear_model.Ridge().fit(X[MINE], holed[:, 0]), ValueError, "Input y contains NaN")
+    refused(lambda: cluster.KMeans(4).fit(X[MINE], sample_weight=WEIGHTS[MINE] - 1), ValueError, "Negative values")
+    refused(lambda: cluster.KMeans(4).fit(X[MINE], sample_weight=0 * WEIGHTS[MINE]), ValueError, "zero for all")
+    refused(lambda: linear_model.Ridge().fit(X[MINE], Y[MINE][:-1] if rank == last else Y[MINE]), ValueError, "numbers")
+    refused(lambda: cluster.KMeans(4).fit(X[MINE].ravel()), ValueError, "Expected 2D array")
+    np.testing.assert_array_equal(
+        cluster.KMeans(4, init=X[:4], n_init=1).fit(X[MINE]).labels_,
+        sklearn.cluster.KMeans(4, init=X[:4], n_init=1).fit(X).labels_[MINE],
+    )
+
+
+for each in checks:
+    each()
+    print("passed", each.__name__, flush=True)

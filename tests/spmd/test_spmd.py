@@ -1,0 +1,161 @@
+"""`xpulab.spmd` in scripts and in cells: results of scikit-learn for the joined rows, and errors on all ranks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import xpulab
+from xpulab.cells import CellInterrupted, run_cell
+from xpulab.exceptions import EngineError
+
+SCRIPT = Path(__file__).with_name("ranks.py")
+CHECKS = re.findall(r"@check\ndef (\w+)", SCRIPT.read_text())
+
+pytestmark = pytest.mark.cluster
+
+
+def started(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "xpulab", "run", *words], capture_output=True, text=True, cwd=cwd)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_script_computes_what_scikit_learn_does_for_the_joined_rows(n: int) -> None:
+    done = started("-n", str(n), str(SCRIPT))
+    assert done.returncode == 0, done.stdout + done.stderr
+    everyone = "0" if n == 1 else f"0-{n - 1}"
+    passed = [line.partition("] passed ")[2] for line in done.stdout.splitlines() if "passed" in line]
+    assert list(dict.fromkeys(passed)) == CHECKS
+    assert {line.partition("]")[0] for line in done.stdout.splitlines()} <= {
+        f"[{everyone}",
+        "[0",
+        "[1",
+        "[2",
+        "[0-1",
+        "[1-2",
+        "[0,2",
+    }
+
+
+@pytest.mark.slow
+def test_a_cell_does_the_same_and_the_cluster_goes_on(
+    on_pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(on_pair, SCRIPT.read_text())
+    said = capsys.readouterr().out
+    assert [line for line in said.splitlines() if "passed" in line] == [f"[0-1] passed {name}" for name in CHECKS]
+    rows = [[1.0, 2.0], [1.0, 4.0], [10.0, 2.0], [10.0, 4.0]]
+    assert xpulab.cluster.KMeans(2, random_state=0).fit(rows).inertia_ == 4.0
+    assert on_pair.run(lambda task: task.comm.allreduce(1)) == [2, 2]
+
+
+FIT = """
+import numpy as np
+from xpulab.spmd.cluster import KMeans
+rows = np.random.default_rng(rank).normal(size=(1000, 3))
+"""
+
+
+def test_a_cell_on_some_ranks_is_refused(on_pair: xpulab.XPUCluster) -> None:
+    with pytest.raises(EngineError, match="this cell runs on 1 of 2 ranks"):
+        run_cell(on_pair, f"{FIT}\nKMeans(2).fit(rows)", ranks=[1])
+
+
+def test_a_rank_that_raises_in_a_cell_frees_the_others(on_pair: xpulab.XPUCluster) -> None:
+    source = f"{FIT}\nif rank == 1:\n    raise RuntimeError('mine')\nKMeans(2).fit(rows)"
+    with pytest.raises(EngineError, match="RuntimeError: mine"):
+        run_cell(on_pair, source)
+    run_cell(on_pair, f"{FIT}\nassert KMeans(2, random_state=0).fit(rows).n_iter_ > 0")
+
+
+def test_a_cell_that_is_stopped_in_a_fit_stops_on_all_ranks_at_the_same_iteration(
+    on_pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 asks for the stop, as Ctrl-C in the notebook does, while both compute."""
+    source = f"""{FIT}
+import os, signal, threading
+model = KMeans(400, init="random", n_init=100000, max_iter=100000, tol=0, random_state=0)
+if rank == 0:
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+model.fit(rows)
+"""
+    with pytest.raises(CellInterrupted):
+        run_cell(on_pair, source)
+    capsys.readouterr()
+    run_cell(on_pair, "print(len({each.tobytes() for each in comm.allgather(model.cluster_centers_)}))")
+    assert capsys.readouterr().out == "[0-1] 1\n"
+    run_cell(on_pair, f"{FIT}\nassert KMeans(2, random_state=0).fit(rows).n_iter_ > 0")
+
+
+EXAMPLE = """
+import dpnp
+from dpctl import SyclQueue
+from mpi4py import MPI
+from sklearn.datasets import load_iris
+
+from xpulab import config_context
+from xpulab.spmd.cluster import KMeans
+
+comm = MPI.COMM_WORLD
+rows = load_iris().data[comm.Get_rank() :: comm.Get_size()]
+queue = SyclQueue("cpu")
+on_device = dpnp.asarray(rows, usm_type="device", sycl_queue=queue)
+with config_context(array_api_dispatch=True):
+    model = KMeans(n_clusters=3, random_state=0).fit(on_device)
+    print("iterations", model.n_iter_, "inertia", round(float(model.inertia_), 4))
+    predicted = model.predict(on_device[:5])
+    print("kept", isinstance(predicted, dpnp.ndarray), model.cluster_centers_[:2].shape, len(model.labels_))
+"""
+
+
+def test_a_script_in_the_way_of_sklearnex_under_the_command_that_show_prints(tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(EXAMPLE)
+    shown = started("-n", "2", "--show", "example.py", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    command = shown.stdout.partition("\n\n")[2]
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = sorted(done.stdout.strip().splitlines())
+    assert len([line for line in said if line.startswith("iterations")]) == 2
+    assert len({line for line in said if line.startswith("iterations")}) == 1
+    assert [line for line in said if line.startswith("kept")] == ["kept True (2, 4) 75"] * 2
+
+
+def test_every_estimator_has_a_document_and_pickles_without_communication() -> None:
+    """In a process of its own: the notebook's never loads the runtime."""
+    code = """
+import importlib, inspect, pickle, pkgutil, xpulab.spmd
+for info in pkgutil.iter_modules(xpulab.spmd.__path__):
+    if info.name.startswith("_"):
+        continue
+    module = importlib.import_module(f"xpulab.spmd.{info.name}")
+    for name in module.__all__:
+        kind = getattr(module, name)
+        assert kind.__module__ == module.__name__, kind.__module__
+        assert f"`xpulab.{info.name}.{name}` for code that runs on the ranks" in kind.__doc__
+        assert "queue" in inspect.signature(kind.fit).parameters
+        assert kind().get_params() == getattr(importlib.import_module(f"xpulab.{info.name}"), name)().get_params()
+        assert type(pickle.loads(pickle.dumps(kind()))) is kind
+        print(name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {"KMeans", "PCA", "Ridge", "KNeighborsClassifier", "MaxAbsScaler"} <= set(done.stdout.split())
+
+
+def test_settings_of_sklearnex() -> None:
+    with xpulab.config_context(array_api_dispatch=True, assume_finite=True):
+        pass
+    with (
+        pytest.raises(xpulab.exceptions.UsageError, match="xpulab run --devices"),
+        xpulab.config_context(target_offload="gpu:0"),
+    ):
+        pass
+    with pytest.raises(TypeError), xpulab.config_context(array_api=True):
+        pass

@@ -1,0 +1,256 @@
+"""Run a user's script on ranks: mpiexec's command line from a plan, the marked output, and the exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import selectors
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+import psutil
+
+from xpulab import oneapi
+from xpulab.deploy.merging import Merging
+from xpulab.deploy.plan import Plan
+from xpulab.deploy.probe import core_ranges
+from xpulab.exceptions import UsageError
+
+__all__ = ["RUN", "command", "run", "shown"]
+
+#: Variable that tells the program of a rank the pid of this process, and the pipes for the rank's output.
+RUN = "XPULAB_RUN"
+
+_LOOK = 0.1  # seconds between two looks at mpiexec
+_GRACE = 3.0  # seconds in which the ranks may end by themselves after Ctrl-C
+_REST = 0.5  # seconds in which output of the other ranks arrives after a rank has failed
+_PIECE = 1 << 16  # bytes that are read at once
+
+#: What mpiexec writes about ranks that ended: the banner, and the wait status of each rank.
+_BANNER = re.compile(r"^(=.*|\[mpiexec@.*|)$")
+_CODES = re.compile(r"Exit codes: \[[^\]]*\] ([\d,]+)")
+
+
+def command(plan: Plan, script: str, arguments: Sequence[str]) -> list[str]:
+    """The command line that starts one rank for each placement of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+    script : str
+        Path of the script.
+    arguments : sequence of str
+        Its arguments.
+
+    Returns
+    -------
+    list of str
+
+    Raises
+    ------
+    UsageError
+        If an argument is a colon.
+    """
+    if ":" in arguments:
+        raise UsageError("the script's argument ':' was given, which separates the ranks for mpiexec; use another")
+    words = [str(oneapi.mpiexec()), *oneapi.MPIEXEC_ARGUMENTS, "-print-all-exitcodes"]
+    for placement in plan.ranks:
+        if placement.rank:
+            words.append(":")
+        words += ["-n", "1"]
+        for name, value in plan.environment(placement.rank).items():
+            words += ["-env", name, value]
+        cores = core_ranges(placement.cores)
+        words += [sys.executable, "-m", "xpulab.spmd", "--cores", cores, script, *arguments]
+    return words
+
+
+def shown(words: Sequence[str]) -> str:
+    """A command line, with its environment, as a shell takes it; each rank on a line of its own."""
+    settings = [f"{name}={value}" for name, value in oneapi.MPIEXEC_ENVIRONMENT.items()]
+    parts = [list(part) for of_rank, part in itertools.groupby(words, key=lambda word: word != ":") if of_rank]
+    first = parts[0].index("-n")
+    head, parts[0] = parts[0][:first], parts[0][first:]
+    of_ranks = " : \\\n    ".join(map(shlex.join, parts))
+    return f"{shlex.join(['env', *settings, *head])} \\\n    {of_ranks}"
+
+
+def run(plan: Plan, script: str, arguments: Sequence[str]) -> int:
+    """Run a script on ranks, and print what they print, each line with its ranks.
+
+    Ctrl-C ends all ranks; so does the end of this process, and a rank that fails.
+
+    Parameters
+    ----------
+    plan : Plan
+    script : str
+    arguments : sequence of str
+        As for `command`.
+
+    Returns
+    -------
+    int
+        0, or the exit status of the rank that failed first: 128 and the number of the signal if a signal ended it, and
+        130 after Ctrl-C.
+    """
+    with _Output(len(plan.ranks)) as output:
+        process = subprocess.Popen(
+            command(plan, script, arguments),
+            env={**os.environ, **oneapi.MPIEXEC_ENVIRONMENT, RUN: json.dumps(output.about())},
+            stdout=output.of_mpiexec,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a terminal's Ctrl-C reaches this process only, which passes it on once
+        )
+        try:
+            return _followed(process, output)
+        finally:
+            _kill(process)
+
+
+def _followed(process: subprocess.Popen[bytes], output: _Output) -> int:
+    """Follow the ranks until they have ended, and return the exit status of the first that failed."""
+    interrupted, deadline = False, float("inf")
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            output.pass_on(_LOOK)
+            if not interrupted and output.failures() and deadline == float("inf"):
+                deadline = time.monotonic() + _REST
+        except KeyboardInterrupt:
+            if interrupted:
+                break
+            interrupted, deadline = True, time.monotonic() + _GRACE
+            process.send_signal(signal.SIGINT)  # mpiexec passes it on to the ranks
+    _kill(process)
+    output.finish()
+    return 130 if interrupted else _status(process.returncode, output)
+
+
+def _status(code: int, output: _Output) -> int:
+    """The exit status of the first rank that failed; a message on standard error names it."""
+    said = output.texts["mpiexec"].decode(errors="replace")
+    found = _CODES.search(said)
+    ended = [int(number) for number in found[1].split(",")] if found else []
+    rest = "\n".join(line for line in said.splitlines() if not _BANNER.match(line) and not _CODES.search(line))
+    if rest:
+        print(rest, file=sys.stderr)
+    for rank, status in output.failures():
+        return _said(rank, status, f"ended with status {status}")
+    # A rank that has not told its status was ended by a signal or by os._exit. mpiexec ends the ranks that are left
+    # with SIGKILL.
+    told = {rank for rank, _ in output.statuses()}
+    silent = [(rank, status) for rank, status in enumerate(ended) if status and rank not in told]
+    silent.sort(key=lambda each: os.WIFSIGNALED(each[1]) and os.WTERMSIG(each[1]) == signal.SIGKILL)
+    for rank, status in silent:
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            return _said(rank, 128 + number, f"was killed by signal {number} ({signal.strsignal(number)})")
+        return _said(rank, os.WEXITSTATUS(status), f"ended with status {os.WEXITSTATUS(status)}")
+    return code if code >= 0 else 128 - code
+
+
+def _said(rank: int, status: int, what: str) -> int:
+    print(f"xpulab run: rank {rank} {what}, and so all ranks were ended", file=sys.stderr)
+    return status
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End mpiexec and all processes that it has started."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        mpiexec = psutil.Process(process.pid)
+        for each in (*mpiexec.children(recursive=True), mpiexec):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+    process.wait()
+
+
+class _Output:
+    """Pipes for what the ranks write, for their exit statuses, and for what mpiexec itself writes.
+
+    The ranks open the pipes through ``/proc``. So the pipes have no names, and nothing of them is left after a crash.
+
+    Parameters
+    ----------
+    size : int
+        Number of ranks.
+
+    Attributes
+    ----------
+    of_mpiexec : int
+        Descriptor for the output of mpiexec.
+    texts : dict of str to bytearray
+        What has come of mpiexec's output ("mpiexec"), and of the ranks' exit statuses ("status").
+    """
+
+    def __init__(self, size: int) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._opened: list[int] = []
+        self.texts = {"mpiexec": bytearray(), "status": bytearray()}
+        self._merging = {"out": Merging(_printing(sys.stdout)), "err": Merging(_printing(sys.stderr))}
+        self._ranks = range(size)
+        self._write = {name: [self._pipe(name, rank) for rank in self._ranks] for name in self._merging}
+        self._status = self._pipe("status")
+        self.of_mpiexec = self._pipe("mpiexec")
+
+    def _pipe(self, name: str, rank: int = 0) -> int:
+        read, write = os.pipe()
+        self._opened += [read, write]
+        os.set_blocking(read, False)
+        self._selector.register(read, selectors.EVENT_READ, (name, rank))
+        return write
+
+    def __enter__(self) -> _Output:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+        for descriptor in self._opened:
+            os.close(descriptor)
+
+    def about(self) -> dict[str, object]:
+        """Where the ranks find the pipes, for `xpulab.spmd`'s program."""
+        return {"pid": os.getpid(), **self._write, "status": self._status}
+
+    def statuses(self) -> list[tuple[int, int]]:
+        """Ranks whose script has ended, and its exit status, in the order of their ends."""
+        lines = self.texts["status"].decode().split("\n")[:-1]
+        return [(int(rank), int(status)) for rank, status in (line.split() for line in lines)]
+
+    def failures(self) -> list[tuple[int, int]]:
+        """Those of `statuses` that are not 0."""
+        return [each for each in self.statuses() if each[1]]
+
+    def pass_on(self, timeout: float) -> bool:
+        """Print what the ranks have written; wait for it at most `timeout` seconds. Returns whether there was any."""
+        ready = self._selector.select(timeout)
+        for key, _ in ready:
+            name, rank = key.data
+            data = os.read(key.fd, _PIECE)
+            if name in self.texts:
+                self.texts[name] += data
+            else:
+                self._merging[name].add(rank, data.decode(errors="replace"))
+        for merging in self._merging.values():
+            merging.show(self._ranks)
+        return bool(ready)
+
+    def finish(self) -> None:
+        """Print the rest, after all ranks have ended."""
+        while self.pass_on(0):
+            pass
+        for merging in self._merging.values():
+            merging.show(last=True)
+
+
+def _printing(stream: TextIO) -> Callable[[str], None]:
+    def say(line: str) -> None:
+        print(line, file=stream, flush=True)
+
+    return say

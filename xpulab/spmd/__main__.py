@@ -1,0 +1,98 @@
+"""``python -m xpulab.spmd script.py``: the program that ``xpulab run`` starts on each rank.
+
+It binds the rank to its cores, loads the oneAPI runtime, and then runs the script as ``python script.py`` does. It has
+to do so before the script imports dpctl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+import types
+from pathlib import Path
+from typing import IO, Any
+
+from xpulab import oneapi
+from xpulab.commands import numbers
+from xpulab.sharing import owner
+
+#: As in `xpulab.deploy.script`, which takes half a second to import.
+RUN = "XPULAB_RUN"
+
+
+def main() -> None:
+    """Run the script, and end with its status."""
+    parser = argparse.ArgumentParser(prog="python -m xpulab.spmd", description="Run a script as one rank.")
+    parser.add_argument("--cores", type=numbers, help="logical CPUs of this rank; by default all of this process")
+    parser.add_argument("script", help="the file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    options = parser.parse_args()
+    for stream in (sys.stdout, sys.stderr):  # whole lines, so that those of several ranks do not mix
+        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+    run = json.loads(os.environ.pop(RUN, "null"))
+    if run is not None:
+        owner.end_with(run["pid"])
+        run["rank"] = int(os.environ["PMI_RANK"])
+        _send_output(run)
+    if options.cores:
+        oneapi.confine(options.cores)
+    oneapi.load()
+    status = _run(options.script, options.arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if run is not None:
+        with _pipe(run, run["status"]) as pipe:
+            pipe.write(f"{run['rank']} {status}\n".encode())
+    if status:
+        _end_all(status, alone=run is None)
+
+
+def _send_output(run: dict[str, Any]) -> None:
+    """Write standard output and standard error to the pipes of this rank, also those of libraries and children."""
+    for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
+        with _pipe(run, run[name][run["rank"]]) as pipe:
+            os.dup2(pipe.fileno(), stream.fileno())
+
+
+def _pipe(run: dict[str, Any], descriptor: int) -> IO[bytes]:
+    """A pipe of ``xpulab run``, open for writing."""
+    return open(f"/proc/{run['pid']}/fd/{descriptor}", "wb", buffering=0)
+
+
+def _run(script: str, arguments: list[str]) -> int:
+    """Run the script, and return its exit status."""
+    sys.argv[:] = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    module = types.ModuleType("__main__")
+    module.__file__ = script
+    sys.modules["__main__"] = module
+    try:
+        exec(compile(Path(script).read_bytes(), script, "exec"), vars(module))
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:
+        trace = error.__traceback__
+        traceback.print_exception(type(error), error, trace.tb_next if trace is not None else None)
+        return 1
+    return 0
+
+
+def _end_all(status: int, alone: bool) -> None:
+    """End this process at once, and with it the other ranks, unless ``xpulab run`` does so."""
+    MPI = sys.modules.get("mpi4py.MPI")
+    if alone and MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized():
+        world = getattr(sys.modules.get("xpulab.engine.interruptible"), "WORLD", MPI.COMM_WORLD)
+        world.Abort(status)
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""Makes an estimator for the ranks out of a proxy: the same class, whose methods take the rows of each rank."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import joblib
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.utils import check_random_state
+from sklearn.utils._set_output import _get_output_config
+
+from xpulab.deploy.probe import core_ranges
+from xpulab.exceptions import UsageError
+from xpulab.spmd._local import LocalRows, checked, kind_of, on_host
+from xpulab.spmd._ranks import Ranks, ranks
+
+__all__ = ["on_ranks"]
+
+_ROWS = ("X", "X_test")
+_BY_ROW = ("predict", "predict_proba", "predict_log_proba", "decision_function")
+_ALIGNED = ("y", "sample_weight")  # with an entry for each row
+
+
+def on_ranks(proxy: Any) -> Any:
+    """The estimator of `sklearnex.spmd` for one of xpulab's estimators.
+
+    Every method that takes rows is called on all ranks, each with its own rows. Results with one entry per row are
+    those of the rank's own rows; all else is the same on all ranks.
+
+    Parameters
+    ----------
+    proxy : type
+        The estimator.
+
+    Returns
+    -------
+    type
+        A subclass, with the same parameters and attributes.
+    """
+    home = f"xpulab.spmd.{proxy.__module__.split('.')[1]}"
+    namespace: dict[str, Any] = {"__doc__": _described(proxy), "__module__": home}
+    for name, method in inspect.getmembers(proxy, inspect.isfunction):
+        parameters = list(inspect.signature(method).parameters)
+        takes_rows = len(parameters) > 1 and parameters[1] in _ROWS
+        if name.startswith("_") or not (takes_rows or name == "resume"):
+            continue
+        ours = method.__module__.startswith("xpulab.")
+        if name == "score" and not ours:
+            namespace[name] = _score
+        else:
+            namespace[name] = _own(method) if ours else _theirs(method)
+    return type(proxy.__name__, (proxy,), namespace)
+
+
+def _described(proxy: Any) -> str:
+    """The documentation of a proxy, for the ranks."""
+    _, _, rest = (inspect.getdoc(proxy) or "").partition("\n\n")
+    return (
+        f"`{proxy.__module__.rpartition('.')[0]}.{proxy.__name__}` for code that runs on the ranks, each of which "
+        "passes its own rows.\n\n"
+        "Methods that take rows are called on all ranks, and take `queue`, as in sklearnex.spmd. X, y and the weights "
+        "are\nNumPy, dpnp or dpctl arrays, of any number of rows. Results with one entry per row are those of the "
+        "rank's rows, in\nan array of the kind of X; attributes are NumPy arrays, and the same on all ranks, except "
+        f"those with one entry per\nrow.\n\n{rest}"
+    )
+
+
+def _with_queue(method: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a wrapper the name, the documentation and the signature of a method, and the argument `queue`."""
+    signature = inspect.signature(method)
+    queue = inspect.Parameter("queue", inspect.Parameter.KEYWORD_ONLY, default=None)
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    last = [p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
+
+    def name(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        wrapper = functools.wraps(method)(wrapper)
+        wrapper.__signature__ = signature.replace(parameters=[*parameters, queue, *last])  # type: ignore[attr-defined]
+        return wrapper
+
+    return name
+
+
+def _own(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of ours, which asks the engines: it gets handles for the rows of all ranks."""
+    signature = inspect.signature(method)
+
+    @_with_queue(method)
+    def call(self: Any, *args: Any, queue: Any = None, **kwargs: Any) -> Any:
+        here = ranks()
+        given = signature.bind(self, *args, **kwargs).arguments
+        X = next((given[name] for name in _ROWS if name in given), None)
+        if isinstance(X, LocalRows):  # from another method of ours
+            return method(self, *args, **kwargs)
+
+        def work() -> Any:
+            _require_queue(here, queue, X)
+            with _joined(here, self, method.__name__, signature, (self, *args), kwargs) as bound:
+                return _like(X, method(*bound.args, **bound.kwargs))
+
+        return work() if here.busy else here.together(work)
+
+    return call
+
+
+def _theirs(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of scikit-learn's, which computes on this rank's rows what methods of ours do not."""
+    signature = inspect.signature(method)
+
+    @_with_queue(method)
+    def call(self: Any, *args: Any, queue: Any = None, **kwargs: Any) -> Any:
+        here = ranks()
+        given = signature.bind(self, *args, **kwargs)
+        X = given.arguments.get("X")
+
+        def work() -> Any:
+            _require_queue(here, queue, X)
+            for name, value in given.arguments.items():
+                if name in (*_ROWS, *_ALIGNED):
+                    given.arguments[name] = on_host(value)
+            rows = given.arguments.get("X")
+            none = method.__name__ in _BY_ROW and isinstance(rows, np.ndarray) and rows.ndim == 2 and not len(rows)
+            if none and rows is not None:  # scikit-learn needs at least one row; this rank calls ours with the others
+                given.arguments["X"] = np.zeros((1, rows.shape[1]), rows.dtype)
+            found = method(*given.args, **given.kwargs)
+            return _like(X, found[:0] if none else found)
+
+        return work() if here.busy else here.together(work)
+
+    return call
+
+
+def _score(self: Any, X: Any, y: Any, sample_weight: Any = None, *, queue: Any = None) -> float:
+    """The mean accuracy of a classifier, or the coefficient of determination of a regressor, of the rows of all ranks.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Of a classifier with several outputs, a row counts as right if all outputs are.
+    sample_weight : array-like of shape (n_samples,), optional
+    queue : dpctl.SyclQueue, optional
+
+    Returns
+    -------
+    float
+        The same on all ranks.
+    """
+    here = ranks()
+
+    def work() -> float:
+        _require_queue(here, queue, X)
+        found = np.asarray(self.predict(on_host(X)))
+        true = np.asarray(on_host(y))
+        if found.shape != true.shape:
+            raise ValueError(f"y has the shape {true.shape}, and the predictions {found.shape}")
+        weights = np.ones(len(true)) if sample_weight is None else np.asarray(on_host(sample_weight), np.float64)
+        if weights.shape != (len(true),):
+            raise ValueError(f"sample_weight has the shape {weights.shape}, expected ({len(true)},)")
+
+        def total(values: Any) -> Any:
+            return np.sum(here.exchange(np.tensordot(weights, values, 1)), axis=0)
+
+        weight = total(np.ones(len(true)))
+        if is_classifier(self):
+            return float(total((found == true).all(axis=tuple(range(1, true.ndim)))) / weight)
+        found, true = found.astype(np.float64), true.astype(np.float64)
+        residual, squares = total((true - found) ** 2), total((true - total(true) / weight) ** 2)  # by output
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scores: Any = np.where(squares > 0, 1 - residual / squares, np.where(residual > 0, 0.0, 1.0))
+        return float(scores.mean())
+
+    return work() if here.busy else here.together(work)
+
+
+def _require_queue(here: Ranks, queue: Any, X: Any) -> None:
+    """Raise if the queue is of another device than that of this rank."""
+    device = here.engine.device
+    if queue is not None and queue.sycl_device != device.queue.sycl_device:
+        raise UsageError(
+            f"the queue is of {queue.sycl_device.name.strip()}, and this rank computes on {device.name}; leave queue "
+            "away, or choose the ranks' devices: xpulab run --devices"
+        )
+
+
+def _like(X: Any, result: Any) -> Any:
+    """Results with one entry per row as arrays of the kind of X, on its queue."""
+    module = kind_of(X)
+    if module is None:
+        return result
+    if isinstance(result, tuple):
+        return tuple(_like(X, each) for each in result)
+    if not isinstance(result, np.ndarray) or result.dtype.kind not in "biuf":
+        return result
+    return module.asarray(result, usm_type=X.usm_type, sycl_queue=X.sycl_queue)
+
+
+@contextlib.contextmanager
+def _joined(
+    here: Ranks, estimator: Any, method: str, signature: inspect.Signature, args: Any, kwargs: Any
+) -> Iterator[inspect.BoundArguments]:
+    """The arguments of a method with handles for the rows of all ranks, after all ranks have passed the same kind.
+
+    Raises
+    ------
+    ValueError
+        If the ranks called other methods, or passed other parameters, columns or dtypes.
+    """
+    bound = signature.bind(*args, **kwargs)
+    given = bound.arguments
+    name = next((name for name in _ROWS if name in given), None)
+    if name is not None and _get_output_config("transform", estimator)["dense"] != "default":
+        raise ValueError(
+            "set_output asks for data frames, and rows of the ranks are arrays; type: set_output(transform='default')"
+        )
+    facts = {"methods": f"{type(estimator).__name__}.{method}"}
+    arrays: dict[str, Any] = {}
+    columns = None
+    if name is not None and given[name] is not None:
+        columns = getattr(given[name], "columns", None)
+        arrays[name] = checked(given[name], name)
+        n = arrays[name].shape[0]
+        for other in _ALIGNED:
+            if given.get(other) is not None and np.ndim(value := on_host(given[other])):
+                arrays[other] = _aligned(value, other, n)
+        for key, array in arrays.items():
+            numbers = array.dtype.kind in "biuf"
+            facts[f"shapes of a row of {key}"] = str(array.shape[1:])
+            facts[f"dtypes of {key}"] = str(array.dtype) if numbers else "no numbers"
+        facts["names of columns"] = "none" if columns is None else str(list(columns))
+    facts["arguments"] = ", ".join(sorted(arrays))
+    plain = {key: value for key, value in given.items() if key != "self" and key not in arrays}
+    for key, value in {**estimator.get_params(deep=False), **plain}.items():
+        facts[f"values of {key}"] = _value(value)
+    draws = "random_state" in estimator.get_params(deep=False) and estimator.random_state is None
+    state = check_random_state(None).get_state() if draws and here.engine.rank == 0 else None
+    every = here.exchange((facts, {key: len(array) for key, array in arrays.items()}, state))
+    _require_same([each[0] for each in every])
+    handles = {}
+    for key, array in arrays.items():
+        bounds = np.cumsum([0, *(each[1][key] for each in every)]).tolist()
+        handles[key] = given[key] = LocalRows(here, array, bounds, key, columns if key == name else None)
+    try:
+        with _same_draws(every[0][2]):
+            yield bound
+    finally:
+        for handle in handles.values():
+            handle.forget()
+
+
+def _aligned(value: Any, name: str, n: int) -> np.ndarray[Any, Any]:
+    """Targets or weights of this rank's rows.
+
+    Raises
+    ------
+    ValueError
+        If their number is wrong.
+    """
+    array = np.asarray(value)
+    if array.shape[0] != n:
+        raise ValueError(f"Found input variables with inconsistent numbers of samples: X {n}, {name} {array.shape[0]}")
+    return array
+
+
+@contextlib.contextmanager
+def _same_draws(state: Any) -> Iterator[None]:
+    """A context in which random_state=None draws the same on all ranks, from the generator of rank 0."""
+    if state is None:
+        yield
+        return
+    random = check_random_state(None)
+    before = random.get_state()
+    random.set_state(state)
+    yield
+    if ranks().engine.rank:
+        random.set_state(before)
+
+
+def _value(value: Any) -> str:
+    """A text that is the same on two ranks only if they passed the same value."""
+    if isinstance(value, (str, int, float, bool, type(None))):
+        return repr(value)
+    name = getattr(value, "__qualname__", None) or type(value).__name__
+    try:
+        return f"{name} {joblib.hash(on_host(value))}"
+    except Exception:  # such as a function of a cell
+        return name
+
+
+def _require_same(every: list[dict[str, str]]) -> None:
+    """Raise the same error on all ranks if they passed other things; it names them and the ranks."""
+    for name in dict.fromkeys(key for facts in every for key in facts):
+        groups: dict[str, list[int]] = {}
+        for rank, facts in enumerate(every):
+            groups.setdefault(facts.get(name, "none"), []).append(rank)
+        if len(groups) > 1:
+            shown = "; ".join(f"{value} (rank {core_ranges(of_rank)})" for value, of_rank in groups.items())
+            raise ValueError(
+                f"the ranks passed different {name}: {shown}; expected the same on all ranks, each with its own rows"
+            )

@@ -1,0 +1,167 @@
+"""The rows that a rank's own code passes, as the proxies and the engine take them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+from sklearn.utils import check_array
+
+import xpulab.spmd._load  # noqa: F401 -- first
+from xpulab.data import ShardedArray
+from xpulab.exceptions import HandleError
+from xpulab.kernels.device import Device
+from xpulab.kernels.rows import Rows, weighted
+
+__all__ = ["LocalRows", "checked", "kind_of", "on_host"]
+
+#: Modules of arrays on devices -> their class; of the last two, each release of dpctl has one.
+_DEVICE_ARRAYS = {"dpnp": "ndarray", "dpnp.tensor": "usm_ndarray", "dpctl.tensor": "usm_ndarray"}
+_FLOATS = [np.float64, np.float32]
+
+
+def kind_of(X: Any) -> Any:
+    """The module of an array on a device: dpnp, dpctl.tensor or dpnp.tensor; None for everything else."""
+    for name, array in _DEVICE_ARRAYS.items():
+        module = sys.modules.get(name)  # without it there is no such array
+        if module is not None and isinstance(X, getattr(module, array)):
+            return module
+    return None
+
+
+def on_host(X: Any) -> Any:
+    """An array of a device as a NumPy array; everything else as it is."""
+    module = kind_of(X)
+    return X if module is None else module.asnumpy(X)
+
+
+def checked(X: Any, name: str) -> Any:
+    """Rows of shape (n_samples, n_features) of float32 or float64, where they are; any number of them.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If they are no such rows, in scikit-learn's words.
+    """
+    module = kind_of(X)
+    if module is None:
+        return check_array(X, dtype=_FLOATS, ensure_all_finite=False, ensure_min_samples=0, input_name=name)
+    if X.ndim != 2:
+        raise ValueError(
+            f"Expected 2D array, got {X.ndim}D array instead: {name} has the shape {X.shape}. Reshape your data using "
+            "array.reshape(-1, 1) if it has a single feature"
+        )
+    dtype = X.dtype if X.dtype in _FLOATS else np.float64
+    return module.asarray(X, dtype=dtype, order="C")
+
+
+class LocalRows(ShardedArray):
+    """A handle for rows, targets or weights of which each rank has its own.
+
+    Nothing is copied before a task needs the rows on the device. They reach it from where they are.
+
+    Parameters
+    ----------
+    ranks : Ranks
+    array : numpy.ndarray, dpnp.ndarray or usm_ndarray of shape (n, n_features) or (n,)
+        This rank's rows.
+    bounds : list of int
+        Rank r has the rows from bounds[r] up to, not including, bounds[r + 1].
+    argument : str
+        Name of the argument, for messages.
+    columns : sequence, optional
+        Names of the columns.
+    """
+
+    stays = False
+
+    def __init__(self, ranks: Any, array: Any, bounds: list[int], argument: str, columns: Any = None) -> None:
+        super().__init__(ranks, (bounds[-1], *array.shape[1:]), array.dtype, bounds, columns)
+        self.array = array
+        self.argument = argument
+        self._rows: Rows | None = None
+
+    @property
+    def values(self) -> np.ndarray[Any, Any]:
+        """This rank's rows on the host."""
+        return np.asarray(on_host(self.array))
+
+    def source(self, cluster: Any) -> dict[str, Any]:
+        """The description that tells this rank's engine to use these rows.
+
+        Raises
+        ------
+        HandleError
+            If the call is not one of `xpulab.spmd`.
+        """
+        if cluster is not self.cluster:
+            raise HandleError(
+                "these rows were passed on the ranks, and this call is on a cluster; pass an array, or type: "
+                "from xpulab.spmd import ..."
+            )
+        return {"local": self, "bounds": self.bounds}
+
+    def on_device(self, device: Device, sample_weight: np.ndarray[Any, Any] | None) -> Rows:
+        """The rows on the device; they are copied at the first call."""
+        if self._rows is None:
+            self._rows = self._copied(device)
+        if sample_weight is None:
+            return self._rows
+        return weighted(self._rows, sample_weight)
+
+    def _copied(self, device: Device) -> Rows:
+        array = self.array
+        if kind_of(array) is None or array.sycl_queue.sycl_context != device.queue.sycl_context:
+            host = self.values
+            return Rows.upload(device, host.reshape(len(host), self._width))
+        array.sycl_queue.wait()  # what computes the rows may still run
+        about = array.__sycl_usm_array_interface__
+        address = about["data"][0] + about.get("offset", 0) * array.dtype.itemsize
+        n = array.shape[0]
+        return Rows.copied(device, address, (n, self._width), self.dtype)
+
+    @property
+    def _width(self) -> int:
+        return 1 if self.ndim == 1 else self.shape[1]
+
+    def forget(self) -> None:
+        """Free the copy on the device."""
+        self._rows = None
+
+    def cast(self, dtype: DTypeLike) -> LocalRows:
+        """These targets in the dtype of the rows."""
+        if self.dtype == dtype:
+            return self
+        return LocalRows(self.cluster, self.values.astype(dtype), self.bounds, self.argument)
+
+    def check_weights(self, X: Any, only_non_negative: bool) -> None:
+        """Check these sample weights of the rows X, and convert them to the dtype of X; the same on all ranks.
+
+        Raises
+        ------
+        ValueError
+            If a weight is NaN or infinite, if all weights are zero, or, with `only_non_negative`, if a weight is
+            negative.
+        """
+        self.array = self.values.astype(X.dtype)
+        self.dtype = self.array.dtype
+        finite, least = bool(np.isfinite(self.array).all()), float(self.array.min(initial=0.0))
+        every = self._exchange((finite, least, bool(self.array.any())))
+        for rank, (finite, least, _) in enumerate(every):
+            if not finite:
+                raise ValueError(f"Input sample_weight contains NaN or infinity on rank {rank}.")
+            if only_non_negative and least < 0:
+                raise ValueError(f"Negative values in data passed to sample_weight: {least} on rank {rank}.")
+        if not any(some for *_, some in every):
+            raise ValueError("sample_weight is zero for all rows; expected at least one positive weight.")
+
+    def gather(self) -> np.ndarray[Any, Any]:
+        """The rows of all ranks, on each rank."""
+        return np.concatenate(self._exchange(self.values))
+
+    def _exchange(self, thing: Any) -> list[Any]:
+        ranks: Any = self.cluster
+        found: list[Any] = ranks.exchange(thing)
+        return found

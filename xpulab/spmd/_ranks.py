@@ -1,0 +1,273 @@
+"""The ranks of this program in place of a cluster: they run the tasks that the proxies send, each on its own engine.
+
+All ranks run the same code of a proxy, and call `exchange` in the same order. A rank that raises an exception leaves:
+it says so in its next exchange, and through the board, so that no other rank waits for it in a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import pkgutil
+import platform
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+
+import xpulab.spmd._load  # noqa: F401 -- first
+from xpulab.data import Outgoing
+from xpulab.deploy.answers import raise_errors
+from xpulab.deploy.cluster import in_place_of_cluster
+from xpulab.deploy.rows import RowsOnEngines
+from xpulab.engine import algorithms
+from xpulab.engine.comm import PeerFailed
+from xpulab.engine.engine import Engine, this_engine
+from xpulab.engine.interruptible import WORLD
+from xpulab.exceptions import ClusterError
+from xpulab.report.fit import FitReport
+
+__all__ = ["Ranks", "ranks"]
+
+T = TypeVar("T")
+
+_FIRST = 1 << 60  # numbers of tasks; those of `new_task_number` are smaller
+_KINDS = (ValueError, TypeError, MemoryError)
+
+
+class _Left(BaseException):
+    """A rank has raised an exception, so that all ranks leave the call. Its argument is the list of their messages."""
+
+
+class Ranks(RowsOnEngines):
+    """The ranks of a script, or of a ``%%xpu`` cell.
+
+    Parameters
+    ----------
+    engine : Engine
+        The engine of this process.
+
+    Attributes
+    ----------
+    engine : Engine
+    busy : bool
+        Whether this rank is in a call.
+    facts : list of dict
+        Descriptions of all ranks, see `Engine.describe`.
+    warnings : tuple of str
+    last_report : FitReport or None
+    interrupted : Any
+        As those of `XPUCluster`.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(recover=False, silence=float("inf"))
+        self.engine = engine
+        self.busy = False
+        self.warnings: tuple[str, ...] = ()
+        self.last_report: FitReport | None = None
+        self.interrupted: Any = None
+        self._display = "none"
+        self._number = _FIRST
+        for module in pkgutil.iter_modules(algorithms.__path__, f"{algorithms.__name__}."):
+            importlib.import_module(module.name)  # each registers its tasks
+        self.facts = self._communicator().allgather(engine.describe())
+
+    @property
+    def running(self) -> bool:
+        """True: this process is one of the ranks."""
+        return True
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.engine.size
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Call a function on all ranks. An exception on any rank becomes an error on all, which names the ranks.
+
+        Parameters
+        ----------
+        work : callable
+            Computes the same on all ranks from what it exchanges.
+
+        Returns
+        -------
+        Any
+            What `work` returned.
+
+        Raises
+        ------
+        Exception
+            The exception itself if all ranks raised the same, and else that of `raise_errors`.
+        """
+        self._require_all_ranks()
+        self.busy = True
+        error: Exception | None = None
+        try:
+            with in_place_of_cluster(self):
+                try:
+                    result = work()
+                except Exception as raised:
+                    if isinstance(raised, PeerFailed):  # the code of a cell has failed on another rank
+                        raise
+                    error = raised
+                self._exchange_messages("done", None, error)
+            return result
+        except _Left as left:
+            replies = left.args[0]
+        finally:
+            self.busy = False
+        if error is None or not all(reply["status"] == "error" for reply in replies):
+            raise_errors(replies, users=False, kinds=_KINDS)
+        assert error is not None
+        raise error
+
+    def _require_all_ranks(self) -> None:
+        task = self.engine.task
+        if task is not None and len(task.ranks) != self.size:
+            raise ClusterError(
+                f"this cell runs on {len(task.ranks)} of {self.size} ranks, and all of them are needed for "
+                "xpulab.spmd; run it without --ranks"
+            )
+
+    def exchange(self, thing: T) -> list[T]:
+        """The things of all ranks, by rank."""
+        return [message["thing"] for message in self._exchange_messages("thing", thing)]
+
+    def _exchange_messages(self, status: str, thing: Any, error: Exception | None = None) -> list[dict[str, Any]]:
+        """A message of each rank, by rank.
+
+        Raises
+        ------
+        _Left
+            If a rank has raised an exception.
+        """
+        fact = self.facts[self.engine.rank]
+        place = {"rank": fact["rank"], "host": fact["host"], "device": fact["device"]["name"]}
+        message: dict[str, Any] = {"status": status, "thing": thing, "engine": place, "number": self._number}
+        if error is not None:
+            message |= {"status": "error", "error": _error_fields(error)}
+            self.engine.record["failed"] = self._number + 1  # for ranks that are in the next task
+        messages = self._communicator().allgather(message)
+        left = any(message["status"] == "error" for message in messages)
+        self._number = max(message["number"] for message in messages) + left  # no task gets a number that has failed
+        if left or any(_failed(message["thing"]) for message in messages if message["status"] == "reply"):
+            self.engine.renew_communicators()
+        if left:
+            raise _Left(messages)
+        return messages
+
+    def _communicator(self) -> Any:
+        return self.engine.communicator(range(self.engine.size))
+
+    def _exchange(
+        self, name: str, payload: dict[str, Any], watch: Callable[[Any, int], None] | None
+    ) -> list[dict[str, Any]]:
+        """Run a task on this rank, and exchange the answers."""
+        self._number += 1
+        with self._cancelling():
+            reply = self.engine.run(name, self._number, payload)
+        return [message["thing"] for message in self._exchange_messages("reply", reply)]
+
+    @contextlib.contextmanager
+    def _cancelling(self) -> Iterator[None]:
+        """A context in which Ctrl-C asks the task to end, on all ranks at the same point."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, lambda *_: self.engine.board.cancel(self._number))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _require_running(self) -> Ranks:
+        return self
+
+    def receive(
+        self, outgoing: Outgoing, X: Any, shape: tuple[int, ...], dtype: Any
+    ) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+        """Allocate memory for this rank's part of a result with one entry per row of X."""
+        mine = self.entries(X)
+        target, result = outgoing.receive((len(mine), *shape[1:]), dtype)
+        return {**target, "first": mine.start}, result
+
+    def entries(self, X: Any) -> range:
+        """The rows of X that this rank has."""
+        first, last = X.bounds[self.engine.rank : self.engine.rank + 2]
+        return range(first, last)
+
+    def release_with(self, owner: Any, handle: str, blocks: Sequence[Any] = ()) -> Any:
+        """Free what this rank's engine keeps under the name `handle` when this process deletes `owner`."""
+        import weakref
+
+        keeper = weakref.finalize(owner, self.engine.handles.pop, handle, None)
+        keeper.atexit = False
+        return keeper
+
+    def bounds_of(self, n: int) -> list[int]:
+        """Where the rows of each rank begin among all rows, if this rank has `n`."""
+        return list(itertools.accumulate(self.exchange(n), initial=0))
+
+
+def _failed(reply: dict[str, Any]) -> bool:
+    return reply["status"] in ("error", "peer failed")
+
+
+def _error_fields(error: Exception) -> dict[str, str]:
+    return {
+        "type": type(error).__name__,
+        "module": type(error).__module__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+_ranks: list[Ranks] = []
+
+
+def ranks() -> Ranks:
+    """The ranks of this program. All ranks call this together the first time.
+
+    Raises
+    ------
+    ClusterError
+        If the ranks are on several hosts.
+    """
+    if not _ranks:
+        _ranks.append(Ranks(this_engine() or _started()))
+    return _ranks[0]
+
+
+def _started() -> Engine:
+    """An engine for a script."""
+    hosts = sorted(set(WORLD.allgather(platform.node())))
+    if len(hosts) > 1:
+        raise ClusterError(
+            f"the ranks of this script are on {len(hosts)} hosts ({', '.join(hosts)}), and xpulab.spmd works on one; "
+            "start all ranks on one host: xpulab run -n 4 script.py"
+        )
+    if WORLD.size > 1:
+        sys.excepthook = _ending_all(sys.excepthook)
+    before = signal.getsignal(signal.SIGINT)
+    engine = Engine({})
+    signal.signal(signal.SIGINT, before)
+    return engine
+
+
+def _ending_all(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook for exceptions that nothing catches: the other ranks would wait for this one for ever."""
+
+    def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        hook(kind, error, trace)
+        sys.stderr.flush()
+        WORLD.Abort(1)
+
+    return end
