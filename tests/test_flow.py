@@ -24,6 +24,7 @@ LAYERS = [
         "cluster",
         "covariance",
         "decomposition",
+        "ensemble",
         "linear_model",
         "metrics",
         "model_selection",

@@ -18,15 +18,15 @@ import numpy.typing as npt
 
 from xpulab import oneapi
 from xpulab.exceptions import KernelBuildError
-from xpulab.kernels.catalogue import COMMAND
 from xpulab.kernels import tree_functions  # noqa: F401 -- it adds its functions
+from xpulab.kernels.catalogue import COMMAND
 from xpulab.kernels.host_functions import FUNCTIONS
 
 __all__ = [
     "LEVELS",
-    "address",
     "add_columns",
     "add_partial_sums",
+    "address",
     "compare_with",
     "count_positive",
     "finish",
@@ -85,7 +85,11 @@ def widen_moved(before: npt.NDArray[np.float64], centers: npt.NDArray[Any], move
     """Add to `moved`, for each centre, its own step and the longest step of the others; copy `centers` to `before`."""
     steps = np.empty(len(centers))
     functions(centers.dtype).widen_moved(
-        address(before, _FLOAT64), address(centers, centers.dtype), *centers.shape, address(steps, _FLOAT64), address(moved, _FLOAT64)
+        address(before, _FLOAT64),
+        address(centers, centers.dtype),
+        *centers.shape,
+        address(steps, _FLOAT64),
+        address(moved, _FLOAT64),
     )
 
 
@@ -162,7 +166,9 @@ def move_centers(totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], mov
     higher index, this value is still a sum, not a mean. This matters only for data with too few distinct rows.
     """
     dtype = centers.dtype
-    return functions(dtype).move_centers(address(totals, _FLOAT64), address(centers, dtype), *centers.shape, address(moved, dtype))
+    return functions(dtype).move_centers(
+        address(totals, _FLOAT64), address(centers, dtype), *centers.shape, address(moved, dtype)
+    )
 
 
 def finish(
@@ -172,7 +178,12 @@ def finish(
     dtype = centers.dtype
     ended = (ctypes.c_double * 2)()
     functions(dtype).finish(
-        squares, address(totals, _FLOAT64), address(centers, dtype), *centers.shape, address(moved, dtype), ctypes.addressof(ended)
+        squares,
+        address(totals, _FLOAT64),
+        address(centers, dtype),
+        *centers.shape,
+        address(moved, dtype),
+        ctypes.addressof(ended),
     )
     return ended[0], ended[1]
 
@@ -202,8 +213,8 @@ def compare_with(
     found = np.empty(places.shape)
     code = ("product", "squares", "absolute", "largest").index(kind)
     functions(rows.dtype).compare_with(
-        address(rows, rows.dtype), address(queries, _FLOAT64), address(places, _INT64), *places.shape, rows.shape[1], code,
-        address(found, _FLOAT64),
+        address(rows, rows.dtype), address(queries, _FLOAT64), address(places, _INT64), *places.shape, rows.shape[1],
+        code, address(found, _FLOAT64),
     )  # fmt: skip
     return found
 

@@ -18,7 +18,7 @@ from xpulab.kernels.host_functions import host_function
 __all__ = ["MISSING", "SETTINGS"]
 
 MISSING = 255  # the place of a missing value
-_NODE = 8  # numbers of 8 bytes in a node of scikit-learn: left, right, feature, threshold, impurity, rows, weight, missing
+_NODE = 8  # numbers in a node of scikit-learn: left, right, feature, threshold, impurity, rows, weight, missing
 _OPEN = 9  # numbers that are kept for a node that will be split
 _SMALL = 48  # rows up to which the places that occur are listed
 _EPSILON = np.float64(np.finfo(np.float64).eps)
@@ -112,10 +112,10 @@ def split_column(  # type: ignore[no-untyped-def]
     places, near, is_near, d, feature, begin, end, rows, w, t, outputs, offsets, criterion, head, min_rows, min_weight,
     sums, listed,
 ):  # fmt: skip
-    # places, near: (n, d); the node's rows are those of `near` if is_near. rows, w, t: from begin to end, the node's. sums: the histogram (256, size), zeros before and
-    # after; the sums of the two sides; those of the node; and of the best split so far the worth, the feature, its last
-    # place on the left, whether missing values go to the left (-1: there are none), and the next place. listed: room
-    # for 256 numbers. Returns the number of different places.
+    # places, near: (n, d); is_near tells which has the node's rows. rows, w, t: from begin to end, the node's. sums:
+    # histogram (256, size), zeros before and after; sums of the two sides; those of the node; and of the best split
+    # so far the worth, the feature, its last place on the left, whether missing values go to the left (-1: there are
+    # none), and the next place. listed: room for 256 numbers. Returns the number of different places.
     size = head + offsets[outputs]
     left = 256 * size
     right = left + size

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from xpulab.kernels.host import address, functions
 
-__all__ = ["CRITERIA", "NODE", "Edges", "Grown", "Room", "Rules", "add_unsampled", "add_values", "grow_tree", "packed"]
+__all__ = ["CRITERIA", "NODE", "Edges", "Grown", "Room", "Rules", "add_unsampled", "add_values", "grow_tree"]
 
 #: Names of scikit-learn's criteria -> their numbers in the machine code.
 CRITERIA = {
@@ -30,7 +30,6 @@ NODE = np.dtype(
         "itemsize": 64,
     }
 )  # fmt: skip
-_PACKED = np.dtype([("left", "<i4"), ("right", "<i4"), ("rule", "<i4"), ("unused", "<i4"), ("threshold", "<f8")])
 _F8, _I8, _I4, _F4, _U1 = (np.dtype(name) for name in ("f8", "i8", "i4", "f4", "u1"))
 
 
@@ -200,7 +199,8 @@ def grow_tree(
         address(room.rows, _I8), address(room.weights, _F8), address(room.targets, _F8),
         address(room.other_rows, _I8), address(room.other_weights, _F8), address(room.other_targets, _F8),
         address(room.sums, _F8), address(room.listed, _I8), address(room.order, _I8), address(room.opened, _F8),
-        address(room.near, _U1), len(room.near) // d, address(integers, _I8), address(numbers, _F8), address(room.values, _F8), int(np.prod(room.shape)),
+        address(room.near, _U1), len(room.near) // d, address(integers, _I8), address(numbers, _F8),
+        address(room.values, _F8), int(np.prod(room.shape)),
     )  # fmt: skip
     kept = integers[: 8 * count].copy().view(NODE)  # with the bytes that scikit-learn does not use
     return Grown(kept, room.values[:count].copy(), int(room.opened[0]))
@@ -220,20 +220,6 @@ def add_unsampled(
     )  # fmt: skip
 
 
-def packed(trees: list[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """The nodes of several trees in the form that `add_values` reads, and the places of their roots."""
-    roots = np.concatenate([[0], np.cumsum([len(nodes) for nodes in trees])]).astype(_I8)
-    made = np.empty(roots[-1], _PACKED)
-    for nodes, root, end in zip(trees, roots[:-1], roots[1:], strict=True):
-        part = made[root:end]
-        inner = nodes["left_child"] >= 0
-        part["left"] = np.where(inner, nodes["left_child"] + root, -1)
-        part["right"] = np.where(inner, nodes["right_child"] + root, -1)
-        part["rule"] = np.where(inner, 2 * nodes["feature"] + nodes["missing_go_to_left"], 0)
-        part["threshold"] = nodes["threshold"]
-    return made, roots[:-1].copy()
-
-
 def add_values(
     rows: npt.NDArray[np.float32],
     nodes: npt.NDArray[Any],
@@ -246,8 +232,10 @@ def add_values(
     Parameters
     ----------
     rows : numpy.ndarray of float32 of shape (n_samples, n_features)
-    nodes, roots : numpy.ndarray
-        Those of `packed`.
+    nodes : numpy.ndarray of int32 of shape (n_nodes, 6)
+        Left and right child (-1 in a leaf), twice the column plus 1 if missing values go to the left, nothing, and the
+        threshold as a float64.
+    roots : numpy.ndarray of int64 of shape (n_trees,)
     values : numpy.ndarray of float64 of shape (n_nodes, width)
     sums : numpy.ndarray of float64 of shape (n_samples, width)
     """
