@@ -192,7 +192,8 @@ class Engine:
             self._waiting.cancel()
         if self._stale:
             self._fresh_communicator()
-        self.lent.pop(client, None)
+        if name != "release":  # which a thread of the client sends at any time
+            self.lent.pop(client, None)
         current = Task(self, name, number, client)
         report = payload.pop("report", None)
         answer: dict[str, Any] = {"status": "ok", "result": {}, "error": None}

@@ -170,7 +170,8 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
     n_estimators : int, default=100
         Number of trees.
     criterion : {"squared_error", "friedman_mse", "poisson"}, default="squared_error"
-        What splits make smaller. "absolute_error" is refused: medians do not follow from histograms.
+        What splits make smaller; "friedman_mse" is "squared_error", as in scikit-learn from 1.9 on. "absolute_error"
+        is refused: medians do not follow from histograms.
     max_depth : int, optional
     min_samples_split : int or float, default=2
         Rows, or share of the rows, that a node needs to be split.

@@ -134,8 +134,8 @@ class ForestProxy(Proxy):
         """Refuse what histograms do not give."""
         if self.criterion == "absolute_error":
             raise ValueError(
-                "criterion='absolute_error' was given; the engines compute 'squared_error', 'friedman_mse' and "
-                "'poisson', because medians do not follow from histograms; use scikit-learn's RandomForestRegressor"
+                "criterion='absolute_error' was given; the engines compute 'squared_error' and 'poisson', "
+                "because medians do not follow from histograms; use scikit-learn's RandomForestRegressor"
             )
         if self.monotonic_cst is not None:
             raise ValueError(

@@ -57,7 +57,7 @@ def purity(sums, at, outputs, offsets, criterion, head, weight):  # type: ignore
     last = first + offsets[outputs]
     if weight <= 0:
         return total
-    if criterion == 0 or criterion == 2 or criterion == 3:
+    if criterion == 0 or criterion == 2:
         for s in range(first, last):
             total += sums[s] * sums[s]
         total /= weight
@@ -95,15 +95,8 @@ def worth_of(  # type: ignore[no-untyped-def]
     a = weight_of(sums, left, offsets, head)
     b = weight_of(sums, right, offsets, head)
     if sums[left] >= min_rows and sums[right] >= min_rows and a >= min_weight and b >= min_weight:
-        if criterion == 3:
-            difference = np.float64(0)
-            for s in range(head, head + offsets[outputs]):
-                difference += b * sums[left + s] - a * sums[right + s]
-            difference /= outputs
-            worth = difference * difference / (a * b)
-        else:
-            worth = purity(sums, left, outputs, offsets, criterion, head, a)
-            worth += purity(sums, right, outputs, offsets, criterion, head, b)
+        worth = purity(sums, left, outputs, offsets, criterion, head, a)
+        worth += purity(sums, right, outputs, offsets, criterion, head, b)
     return worth
 
 
@@ -273,7 +266,7 @@ def grow_tree(  # type: ignore[no-untyped-def]
                     for o in range(outputs):
                         target = t[i * outputs + o]
                         sums[whole + 2 + o] += weight * target
-                        if criterion != 4:
+                        if criterion != 3:
                             squares += weight * target * target
                         elif target > 0:
                             squares += weight * target * np.log(target)
@@ -323,7 +316,7 @@ def grow_tree(  # type: ignore[no-untyped-def]
                 ) <= 1  # fmt: skip
             if sums[best] == -np.inf:
                 continue
-            decrease = sums[best] / weight if criterion == 3 else (sums[best] - pure) / (outputs * total)
+            decrease = (sums[best] - pure) / (outputs * total)
             if decrease + _EPSILON < min_decrease:
                 continue
             at = n_opened * _OPEN

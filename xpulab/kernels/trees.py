@@ -14,7 +14,7 @@ __all__ = ["CRITERIA", "NODE", "Edges", "Grown", "Room", "Rules", "add_unsampled
 
 #: Names of scikit-learn's criteria -> their numbers in the machine code.
 CRITERIA = {
-    "gini": 0, "entropy": 1, "log_loss": 1, "squared_error": 2, "friedman_mse": 3, "poisson": 4,
+    "gini": 0, "entropy": 1, "log_loss": 1, "squared_error": 2, "friedman_mse": 2, "poisson": 3,
 }  # fmt: skip
 _MOST_PLACES = 255
 _NEAR_BYTES = 1 << 17  # places of the rows of a node that are copied to one place, in a core's L2 cache
