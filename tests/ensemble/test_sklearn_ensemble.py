@@ -15,9 +15,16 @@ from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
 pytestmark = pytest.mark.cluster
 
 #: Parts of the names of tests of other estimators, and of what is refused in words.
-REFUSED = ["ExtraTrees", "RandomTreesEmbedding", "sparse", "csr", "csc", "embedding", "hasher", "absolute_error"]
-CANNOT: dict[str, str] = {}
-LEAST_CALLING = 60
+REFUSED = [
+    *("ExtraTrees", "RandomTreesEmbedding", "sparse", "csr", "csc", "embedding", "hasher", "absolute_error"),
+    *("memory_layout", "criterion_object"),  # CSR, and criteria that are no names
+]
+CANNOT = {
+    "test_pickle": "the class that counts calls has no place from which it could be imported",
+    "test_backend_respected": "the engines compute, and joblib is not asked",
+    "test_estimators_samples": "a tree of scikit-learn is grown again, and draws other columns for its nodes",
+}
+LEAST_CALLING = 90
 PROXIES = [f"xpulab.ensemble:{name}" for name in ("RandomForestClassifier", "RandomForestRegressor")]
 
 
@@ -32,7 +39,13 @@ def _on_the_pair(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
 
 
-_checks = parametrize_with_checks([RandomForestClassifier(5, random_state=0), RandomForestRegressor(5, random_state=0)])
+_checks = parametrize_with_checks(
+    [RandomForestClassifier(5, random_state=0), RandomForestRegressor(5, random_state=0)],
+    expected_failed_checks=lambda estimator: {
+        f"check_sample_weight_equivalence_on_{kind}_data": "rows are drawn by weight; scikit-learn's do not pass either"
+        for kind in ("dense", "sparse")
+    },
+)
 
 
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)

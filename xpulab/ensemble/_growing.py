@@ -14,7 +14,7 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.tree._tree import NODE_DTYPE, Tree
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import type_of_target
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from xpulab.data import Outgoing, ShardedArray, mapped
 from xpulab.deploy.answers import Answer
@@ -61,6 +61,7 @@ class ForestProxy(Proxy):
     n_outputs_: int
     n_features_in_: int
     _index: ShardedArray | None = None
+    _oob: Any = None  # during a fit: sums and counts by row, and what was subtracted from the targets
 
     def _grow(self, X: Any, y: Any, sample_weight: Any) -> Any:
         """Fit the forest; the steps are those of scikit-learn's `fit`."""
@@ -88,14 +89,16 @@ class ForestProxy(Proxy):
             warnings.warn(
                 "Warm-start fitting without increasing n_estimators does not fit new trees.", UserWarning, stacklevel=3
             )
+            if self.oob_score and not hasattr(self, "oob_score_"):
+                self._score_oob(X, y)
             return self._decapsulated()
         if there:
             random_state.randint(np.iinfo(np.int32).max, size=there)
         trees = [self._make_estimator(append=False, random_state=random_state) for _ in range(more)]
-        oob = bool(self.oob_score)
-        if oob:
+        if self.oob_score:
             self._require_oob(y)
-        together = oob and not there and self.ccp_alpha == 0
+        # The ranks see the new trees alone, and not how they are pruned.
+        together = bool(self.oob_score) and not there and self.ccp_alpha == 0
         middle = np.zeros(y.shape[1])
         if self.criterion in ("squared_error", "friedman_mse"):
             middle = y.mean(axis=0)
@@ -120,11 +123,9 @@ class ForestProxy(Proxy):
                 then=lambda answer: self._take(answer, trees, classes, middle),
             )
             if together:
-                self._set_oob(answer.results[0]["oob"], answer.results[0]["times"], y, middle)
-            elif oob:
-                rows = X.gather().astype(np.float32) if isinstance(X, ShardedArray) else np.asarray(X, np.float32)
-                scoring = {"scoring_function": self.oob_score} if callable(self.oob_score) else {}
-                self._set_oob_score_and_attributes(rows, y, **scoring)  # type: ignore[attr-defined]
+                self._oob = answer.results[0]["oob"], answer.results[0]["times"], middle
+            if self.oob_score:
+                self._score_oob(X, y)
         return self._decapsulated()
 
     def _decapsulated(self) -> Any:
@@ -132,6 +133,8 @@ class ForestProxy(Proxy):
 
     def _require_computed(self) -> None:
         """Refuse what histograms do not give."""
+        if not isinstance(self.criterion, str):
+            raise ValueError(f"criterion={self.criterion!r} was given, and the name of a criterion is expected")
         if self.criterion == "absolute_error":
             raise ValueError(
                 "criterion='absolute_error' was given; the engines compute 'squared_error' and 'poisson', "
@@ -247,14 +250,27 @@ class ForestProxy(Proxy):
                 "supported: continuous, continuous-multioutput, binary, multiclass, multilabel-indicator."
             )
 
-    def _set_oob(self, sums: np.ndarray, times: np.ndarray, y: np.ndarray, middle: np.ndarray) -> None:
+    def _score_oob(self, X: Any, y: np.ndarray) -> None:
         """Set the predictions of rows by the trees that did not get them, and their score."""
+        scoring = {"scoring_function": self.oob_score} if callable(self.oob_score) else {}
+        if self._oob is None:
+            X = np.asarray(X.gather() if isinstance(X, ShardedArray) else X, np.float32)
+        try:
+            self._set_oob_score_and_attributes(X, y, **scoring)
+        finally:
+            self._oob = None
+
+    def _set_oob_score_and_attributes(self, X: Any, y: np.ndarray, scoring_function: Any = None) -> None:
+        if self._oob is None:
+            super()._set_oob_score_and_attributes(X, y, scoring_function)  # type: ignore[misc]
+            return
+        sums, times, middle = self._oob
         if (times == 0).any():
             warnings.warn(
                 "Some inputs do not have OOB scores. This probably means too few trees were used to compute any "
                 "reliable OOB estimates.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         means = sums / np.maximum(times, 1)[:, None, None]
         self._take_oob(means + np.where(times > 0, 1.0, 0.0)[:, None, None] * middle[None, :, None], y)
@@ -266,9 +282,8 @@ class ForestProxy(Proxy):
     def _means(self, method: str, X: Any) -> np.ndarray | None:
         """Means of the leaves' values, (n_samples, n_outputs, width); None where this process is to follow the rows."""
         check_is_fitted(self)
-        if not isinstance(X, ShardedArray) and mapped(X) is None and np.shape(X)[:1] and (
-            np.shape(X)[0] * len(self.estimators_) <= _MOST_HERE
-        ):  # fmt: skip
+        here = not isinstance(X, ShardedArray) and mapped(X) is None
+        if here and _num_samples(X) * len(self.estimators_) <= _MOST_HERE:
             return None
         cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
@@ -331,9 +346,10 @@ class ForestProxy(Proxy):
     def to_sklearn(self) -> Any:
         """scikit-learn's forest with the same trees, which needs no cluster."""
         plain = super().to_sklearn()
-        vars(plain).pop("_index", None)
+        for name in ("_index", "_oob"):
+            vars(plain).pop(name, None)
         return plain
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without the handle of the trees on the engines: a copy sends them when it needs them."""
-        return {name: value for name, value in super().__getstate__().items() if name != "_index"}
+        return {name: value for name, value in super().__getstate__().items() if name not in ("_index", "_oob")}

@@ -193,9 +193,10 @@ def grow_tree(
     n, d = places.shape
     room.order[:] = np.arange(d)
     integers, numbers = room.nodes.view(_I8), room.nodes.view(_F8)
+    settings = rules.numbers(seed)  # with a name, so that it lives during the call
     count = functions(_F8).grow_tree(
         address(places, _U1), n, d, address(weights, _F8), address(edges.values, _F8), address(edges.ends, _I8),
-        address(y, _F8), address(room.offsets, _I8), y.shape[1], room.classes, address(rules.numbers(seed), _F8),
+        address(y, _F8), address(room.offsets, _I8), y.shape[1], room.classes, address(settings, _F8),
         address(room.rows, _I8), address(room.weights, _F8), address(room.targets, _F8),
         address(room.other_rows, _I8), address(room.other_weights, _F8), address(room.other_targets, _F8),
         address(room.sums, _F8), address(room.listed, _I8), address(room.order, _I8), address(room.opened, _F8),
