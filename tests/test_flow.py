@@ -21,6 +21,7 @@ ESTIMATORS = [
     "cluster",
     "covariance",
     "decomposition",
+    "ensemble",
     "linear_model",
     "metrics",
     "model_selection",

@@ -207,7 +207,7 @@ class Engine:
             self._waiting.cancel()
         if self._stale:
             self.renew_communicators()
-        if self.task is None:
+        if self.task is None and name != "release":  # which a thread of the client sends at any time
             self.lent.pop(client, None)
         current = self.task = Task(self, name, number, client)
         report = payload.pop("report", None)

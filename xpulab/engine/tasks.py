@@ -11,6 +11,7 @@ from xpulab.engine import cell
 from xpulab.engine.algorithms import (
     explore,
     folds,
+    forest,
     kmeans,
     least_squares,
     leave_one_out,
@@ -36,6 +37,7 @@ __all__ = [
     "cell",
     "explore",
     "folds",
+    "forest",
     "kmeans",
     "least_squares",
     "leave_one_out",

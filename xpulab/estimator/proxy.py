@@ -57,6 +57,17 @@ class Result:
         return {"target": target}
 
 
+class _With:
+    """Sends the rows, and then what `more` sends."""
+
+    def __init__(self, packing: Packing, more: Callable[[], dict[str, Any]]) -> None:
+        self._packing, self._more = packing, more
+        self.again = packing.again
+
+    def __call__(self) -> dict[str, Any]:
+        return {**self._packing(), **self._more()}
+
+
 class Proxy(CallbackSupportMixin):
     """Base of estimators whose rows are on the engines. Among the bases, it comes before scikit-learn's class.
 
@@ -173,6 +184,7 @@ class Proxy(CallbackSupportMixin):
         rules: Mapping[str, Any] | None = None,
         here: Callable[[], np.ndarray | None] | None = None,
         then: Callable[[Answer], bool] | None = None,
+        more: Callable[[Outgoing], dict[str, Any]] | None = None,
         **arguments: Any,
     ) -> Answer:
         """Send X and the columns aligned with it to the engines, and run a task on them.
@@ -199,6 +211,8 @@ class Proxy(CallbackSupportMixin):
             result, the answer is empty.
         then : callable, optional
             Continues with the answer in this process, as a part of the call; returns whether it converged.
+        more : callable, optional
+            Sends other arrays each time when the rows are sent, and returns the arguments that tell where they are.
         **arguments : Any
             Arguments of the task.
 
@@ -225,7 +239,8 @@ class Proxy(CallbackSupportMixin):
             )
             place = {} if result is None else result.place(cluster, outgoing, X)
             try:
-                answer = call.send(task, packing, **place, **arguments)
+                sent = packing if more is None else _With(packing, lambda: more(outgoing))
+                answer = call.send(task, sent, **place, **arguments)
                 packing.done()
                 if then is not None:
                     call.report.converged = then(answer)

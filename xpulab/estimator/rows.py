@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array, column_or_1d
-from sklearn.utils.validation import _check_sample_weight, check_consistent_length, validate_data
+from sklearn.utils.validation import _check_sample_weight, _check_y, check_consistent_length, validate_data
 
 from xpulab.data import (
     Outgoing,
@@ -33,6 +33,7 @@ __all__ = [
     "checked_targets",
     "checked_unnamed",
     "checked_weights",
+    "gathered_targets",
 ]
 
 _FLOATS = [np.float64, np.float32]
@@ -216,6 +217,20 @@ def checked_targets(estimator: Any, cluster: XPUCluster, y: Any, X: Any, *, mult
     if not multi_output:
         y = column_or_1d(y, warn=True)
     y = check_array(y, ensure_2d=False, dtype=X.dtype, input_name="y", estimator=estimator)
+    check_consistent_length(np.empty((X.shape[0], 0)), y)
+    return y
+
+
+def gathered_targets(estimator: Any, cluster: XPUCluster, X: Any, y: Any) -> np.ndarray:
+    """The targets (n_samples,) or (n_samples, n_outputs) in this process, as scikit-learn checks them."""
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
+        )
+    if isinstance(y, ShardedArray):
+        y.source(cluster)
+        y = y.gather()
+    y = _check_y(y, multi_output=True, estimator=estimator)
     check_consistent_length(np.empty((X.shape[0], 0)), y)
     return y
 

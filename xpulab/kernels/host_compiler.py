@@ -12,12 +12,13 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from xpulab.kernels import tree_functions  # noqa: F401 -- it adds its functions
 from xpulab.kernels.host_functions import FUNCTIONS, HostFunction
 
 __all__ = ["object_code"]
 
 _TRIPLE = "x86_64-unknown-linux-gnu"
-_DTYPES = {"f4": "float32", "f8": "float64", "i4": "int32", "i8": "int64"}
+_DTYPES = {"u1": "uint8", "f4": "float32", "f8": "float64", "i4": "int32", "i8": "int64"}
 
 
 def object_code(level: str) -> bytes:
@@ -42,6 +43,8 @@ def object_code(level: str) -> bytes:
     whole.triple = _TRIPLE
     for dtype in ("f4", "f8"):
         for name, declared in FUNCTIONS.items():
+            if dtype not in declared.dtypes:
+                continue
             made = numba.cfunc(_signature(declared, dtype), error_model="numpy")(_compilable(declared, numba.njit))
             module = llvm.parse_assembly(made.inspect_llvm())
             for function in module.functions:

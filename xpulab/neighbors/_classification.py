@@ -12,7 +12,8 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import check_classification_targets
 
 from xpulab.deploy.cluster import XPUCluster
-from xpulab.neighbors._searching import NeighborsProxy, targets_of
+from xpulab.estimator.rows import gathered_targets
+from xpulab.neighbors._searching import NeighborsProxy
 
 __all__ = ["KNeighborsClassifier"]
 
@@ -99,7 +100,7 @@ class KNeighborsClassifier(NeighborsProxy, sklearn.neighbors.KNeighborsClassifie
         return self._fit(X, y)
 
     def _read_targets(self, cluster: XPUCluster, X: Any, y: Any) -> None:
-        y = targets_of(self, cluster, X, y)
+        y = gathered_targets(self, cluster, X, y)
         if y.ndim == 2 and y.shape[1] == 1:
             warnings.warn(
                 "A column-vector y was passed when a 1d array was expected. Please change the shape of y to "

@@ -8,7 +8,8 @@ import sklearn.neighbors
 from sklearn.base import _fit_context
 
 from xpulab.deploy.cluster import XPUCluster
-from xpulab.neighbors._searching import NeighborsProxy, targets_of
+from xpulab.estimator.rows import gathered_targets
+from xpulab.neighbors._searching import NeighborsProxy
 
 __all__ = ["KNeighborsRegressor"]
 
@@ -92,4 +93,4 @@ class KNeighborsRegressor(NeighborsProxy, sklearn.neighbors.KNeighborsRegressor)
         return self._fit(X, y)
 
     def _read_targets(self, cluster: XPUCluster, X: Any, y: Any) -> None:
-        self._y = targets_of(self, cluster, X, y)
+        self._y = gathered_targets(self, cluster, X, y)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.neighbors import BallTree, KDTree
 from sklearn.neighbors._base import NeighborsBase
-from sklearn.utils.validation import _check_y, _to_object_array, check_consistent_length, check_is_fitted
+from sklearn.utils.validation import _to_object_array, check_is_fitted
 
 from xpulab.data import Outgoing, ShardedArray, bounds_of, mapped
 from xpulab.deploy.answers import Answer
@@ -21,7 +21,7 @@ from xpulab.estimator.rows import Packing
 from xpulab.exceptions import HandleError
 from xpulab.neighbors._metric import Distance, distance_of
 
-__all__ = ["NeighborsProxy", "targets_of"]
+__all__ = ["NeighborsProxy"]
 
 
 class _Searched:
@@ -281,20 +281,6 @@ class NeighborsProxy(Proxy):
                 "to_sklearn(), or an estimator that was fitted to X.gather()"
             )
         return state
-
-
-def targets_of(estimator: NeighborsProxy, cluster: XPUCluster, X: Any, y: Any) -> np.ndarray:
-    """The targets (n_samples,) or (n_samples, n_outputs) in this process, as scikit-learn checks them."""
-    if y is None:
-        raise ValueError(
-            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
-        )
-    if isinstance(y, ShardedArray):
-        y.source(cluster)
-        y = y.gather()
-    y = _check_y(y, multi_output=True, estimator=estimator)
-    check_consistent_length(np.empty((X.shape[0], 0)), y)
-    return y
 
 
 def _by_query(results: list[dict[str, Any]], queries: range) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:

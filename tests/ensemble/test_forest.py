@@ -1,0 +1,284 @@
+"""Forests on real engines: the same for any number of them, and as good as scikit-learn's."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.ensemble
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_classification, make_friedman1
+from sklearn.model_selection import train_test_split
+
+import xpulab
+from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
+
+pytestmark = pytest.mark.cluster
+
+
+def table(n: int = 600, d: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)).astype(np.float32)
+    return X, X[:, 0] * X[:, 1] + X[:, 2] + 0.3 * rng.normal(size=n)
+
+
+def nodes_of(forest: Any) -> list[np.ndarray]:
+    return [tree.tree_.__getstate__()["nodes"] for tree in forest.estimators_]
+
+
+def assert_same_trees(one: Any, other: Any) -> None:
+    for a, b in zip(nodes_of(one), nodes_of(other), strict=True):
+        for name in a.dtype.names:
+            np.testing.assert_array_equal(a[name], b[name])
+
+
+@pytest.fixture(scope="module")
+def reference(pair: xpulab.XPUCluster) -> dict[str, Any]:
+    """The forests that two engines grow."""
+    pair.activate()
+    X, t = table()
+    return {
+        "votes": RandomForestClassifier(30, random_state=3, oob_score=True).fit(X, t > 0),
+        "numbers": RandomForestRegressor(5, random_state=3, max_features=0.5).fit(X, t),
+    }
+
+
+def test_the_same_forest_on_any_number_of_engines(current: xpulab.XPUCluster, reference: dict[str, Any]) -> None:
+    X, t = table()
+    counts = [600 - 5 * (current.size - 1)] + [5] * (current.size - 1)
+    empty = [0] * (current.size - 1) + [600]
+    for some in (X, X.astype(np.float64), current.scatter(X, counts=counts), current.scatter(X, counts=empty)):
+        votes = clone(reference["votes"]).fit(some, t > 0)
+        assert_same_trees(votes, reference["votes"])
+        np.testing.assert_allclose(votes.oob_decision_function_, reference["votes"].oob_decision_function_)
+        assert votes.oob_score_ == reference["votes"].oob_score_
+    target = current.scatter(t)
+    assert_same_trees(clone(reference["numbers"]).fit(current.scatter(X), target), reference["numbers"])
+
+
+DATA = {
+    "breast cancer": load_breast_cancer(return_X_y=True),
+    "wine": load_wine(return_X_y=True),
+    "made": make_classification(700, 12, n_informative=6, n_classes=4, random_state=0),
+    "friedman": make_friedman1(700, noise=1.0, random_state=0),
+    "diabetes": load_diabetes(return_X_y=True),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_as_good_as_scikit_learn_s(on_pair: xpulab.XPUCluster, name: str) -> None:
+    """Paired over seeds: the mean difference is within three standard errors, or a hundredth."""
+    X, y = DATA[name]
+    kind = "RandomForestRegressor" if name in ("friedman", "diabetes") else "RandomForestClassifier"
+    differences = []
+    for seed in range(5):
+        X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=seed)
+        ours = getattr(xpulab.ensemble, kind)(30, random_state=seed).fit(X_train, y_train)
+        theirs = getattr(sklearn.ensemble, kind)(30, random_state=seed).fit(X_train, y_train)
+        differences.append(ours.score(X_test, y_test) - theirs.score(X_test, y_test))
+    error = np.std(differences, ddof=1) / np.sqrt(len(differences))
+    assert np.mean(differences) > -max(0.01, 3 * error), differences
+
+
+@pytest.mark.parametrize("criterion", ["gini", "entropy", "squared_error", "poisson"])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_columns_of_few_values_give_scikit_learn_s_tree(
+    on_pair: xpulab.XPUCluster, criterion: str, outputs: int
+) -> None:
+    """All columns, all rows, nodes of many rows, which no two columns split alike: each split is the exact one."""
+    rng = np.random.default_rng(1)
+    X = rng.permuted(np.tile(np.arange(200.0), (5, 1)), axis=1).T
+    X[rng.random(X.shape) < 0.05] = np.nan
+    t = np.abs(np.nan_to_num(X[:, :outputs]) / 50 + np.nan_to_num(X[:, 2:3]) / 90 + rng.normal(size=(200, outputs)))
+    votes = criterion in ("gini", "entropy")
+    y = (t * 2).astype(int) % 3 if votes else t
+    y = y[:, 0] if outputs == 1 else y
+    weights = rng.random(200) + 0.5
+    kind = "RandomForestClassifier" if votes else "RandomForestRegressor"
+    arguments = {
+        "n_estimators": 2,
+        "criterion": criterion,
+        "bootstrap": False,
+        "max_features": None,
+        "min_samples_leaf": 25,
+    }
+    ours = getattr(xpulab.ensemble, kind)(**arguments, random_state=0).fit(X, y, weights)
+    theirs = getattr(sklearn.ensemble, kind)(**arguments, random_state=0).fit(X, y, weights)
+    np.testing.assert_allclose(np.squeeze(ours.predict(X)), np.squeeze(theirs.predict(X)), rtol=1e-6)
+    np.testing.assert_allclose(ours.feature_importances_, theirs.feature_importances_, atol=1e-6)
+    a, b = ours.estimators_[0].tree_, theirs.estimators_[0].tree_
+    assert (a.node_count, a.max_depth, a.n_leaves) == (b.node_count, b.max_depth, b.n_leaves)
+    np.testing.assert_allclose(np.sort(a.impurity), np.sort(b.impurity), atol=1e-6)
+    np.testing.assert_allclose(np.sort(a.weighted_n_node_samples), np.sort(b.weighted_n_node_samples))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"max_depth": 3}, {"min_samples_leaf": 20}, {"min_samples_leaf": 0.1}, {"min_samples_split": 100},
+        {"min_samples_split": 0.3}, {"min_weight_fraction_leaf": 0.1}, {"min_impurity_decrease": 0.01},
+        {"max_leaf_nodes": 9}, {"ccp_alpha": 0.01}, {"max_samples": 50}, {"max_samples": 0.2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_rules_for_nodes(on_pair: xpulab.XPUCluster, parameters: dict[str, Any]) -> None:
+    X, t = table()
+    ours = RandomForestClassifier(3, random_state=0, max_features=None, **parameters).fit(X, t > 0)
+    theirs = sklearn.ensemble.RandomForestClassifier(3, random_state=0, max_features=None, **parameters).fit(X, t > 0)
+    for one, other in zip(ours.estimators_, theirs.estimators_, strict=True):
+        # The same rows: only thresholds between other values can differ, and what is pruned after that.
+        assert (
+            "ccp_alpha" in parameters
+            or abs(one.tree_.n_leaves - other.tree_.n_leaves) <= 0.1 * other.tree_.n_leaves + 1
+        )
+        leaves = one.tree_.children_left < 0
+        assert one.tree_.n_node_samples[0] == other.tree_.n_node_samples[0]
+        assert one.tree_.max_depth <= parameters.get("max_depth", 99)
+        assert one.tree_.n_leaves <= parameters.get("max_leaf_nodes", 999)
+        assert "ccp_alpha" not in parameters or one.tree_.n_leaves < 30
+        least = parameters.get("min_samples_leaf", 1)
+        assert one.tree_.n_node_samples[leaves].min() >= (least if isinstance(least, int) else least * 600)
+        share = one.tree_.weighted_n_node_samples[leaves].min() / one.tree_.weighted_n_node_samples[0]
+        assert share >= parameters.get("min_weight_fraction_leaf", 0)
+
+
+def test_predictions_are_those_of_scikit_learn_s_trees(on_pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    X, t = table(3000)
+    X[::7, 1] = np.nan
+    y = np.stack([np.where(t > 0, "up", "down"), np.where(X[:, 3] > 1, "far", "near")], axis=1)
+    votes = RandomForestClassifier(20, random_state=0).fit(X, y)
+    numbers = RandomForestRegressor(20, random_state=0).fit(X, np.stack([t, -t], axis=1))
+    np.save(tmp_path / "X.npy", X)
+    handle = on_pair.scatter(np.nan_to_num(X))
+    for Q in (X, np.load(tmp_path / "X.npy", mmap_mode="r"), handle):
+        there = Q.gather() if Q is handle else np.asarray(Q)
+        plain = votes.to_sklearn()
+        assert type(plain) is sklearn.ensemble.RandomForestClassifier
+        for ours, theirs in zip(votes.predict_proba(Q), plain.predict_proba(there), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+        np.testing.assert_array_equal(votes.predict(Q), plain.predict(there))
+        np.testing.assert_allclose(numbers.predict(Q), numbers.to_sklearn().predict(there), rtol=1e-12)
+    np.testing.assert_array_equal(votes.apply(handle), plain.apply(handle.gather()))
+    again = pickle.loads(pickle.dumps(votes))
+    np.testing.assert_array_equal(again.predict(X), votes.predict(X))
+    assert not {"report_", "_index"} & vars(plain).keys()
+
+
+def test_the_engines_get_the_trees_once(on_pair: xpulab.XPUCluster) -> None:
+    X, t = table(3000)
+    forest = RandomForestClassifier(20, random_state=0).fit(X, t > 0)
+    forest.predict(X[:9])
+    assert forest._index is None  # a few rows are followed in this process
+    forest.predict(X)
+    assert forest._index is not None
+    first = forest._index.id
+    forest.predict_proba(X)
+    assert forest._index.id == first
+    before = forest.predict(X)
+    forest.set_params(random_state=1).fit(X, t < 0)
+    assert (forest.predict(X) != before).mean() > 0.9
+    assert forest._index.id != first
+
+
+def test_warm_start_adds_the_trees_of_a_longer_fit(on_pair: xpulab.XPUCluster) -> None:
+    X, t = table()
+    whole = RandomForestClassifier(30, random_state=5, oob_score=True).fit(X, t > 0)
+    grown = RandomForestClassifier(28, random_state=5, warm_start=True, oob_score=True).fit(X, t > 0)
+    grown.set_params(n_estimators=30).fit(X, t > 0)
+    assert_same_trees(whole, grown)
+    np.testing.assert_allclose(whole.oob_decision_function_, grown.oob_decision_function_)
+    with pytest.warns(UserWarning, match="Warm-start fitting without increasing"):
+        grown.fit(X, t > 0)
+    with pytest.raises(ValueError, match="must be larger or equal to"):
+        grown.set_params(n_estimators=2).fit(X, t > 0)
+
+
+def test_out_of_bag_predictions_are_scikit_learn_s_of_the_same_trees(on_pair: xpulab.XPUCluster) -> None:
+    X, t = table()
+    X[::5, 2] = np.nan
+    for forest, y in ((RandomForestClassifier(30), t > 0), (RandomForestRegressor(30), np.stack([t, 1 + t], axis=1))):
+        forest.set_params(oob_score=True, random_state=0).fit(X, y)
+        plain = forest.to_sklearn()
+        plain.n_classes_ = [2]
+        plain._set_oob_score_and_attributes(X, np.asarray(y, np.float64).reshape(len(y), -1))
+        name = "oob_decision_function_" if y.ndim == 1 else "oob_prediction_"
+        np.testing.assert_allclose(getattr(forest, name), getattr(plain, name))
+        assert forest.oob_score_ == pytest.approx(plain.oob_score_)
+    with pytest.warns(UserWarning, match="do not have OOB scores"):
+        RandomForestClassifier(1, oob_score=True, random_state=0).fit(X, t > 0)
+
+
+@pytest.mark.parametrize("class_weight", ["balanced", "balanced_subsample", {0: 1, 1: 5}])
+def test_weights_of_classes(on_pair: xpulab.XPUCluster, class_weight: Any) -> None:
+    X, t = table()
+    y = (t > 1.2).astype(int)
+    arguments = {"n_estimators": 30, "max_depth": 3, "random_state": 0, "class_weight": class_weight}
+    ours = RandomForestClassifier(**arguments).fit(X, y)
+    theirs = sklearn.ensemble.RandomForestClassifier(**arguments).fit(X, y)
+    assert abs(ours.predict_proba(X).mean(axis=0) - theirs.predict_proba(X).mean(axis=0)).max() < 0.03
+    for one, other in zip(ours.estimators_, theirs.estimators_, strict=True):
+        np.testing.assert_allclose(one.tree_.value[0], other.tree_.value[0])
+
+
+def test_rows_of_weight_zero_are_not_there(on_pair: xpulab.XPUCluster) -> None:
+    X, t = table()
+    weights = (np.arange(600) % 2).astype(float)
+    kept = RandomForestRegressor(2, bootstrap=False, random_state=0).fit(X[1::2], t[1::2])
+    weighted = RandomForestRegressor(2, bootstrap=False, random_state=0).fit(X, t, weights)
+    for one, other in zip(nodes_of(kept), nodes_of(weighted), strict=True):
+        assert one["n_node_samples"][0] == other["n_node_samples"][0] == 300
+    assert weighted.score(X[1::2], t[1::2]) > 0.99
+
+
+def test_bad_input_is_refused_before_anything_is_sent(
+    on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, t = table(50)
+    fitted = RandomForestClassifier(2).fit(X, t > 0)
+    monkeypatch.setattr(type(on_pair), "call", lambda *_, **__: pytest.fail("something was sent"))
+    infinite = X.copy()
+    infinite[3, 1] = np.inf
+    cases: list[tuple[Any, Any, tuple[Any, ...], str]] = [
+        (RandomForestRegressor(criterion="absolute_error"), t, (), "medians do not follow from histograms"),
+        (RandomForestClassifier(monotonic_cst=[1, 0, 0, 0, 0, 0]), t > 0, (), "monotonic_cst was given"),
+        (RandomForestClassifier(), t[:-1] > 0, (), "inconsistent numbers of samples"),
+        (RandomForestClassifier(), None, (), "requires y to be passed"),
+        (RandomForestClassifier(), t, (), "Unknown label type"),
+        (RandomForestClassifier(), t > 0, (np.ones(49),), "sample_weight.shape"),
+        (RandomForestClassifier(), t > 0, (-np.ones(50),), "Negative values"),
+        (RandomForestClassifier(max_samples=9, bootstrap=False), t > 0, (), "cannot be set if `bootstrap=False`"),
+        (RandomForestClassifier(oob_score=True, bootstrap=False), t > 0, (), "only available if bootstrap=True"),
+        (RandomForestClassifier(criterion="squared_error"), t > 0, (), "criterion"),
+        (RandomForestRegressor(criterion="poisson"), t - 9, (), "negative"),
+    ]
+    for estimator, y, more, message in cases:
+        with pytest.raises(ValueError, match=message):
+            estimator.fit(X, y, *more)
+    with pytest.raises(ValueError, match="infinity"):
+        RandomForestClassifier().fit(infinite, t > 0)
+    with pytest.raises(ValueError, match="X has 3 features, but RandomForestClassifier is expecting 6"):
+        fitted.predict(np.zeros((20_000, 3)))
+
+
+def test_numbers_that_float32_does_not_hold_are_refused(on_pair: xpulab.XPUCluster) -> None:
+    X, t = table(50)
+    large = X.astype(np.float64)
+    large[49, 5] = 1e300
+    with pytest.raises(ValueError, match=r"too large for dtype\('float32'\)"):
+        RandomForestClassifier(2).fit(on_pair.scatter(large), t > 0)
+    with pytest.warns(RuntimeWarning, match="overflow"), pytest.raises(ValueError, match="infinity"):
+        RandomForestClassifier(2).fit(large, t > 0)
+
+
+def test_one_class_constant_columns_and_one_row(on_pair: xpulab.XPUCluster) -> None:
+    X = np.ones((30, 3))
+    assert (RandomForestClassifier(2, random_state=0).fit(X, ["a"] * 30).predict(X) == "a").all()
+    assert RandomForestRegressor(2, random_state=0).fit(X, np.arange(30)).estimators_[0].tree_.node_count == 1
+    assert RandomForestRegressor(2, random_state=0).fit(X[:1], [4.0]).predict(X) == pytest.approx(4)
+    missing = np.full((30, 3), np.nan)
+    missing[::2, 1] = 1
+    y = np.arange(30) % 2
+    assert (RandomForestClassifier(3, bootstrap=False, max_features=None).fit(missing, y).predict(missing) == y).all()

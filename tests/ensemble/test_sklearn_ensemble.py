@@ -1,0 +1,53 @@
+"""scikit-learn's own tests and checks of forests, run against the proxies on two engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from suites import run_suite
+
+import xpulab
+from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
+
+pytestmark = pytest.mark.cluster
+
+#: Parts of the names of tests of other estimators, and of what is refused in words.
+REFUSED = [
+    *("ExtraTrees", "RandomTreesEmbedding", "sparse", "csr", "csc", "embedding", "hasher", "absolute_error"),
+    *("memory_layout", "criterion_object"),  # CSR, and criteria that are no names
+]
+CANNOT = {
+    "test_pickle": "the class that counts calls has no place from which it could be imported",
+    "test_backend_respected": "the engines compute, and joblib is not asked",
+    "test_estimators_samples": "a tree of scikit-learn is grown again, and draws other columns for its nodes",
+}
+LEAST_CALLING = 90
+PROXIES = [f"xpulab.ensemble:{name}" for name in ("RandomForestClassifier", "RandomForestRegressor")]
+
+
+def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    """All pass but those that cannot, and enough of them call a proxy's fit."""
+    only = " and ".join(f"not {part}" for part in REFUSED)
+    run_suite(tmp_path, pair, ["sklearn.ensemble.tests.test_forest"], PROXIES, LEAST_CALLING, CANNOT, only)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_pair(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+
+
+_checks = parametrize_with_checks(
+    [RandomForestClassifier(5, random_state=0), RandomForestRegressor(5, random_state=0)],
+    expected_failed_checks=lambda estimator: {
+        f"check_sample_weight_equivalence_on_{kind}_data": "rows are drawn by weight; scikit-learn's do not pass either"
+        for kind in ("dense", "sparse")
+    },
+)
+
+
+@pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
+def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
+    check(estimator)

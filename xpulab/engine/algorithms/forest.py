@@ -1,0 +1,287 @@
+"""Random forests: each rank grows its share of the trees, from the places of all rows in one byte each.
+
+The ranks of a host share the places. A tree depends only on the rows in their order and on its own seed, so the forest
+is the same for any number of ranks. The rows that a tree gets are drawn as scikit-learn draws them [1]_.
+
+References
+----------
+.. [1] L. Breiman, "Random Forests", Machine Learning 45 (2001).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import queue
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble._forest import _generate_sample_indices
+from sklearn.utils.class_weight import compute_sample_weight
+
+from xpulab.engine.dataset import data_of, write_block
+from xpulab.engine.engine import Task, task
+from xpulab.exceptions import HandleError
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.scaling import host_pieces
+from xpulab.kernels.trees import NODE, Edges, Grown, Room, Rules, add_unsampled, add_values, grow_tree
+from xpulab.sharing.memory import SharedBlock
+
+__all__ = ["Forest"]
+
+#: Since 1.9, scikit-learn draws rows in proportion to their weights; before, it multiplied weights and counts.
+_DRAWN_BY_WEIGHT = "sample_weight" in inspect.signature(_generate_sample_indices).parameters
+_LOOK = 0.1  # seconds between two looks for a request to stop
+_PIECE = 4096  # rows that are followed through one tree before the next
+
+
+@dataclass(frozen=True)
+class Forest:
+    """A fitted forest, as the ranks keep it for predictions.
+
+    Attributes
+    ----------
+    nodes, roots, values : numpy.ndarray
+        As `xpulab.kernels.trees.add_values` takes them.
+    """
+
+    nodes: np.ndarray
+    roots: np.ndarray
+    values: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the host; the device has none of them."""
+        return 0
+
+
+@task("forest.grow")
+def grow(
+    task: Task,
+    source: dict[str, Any],
+    weights: dict[str, Any] | None,
+    y: dict[str, Any],
+    shares: dict[str, Any] | None,
+    classes: list[int],
+    seeds: list[int],
+    growth: dict[str, Any],
+    draws: int | None,
+    balanced: bool,
+    oob: bool,
+) -> dict[str, Any]:
+    """Grow the trees of this rank: of each `size` in a row the one that has the place of its rank.
+
+    Parameters
+    ----------
+    task : Task
+    source, weights : dict
+        The rows; they have no weights.
+    y : dict
+        Targets of all rows, or numbers of their classes: float64 of shape (n_samples, n_outputs).
+    shares : dict or None
+        Weights of all rows, float64 of shape (n_samples,).
+    classes : list of int
+        Number of classes of each output; 0 for numbers.
+    seeds : list of int
+        One for each tree.
+    growth : dict
+        Fields of `Rules`.
+    draws : int or None
+        Number of rows that are drawn for a tree; None for all rows, once each.
+    balanced : bool
+        Whether the classes that were drawn for a tree get weights.
+    oob : bool
+        Whether the rows that were not drawn are predicted.
+
+    Returns
+    -------
+    dict
+        ``nodes`` and ``values`` (places of shared blocks), ``counts`` of nodes and ``depths`` by tree; on rank 0
+        ``oob`` (sums) and ``times`` (how often each row was not drawn).
+    """
+    data = data_of(task, source)
+    target, shared = _whole(y), None if shares is None else _whole(shares)
+    task.show(doing="finding the edges of the columns")
+    rows = _on_host(task, data.rows)
+    edges = _edges(task, rows, data.bounds)
+    with _shared(task, (data.n_samples, rows.shape[1]), np.uint8) as places:
+        first, last = data.bounds[task.comm.rank : task.comm.rank + 2]
+        places[first:last] = edges.places(rows)
+        del rows
+        task.comm.allgather(None)  # all have written
+        made = Rules(**growth)
+        rooms: queue.SimpleQueue[_Place] = queue.SimpleQueue()
+        threads = max(1, min(len(os.sched_getaffinity(0)), -(-len(seeds) // task.comm.size)))
+        every = [_Place(Room(*places.shape, tuple(classes)), oob) for _ in range(threads)]
+        for place in every:
+            rooms.put(place)
+
+        def one(seed: int) -> Grown:
+            drawn = _weights(seed, data.n_samples, draws, shared, balanced, target)
+            place = rooms.get()
+            try:
+                tree = grow_tree(places, drawn, edges, target, made, seed, place.room)
+                if oob:
+                    add_unsampled(places, drawn, tree, place.sums, place.times)
+                return tree
+            finally:
+                rooms.put(place)
+
+        trees = _in_threads(task, one, seeds[task.comm.rank :: task.comm.size], threads)
+    found = _lent(task, trees)
+    if oob:
+        found |= {"oob": task.comm.reduce(sum(place.sums for place in every))}
+        found |= {"times": task.comm.reduce(sum(place.times for place in every))}
+    return found
+
+
+class _Place:
+    """What a thread needs for its trees."""
+
+    def __init__(self, room: Room, oob: bool) -> None:
+        self.room = room
+        n = len(room.rows) if oob else 0
+        self.sums: Any = np.zeros((n, *room.shape))
+        self.times: Any = np.zeros(n)
+
+
+def _whole(place: dict[str, Any]) -> np.ndarray:
+    with SharedBlock.open(place["path"]) as block:
+        return block.array(tuple(place["shape"]), place["dtype"], place["offset"])
+
+
+def _on_host(task: Task, rows: Rows) -> np.ndarray:
+    """The rows of this rank in float32, as scikit-learn's trees take them; all ranks raise if a number is too large."""
+    made = np.empty((rows.n_samples, rows.n_features), np.float32)
+    at, fits = 0, True
+    for piece in host_pieces(rows):
+        with np.errstate(over="ignore"):
+            made[at : at + len(piece)] = piece
+        fits = fits and not np.isinf(made[at : at + len(piece)]).any()
+        at += len(piece)
+    if not all(task.comm.allgather(fits)):
+        raise ValueError("Input X contains infinity or a value too large for dtype('float32').")
+    return made
+
+
+@contextmanager
+def _shared(task: Task, shape: tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
+    """An array that all ranks of the host see, until all have left the context."""
+    block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize) if task.comm.rank == 0 else None
+    path = task.comm.bcast(block.path if block else None)
+    with block or SharedBlock.open(path, writable=True) as opened:
+        array = opened.array(shape, dtype)
+        task.comm.allgather(None)  # all have opened it
+    yield array
+
+
+def _edges(task: Task, rows: np.ndarray, bounds: list[int]) -> Edges:
+    """Edges from the columns of all rows; each rank sorts some of the columns."""
+    n_features, comm = rows.shape[1], task.comm
+    with _shared(task, (n_features, bounds[-1]), np.float32) as columns:
+        columns[:, bounds[comm.rank] : bounds[comm.rank + 1]] = rows.T
+        comm.allgather(None)  # all have written
+        mine = _in_threads(
+            task,
+            lambda f: Edges.of_column(columns[f]),
+            list(range(comm.rank, n_features, comm.size)),
+            len(os.sched_getaffinity(0)),
+        )
+    every = comm.allgather(mine)
+    return Edges.between([every[f % comm.size][f // comm.size] for f in range(n_features)])
+
+
+def _weights(
+    seed: int, n: int, draws: int | None, shares: np.ndarray | None, balanced: bool, y: np.ndarray
+) -> np.ndarray:
+    """Weights of all rows for one tree; 0 for rows that were not drawn."""
+    if draws is None:
+        return np.ones(n) if shares is None else shares
+    arguments = (shares,) if _DRAWN_BY_WEIGHT else ()
+    indices = _generate_sample_indices(seed, n, draws, *arguments)
+    drawn: np.ndarray = np.bincount(indices, minlength=n).astype(np.float64)
+    if shares is not None and not _DRAWN_BY_WEIGHT:
+        drawn *= shares
+    if balanced:
+        drawn *= compute_sample_weight("balanced", y, indices=indices)
+    return drawn
+
+
+def _in_threads(task: Task, function: Any, arguments: list[Any], threads: int) -> list[Any]:
+    """What a function returns for each argument; a request to stop ends the wait. The machine code holds no lock."""
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(function, argument) for argument in arguments]
+        pending: set[Future[Any]] = set(futures)
+        try:
+            while pending:
+                task.show(doing=f"{len(futures) - len(pending)} of {len(futures)}")
+                task.leave_if_cancelled()
+                task.check_peers()
+                pending = wait(pending, _LOOK, FIRST_COMPLETED).not_done
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [future.result() for future in futures]
+
+
+def _lent(task: Task, trees: list[Grown]) -> dict[str, Any]:
+    """The trees in shared memory, which the notebook reads before its next task."""
+    found: dict[str, Any] = {"counts": [len(tree.nodes) for tree in trees], "depths": [tree.depth for tree in trees]}
+    for name in ("nodes", "values"):
+        parts = [getattr(tree, name) for tree in trees]
+        block = SharedBlock.create(sum(part.nbytes for part in parts))
+        task.engine.lent.setdefault(task.client, []).append(block)
+        at = 0
+        for part in parts:
+            block.write(part.view(np.uint8) if part.dtype == NODE else part, at)
+            at += part.nbytes
+        found[name] = block.path
+    return found
+
+
+@task("forest.predict")
+def predict(
+    task: Task,
+    source: dict[str, Any],
+    weights: dict[str, Any] | None,
+    target: dict[str, Any],
+    forest: str,
+    sent: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """Write, for each row, the mean of the values of the leaves that it comes to.
+
+    Parameters
+    ----------
+    task : Task
+    source, weights : dict
+        The rows; they have no weights.
+    target : dict
+        Where the result goes: float64 of shape (n_samples, width).
+    forest : str
+        Id of the forest that the ranks keep.
+    sent : dict or None
+        Places of its arrays, if it comes with the task.
+    """
+    if sent is not None:
+        # Copied: the memory is the notebook's.
+        task.engine.handles[forest] = Forest(**{name: _whole(place).copy() for name, place in sent.items()})
+    kept = task.engine.handles.get(forest)
+    if not isinstance(kept, Forest):
+        raise HandleError("the trees are gone from the engines; type: predict(X) again")
+    data = data_of(task, source)
+    rows = _on_host(task, data.rows)
+    width = kept.values.shape[1]
+    sums = np.zeros((len(rows), width))
+
+    def follow(first: int) -> None:
+        part = slice(first, first + _PIECE)
+        add_values(rows[part], kept.nodes, kept.roots, kept.values, sums[part])
+
+    _in_threads(task, follow, list(range(0, len(rows), _PIECE)), len(os.sched_getaffinity(0)))
+    sums /= len(kept.roots)
+    write_block(task, target, data.bounds, [sums])
+    return {}

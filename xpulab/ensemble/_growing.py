@@ -1,0 +1,355 @@
+"""What forests share: their trees are grown, and followed, by the engines; each is scikit-learn's tree afterwards."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import numbers
+import warnings
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.ensemble import _forest
+from sklearn.exceptions import DataConversionWarning
+from sklearn.tree._tree import NODE_DTYPE, Tree
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import _num_samples, check_is_fitted
+
+from xpulab.data import Outgoing, ShardedArray, mapped
+from xpulab.deploy.answers import Answer
+from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.estimator.proxy import Proxy, Result
+from xpulab.estimator.rows import gathered_targets
+from xpulab.exceptions import HandleError
+from xpulab.sharing.memory import SharedBlock
+
+__all__ = ["ForestProxy"]
+
+_MOST_HERE = 20_000  # rows times trees that this process follows sooner than the engines get the rows
+_ANY_DEPTH = 2**31 - 1
+_WEIGHTS_DRAW = "sample_weight" in inspect.signature(_forest._generate_sample_indices).parameters
+
+
+class ForestProxy(Proxy):
+    """Base of forests; among the bases, it comes before scikit-learn's class.
+
+    The engines keep a copy of the trees for `predict`, which the first large prediction sends.
+    """
+
+    _rules: ClassVar[Any] = {"dtype": np.float32, "ensure_all_finite": "allow-nan"}
+    #: On the host: the rows in float32 twice, their places, and what a tree needs.
+    _work_memory: ClassVar[tuple[float, float]] = (96.0, 0.25)
+
+    n_estimators: int
+    criterion: str
+    max_depth: int | None
+    min_samples_split: float
+    min_samples_leaf: float
+    min_weight_fraction_leaf: float
+    max_features: Any
+    max_leaf_nodes: int | None
+    min_impurity_decrease: float
+    bootstrap: bool
+    oob_score: Any
+    random_state: Any
+    warm_start: bool
+    ccp_alpha: float
+    max_samples: Any
+    monotonic_cst: Any
+    estimators_: list[Any]
+    n_outputs_: int
+    n_features_in_: int
+    _index: ShardedArray | None = None
+    _oob: Any = None  # during a fit: sums and counts by row, and what was subtracted from the targets
+
+    def _grow(self, X: Any, y: Any, sample_weight: Any) -> Any:
+        """Fit the forest; the steps are those of scikit-learn's `fit`."""
+        cluster = current_cluster()
+        self._require_computed()
+        X = self._checked(cluster, X, reset=True)
+        y = gathered_targets(self, cluster, X, y)
+        weights = self._weights(sample_weight, X)
+        weights = None if weights is None else weights.astype(np.float64)
+        y, classes, weights = self._read_targets(y, weights)
+        n = X.shape[0]
+        self._n_samples, self._sample_weight = n, weights
+        draws = self._draws(n, weights)
+        self._validate_estimator()
+        if not self.warm_start or not hasattr(self, "estimators_"):
+            self.estimators_ = []
+        random_state = check_random_state(self.random_state)
+        there, more = len(self.estimators_), self.n_estimators - len(self.estimators_)
+        if more < 0:
+            raise ValueError(
+                f"n_estimators={self.n_estimators} must be larger or equal to len(estimators_)={there} when "
+                "warm_start==True"
+            )
+        if more == 0:
+            warnings.warn(
+                "Warm-start fitting without increasing n_estimators does not fit new trees.", UserWarning, stacklevel=3
+            )
+            if self.oob_score and not hasattr(self, "oob_score_"):
+                self._score_oob(X, y)
+            return self._decapsulated()
+        if there:
+            random_state.randint(np.iinfo(np.int32).max, size=there)
+        trees = [self._make_estimator(append=False, random_state=random_state) for _ in range(more)]
+        if self.oob_score:
+            self._require_oob(y)
+        # The ranks see the new trees alone, and not how they are pruned.
+        together = bool(self.oob_score) and not there and self.ccp_alpha == 0
+        middle = np.zeros(y.shape[1])
+        if self.criterion in ("squared_error", "friedman_mse"):
+            middle = y.mean(axis=0)
+
+        def send(outgoing: Outgoing) -> dict[str, Any]:
+            return {"y": outgoing.send(y - middle), "shares": None if weights is None else outgoing.send(weights)}
+
+        self._index = None
+        with self._fitting(X):
+            answer = self._ask(
+                cluster,
+                "fit",
+                "forest.grow",
+                X,
+                more=send,
+                classes=classes,
+                seeds=[int(tree.random_state) for tree in trees],
+                growth=self._absolute(n),
+                draws=draws,
+                balanced=getattr(self, "class_weight", None) == "balanced_subsample" and self.bootstrap,
+                oob=together,
+                then=lambda answer: self._take(answer, trees, classes, middle),
+            )
+            if together:
+                self._oob = answer.results[0]["oob"], answer.results[0]["times"], middle
+            if self.oob_score:
+                self._score_oob(X, y)
+        return self._decapsulated()
+
+    def _decapsulated(self) -> Any:
+        return self
+
+    def _require_computed(self) -> None:
+        """Refuse what histograms do not give."""
+        if not isinstance(self.criterion, str):
+            raise ValueError(f"criterion={self.criterion!r} was given, and the name of a criterion is expected")
+        if self.criterion == "absolute_error":
+            raise ValueError(
+                "criterion='absolute_error' was given; the engines compute 'squared_error' and 'poisson', "
+                "because medians do not follow from histograms; use scikit-learn's RandomForestRegressor"
+            )
+        if self.monotonic_cst is not None:
+            raise ValueError(
+                "monotonic_cst was given, which the engines do not compute; use scikit-learn's "
+                f"{type(self).__name__}, or leave it out"
+            )
+
+    def _read_targets(
+        self, y: np.ndarray, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, list[int], np.ndarray | None]:
+        """Targets (n_samples, n_outputs) in float64, numbers of classes, and weights with those of the classes."""
+        if y.ndim == 2 and y.shape[1] == 1:
+            warnings.warn(
+                "A column-vector y was passed when a 1d array was expected. Please change the shape of y to "
+                "(n_samples,), for example using ravel().",
+                DataConversionWarning,
+                stacklevel=4,
+            )
+        y = y.reshape(len(y), -1)
+        if self.criterion == "poisson":
+            if (y < 0).any():
+                raise ValueError("Some value(s) of y are negative which is not allowed for Poisson regression.")
+            if y.sum() <= 0:
+                raise ValueError("Sum of y is not strictly positive which is necessary for Poisson regression.")
+        self.n_outputs_ = y.shape[1]
+        read: Any = self._validate_y_class_weight  # type: ignore[attr-defined]
+        y, of_classes = read(y, weights) if len(inspect.signature(read).parameters) == 2 else read(y)
+        if of_classes is not None:
+            weights = of_classes if weights is None else weights * of_classes
+        classes = [int(n) for n in getattr(self, "n_classes_", [0] * self.n_outputs_)]
+        return np.ascontiguousarray(y, np.float64), classes, weights
+
+    def _draws(self, n: int, weights: np.ndarray | None) -> int | None:
+        """Number of rows that are drawn for a tree; None without a bootstrap."""
+        if not self.bootstrap:
+            if self.max_samples is not None:
+                raise ValueError(
+                    "`max_sample` cannot be set if `bootstrap=False`. Either switch to `bootstrap=True` or set "
+                    "`max_sample=None`."
+                )
+            if self.oob_score:
+                raise ValueError("Out of bag estimation only available if bootstrap=True")
+            self._n_samples_bootstrap = None
+            return None
+        arguments = (weights,) if _WEIGHTS_DRAW else ()
+        self._n_samples_bootstrap = int(_forest._get_n_samples_bootstrap(n, self.max_samples, *arguments))
+        return self._n_samples_bootstrap
+
+    def _absolute(self, n: int) -> dict[str, Any]:
+        """The parameters as numbers of rows and columns, as scikit-learn's trees compute them."""
+        d = self.n_features_in_
+        leaf = self.min_samples_leaf
+        leaf = leaf if isinstance(leaf, numbers.Integral) else int(np.ceil(leaf * n))
+        split = self.min_samples_split
+        split = split if isinstance(split, numbers.Integral) else max(2, int(np.ceil(split * n)))
+        features = {"sqrt": max(1, int(np.sqrt(d))), "log2": max(1, int(np.log2(d))), None: d}.get(self.max_features)
+        if features is None:
+            whole = isinstance(self.max_features, numbers.Integral)
+            features = self.max_features if whole else max(1, int(self.max_features * d))
+        self._max_features = int(features)
+        return {
+            "criterion": self.criterion,
+            "max_features": self._max_features,
+            "min_samples_split": max(int(split), 2 * int(leaf)),
+            "min_samples_leaf": int(leaf),
+            "min_weight_fraction_leaf": float(self.min_weight_fraction_leaf),
+            "max_depth": _ANY_DEPTH if self.max_depth is None else int(self.max_depth),
+            "min_impurity_decrease": float(self.min_impurity_decrease),
+            "max_leaf_nodes": -1 if self.max_leaf_nodes is None else int(self.max_leaf_nodes),
+        }
+
+    def _take(self, answer: Answer, trees: list[Any], classes: list[int], middle: np.ndarray) -> bool:
+        """Make scikit-learn's trees of what the ranks have grown."""
+        grown = [self._trees_of(result, classes) for result in answer.results]
+        for number, tree in enumerate(trees):
+            nodes, values, depth = grown[number % len(grown)][number // len(grown)]
+            if not any(classes):
+                values = values + middle[None, :, None]
+            tree.n_features_in_, tree.n_outputs_ = self.n_features_in_, self.n_outputs_
+            tree.max_features_ = self._max_features
+            widths = [max(1, n) for n in classes]
+            if any(classes):
+                # The trees of a forest predict numbers of classes.
+                each = [np.arange(n, dtype=np.float64) for n in classes]
+                several = len(classes) > 1
+                tree.classes_, tree.n_classes_ = (each, np.array(classes)) if several else (each[0], classes[0])
+            tree.tree_ = Tree(self.n_features_in_, np.array(widths, np.intp), self.n_outputs_)
+            state = {"max_depth": depth, "node_count": len(nodes), "nodes": nodes, "values": values}
+            tree.tree_.__setstate__(state)
+            tree._prune_tree()
+        self.estimators_ = [*self.estimators_, *trees]
+        return True
+
+    def _trees_of(self, result: dict[str, Any], classes: list[int]) -> list[tuple[np.ndarray, np.ndarray, int]]:
+        counts = result["counts"]
+        shape = (sum(counts), self.n_outputs_, max(1, *classes))
+        found = []
+        with SharedBlock.open(result["nodes"]) as nodes, SharedBlock.open(result["values"]) as values:
+            every, all_values = nodes.array(shape[:1], NODE_DTYPE), values.array(shape, np.float64)
+        for (first, last), depth in zip(itertools.pairwise([0, *np.cumsum(counts)]), result["depths"], strict=True):
+            found.append((every[first:last], all_values[first:last], depth))
+        return found
+
+    def _require_oob(self, y: np.ndarray) -> None:
+        kind = type_of_target(y)
+        if kind == "unknown" or (hasattr(self, "n_classes_") and kind == "multiclass-multioutput"):
+            raise ValueError(
+                f"The type of target cannot be used to compute OOB estimates. Got {kind} while only the following are "
+                "supported: continuous, continuous-multioutput, binary, multiclass, multilabel-indicator."
+            )
+
+    def _score_oob(self, X: Any, y: np.ndarray) -> None:
+        """Set the predictions of rows by the trees that did not get them, and their score."""
+        scoring = {"scoring_function": self.oob_score} if callable(self.oob_score) else {}
+        if self._oob is None:
+            X = np.asarray(X.gather() if isinstance(X, ShardedArray) else X, np.float32)
+        try:
+            self._set_oob_score_and_attributes(X, y, **scoring)
+        finally:
+            self._oob = None
+
+    def _set_oob_score_and_attributes(self, X: Any, y: np.ndarray, scoring_function: Any = None) -> None:
+        if self._oob is None:
+            super()._set_oob_score_and_attributes(X, y, scoring_function)  # type: ignore[misc]
+            return
+        sums, times, middle = self._oob
+        if (times == 0).any():
+            warnings.warn(
+                "Some inputs do not have OOB scores. This probably means too few trees were used to compute any "
+                "reliable OOB estimates.",
+                UserWarning,
+                stacklevel=5,
+            )
+        means = sums / np.maximum(times, 1)[:, None, None]
+        self._take_oob(means + np.where(times > 0, 1.0, 0.0)[:, None, None] * middle[None, :, None], y)
+
+    def _take_oob(self, means: np.ndarray, y: np.ndarray) -> None:
+        """Set the attributes; means: (n_samples, n_outputs, width)."""
+        raise NotImplementedError
+
+    def _means(self, method: str, X: Any) -> np.ndarray | None:
+        """Means of the leaves' values, (n_samples, n_outputs, width); None where this process is to follow the rows."""
+        check_is_fitted(self)
+        here = not isinstance(X, ShardedArray) and mapped(X) is None
+        if here and _num_samples(X) * len(self.estimators_) <= _MOST_HERE:
+            return None
+        cluster = self._cluster()
+        X = self._checked(cluster, X, reset=False)
+        values = self.estimators_[0].tree_.value
+        result = Result(int(np.prod(values.shape[1:])), np.float64)
+        sends = False
+
+        def send(outgoing: Outgoing) -> dict[str, Any]:
+            nonlocal sends
+            sends = not self._is_on(cluster)
+            sent = None
+            if sends:
+                nodes, roots, leaves = self._packed()
+                sent = {
+                    "nodes": outgoing.send(nodes), "roots": outgoing.send(roots), "values": outgoing.send(leaves)
+                }  # fmt: skip
+                bounds = [0] * cluster.size + [len(nodes)]
+                self._index = cluster.made_handle((len(nodes), 1), np.dtype(np.float64), bounds)
+            assert self._index is not None
+            return {"forest": self._index.id, "sent": sent}
+
+        try:
+            self._ask(cluster, method, "forest.predict", X, result=result, more=send)
+            sends = False
+        finally:
+            if sends:
+                self._index = None  # some of the engines may have the trees, and others not
+        means: np.ndarray = result.value.reshape(X.shape[0], *values.shape[1:])
+        return means
+
+    def _is_on(self, cluster: XPUCluster) -> bool:
+        """Whether the engines have the trees."""
+        try:
+            return self._index is not None and bool(self._index.source(cluster))
+        except HandleError:
+            return False
+
+    def _packed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The trees as the engines take them: nodes of six int32, the last two a float64; roots; values."""
+        counts = [tree.tree_.node_count for tree in self.estimators_]
+        roots = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+        nodes = np.empty((sum(counts), 6), np.int32)
+        values = np.empty((sum(counts), self.estimators_[0].tree_.value[0].size))
+        for root, count, tree in zip(roots, counts, self.estimators_, strict=True):
+            given, part = tree.tree_.__getstate__()["nodes"], nodes[root : root + count]
+            inner = given["left_child"] >= 0
+            part[:, 0] = np.where(inner, given["left_child"] + root, -1)
+            part[:, 1] = np.where(inner, given["right_child"] + root, -1)
+            part[:, 2] = np.where(inner, 2 * given["feature"] + given["missing_go_to_left"], 0)
+            part[:, 4:] = np.ascontiguousarray(given["threshold"]).view(np.int32).reshape(-1, 2)
+            values[root : root + count] = tree.tree_.value.reshape(count, -1)
+        return nodes, roots, values
+
+    def _validate_X_predict(self, X: Any) -> Any:
+        """A handle's rows come to this process for what scikit-learn's methods compute there, such as `apply`."""
+        if isinstance(X, ShardedArray):
+            X = self._checked(self._cluster(), X, reset=False).gather()
+        return super()._validate_X_predict(X)  # type: ignore[misc]
+
+    def to_sklearn(self) -> Any:
+        """scikit-learn's forest with the same trees, which needs no cluster."""
+        plain = super().to_sklearn()
+        for name in ("_index", "_oob"):
+            vars(plain).pop(name, None)
+        return plain
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state without the handle of the trees on the engines: a copy sends them when it needs them."""
+        return {name: value for name, value in super().__getstate__().items() if name not in ("_index", "_oob")}
