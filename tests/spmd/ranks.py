@@ -11,6 +11,7 @@ import pytest
 import sklearn.cluster
 import sklearn.covariance
 import sklearn.decomposition
+import sklearn.ensemble
 import sklearn.linear_model
 import sklearn.neighbors
 import sklearn.preprocessing
@@ -26,6 +27,7 @@ from xpulab.spmd import (
     cluster,
     covariance,
     decomposition,
+    ensemble,
     linear_model,
     neighbors,
     preprocessing,
@@ -133,6 +135,24 @@ def linear_models() -> None:
 
 
 @check
+def logistic_regression() -> None:
+    """Every class lives on one rank only."""
+    order = np.argsort(LABELS, kind="stable")
+    rows, labels = X[order], np.array(["a", "b", "c", "d"])[LABELS[order]]
+    for solver in ("lbfgs", "newton-cholesky"):
+        ours = linear_model.LogisticRegression(solver=solver, tol=1e-8, max_iter=1000).fit(
+            rows[MINE], labels[MINE], WEIGHTS[MINE]
+        )
+        theirs = sklearn.linear_model.LogisticRegression(solver=solver, tol=1e-8, max_iter=1000).fit(
+            rows, labels, WEIGHTS
+        )
+        alike(ours.coef_, theirs.coef_, 1e-4, 1e-5)
+        np.testing.assert_array_equal(ours.predict(rows[MINE]), theirs.predict(rows)[MINE])
+        alike(ours.predict_proba(rows[MINE]), theirs.predict_proba(rows)[MINE], 1e-4, 1e-6)
+        alike(ours.score(rows[MINE], labels[MINE]), theirs.score(rows, labels))
+
+
+@check
 def nearest_neighbors() -> None:
     """Every class lives on one rank only, and most ranks have fewer rows than there are neighbours."""
     order = np.argsort(LABELS, kind="stable")
@@ -164,6 +184,22 @@ def nearest_neighbors() -> None:
     assert (ours.kneighbors_graph(queries) != theirs.kneighbors_graph(X)[MINE]).nnz == 0
     np.testing.assert_array_equal(ours.to_sklearn().kneighbors(X)[1], theirs.kneighbors(X)[1])
     refused(lambda: ours.kneighbors(queries, n_neighbors=N + 1), ValueError, f"n_samples_fit = {N}")
+
+
+@check
+def forests() -> None:
+    """The forest of the joined rows, which one rank can grow alone."""
+    labels = np.array(["a", "b", "c", "d"])[LABELS]
+    votes = ensemble.RandomForestClassifier(60, random_state=0, oob_score=True)
+    votes.fit(X[MINE], labels[MINE], sample_weight=WEIGHTS[MINE])
+    numbers = ensemble.RandomForestRegressor(10, random_state=0).fit(X[MINE], Y[MINE])
+    assert len({tuple(each) for each in MPI.COMM_WORLD.allgather([t.tree_.node_count for t in votes.estimators_])}) == 1
+    np.testing.assert_array_equal(votes.predict(X[MINE]), votes.to_sklearn().predict(X)[MINE])
+    alike(votes.predict_proba(X[MINE]), votes.to_sklearn().predict_proba(X)[MINE])
+    alike(numbers.predict(X[MINE]), numbers.to_sklearn().predict(X)[MINE])
+    alike(numbers.score(X[MINE], Y[MINE]), numbers.to_sklearn().score(X, Y))
+    theirs = sklearn.ensemble.RandomForestClassifier(60, random_state=0, oob_score=True).fit(X, labels, WEIGHTS)
+    assert votes.oob_score_ > theirs.oob_score_ - 0.05
 
 
 @check

@@ -93,6 +93,9 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
     ...     RandomForestClassifier(10, random_state=0).fit([[0.0], [1.0]] * 9, ["a", "b"] * 9).predict([[0.9]])
     """
 
+    classes_: Any
+    n_classes_: Any
+
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RandomForestClassifier:
         """Grow the trees.

@@ -69,7 +69,9 @@ class ForestProxy(Proxy):
         self._require_computed()
         X = self._checked(cluster, X, reset=True)
         y = gathered_targets(self, cluster, X, y)
-        weights = self._weights(sample_weight, X)
+        weights: Any = self._weights(sample_weight, X)
+        if isinstance(weights, ShardedArray):  # those of a rank's own rows
+            weights = weights.gather()
         weights = None if weights is None else weights.astype(np.float64)
         y, classes, weights = self._read_targets(y, weights)
         n = X.shape[0]
@@ -164,7 +166,7 @@ class ForestProxy(Proxy):
             if y.sum() <= 0:
                 raise ValueError("Sum of y is not strictly positive which is necessary for Poisson regression.")
         self.n_outputs_ = y.shape[1]
-        read: Any = self._validate_y_class_weight  # type: ignore[attr-defined]
+        read: Any = self._validate_y_class_weight
         y, of_classes = read(y, weights) if len(inspect.signature(read).parameters) == 2 else read(y)
         if of_classes is not None:
             weights = of_classes if weights is None else weights * of_classes
@@ -262,7 +264,7 @@ class ForestProxy(Proxy):
 
     def _set_oob_score_and_attributes(self, X: Any, y: np.ndarray, scoring_function: Any = None) -> None:
         if self._oob is None:
-            super()._set_oob_score_and_attributes(X, y, scoring_function)  # type: ignore[misc]
+            super()._set_oob_score_and_attributes(X, y, scoring_function)
             return
         sums, times, middle = self._oob
         if (times == 0).any():
@@ -311,7 +313,7 @@ class ForestProxy(Proxy):
         finally:
             if sends:
                 self._index = None  # some of the engines may have the trees, and others not
-        means: np.ndarray = result.value.reshape(X.shape[0], *values.shape[1:])
+        means: np.ndarray = result.value.reshape(len(result.value), *values.shape[1:])
         return means
 
     def _is_on(self, cluster: XPUCluster) -> bool:
@@ -341,7 +343,7 @@ class ForestProxy(Proxy):
         """A handle's rows come to this process for what scikit-learn's methods compute there, such as `apply`."""
         if isinstance(X, ShardedArray):
             X = self._checked(self._cluster(), X, reset=False).gather()
-        return super()._validate_X_predict(X)  # type: ignore[misc]
+        return super()._validate_X_predict(X)
 
     def to_sklearn(self) -> Any:
         """scikit-learn's forest with the same trees, which needs no cluster."""

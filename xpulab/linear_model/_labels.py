@@ -40,6 +40,8 @@ def checked_labels(estimator: Any, cluster: XPUCluster, y: Any, X: Any) -> Any:
     HandleError
         If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
+    if isinstance(y, ShardedArray) and not y.stays:  # a rank's own labels, which may be strings
+        y = y.gather()
     if y is None or isinstance(y, ShardedArray):
         return checked_targets(estimator, cluster, y, X, multi_output=False)
     y = _check_y(y, multi_output=False, y_numeric=False, estimator=estimator)

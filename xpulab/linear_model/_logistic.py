@@ -169,7 +169,8 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
             classes, _ = encoded(known)
         else:
             classes, targets = encoded(y)
-            totals = np.bincount(targets, weights, len(classes))
+            every = weights.gather() if isinstance(weights, ShardedArray) else weights
+            totals = np.bincount(targets, every, len(classes))
         if len(classes) < 2:
             raise ValueError(
                 "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "

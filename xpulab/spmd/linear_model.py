@@ -11,6 +11,7 @@ __all__ = [
     "Lasso",
     "LassoCV",
     "LinearRegression",
+    "LogisticRegression",
     "Ridge",
     "RidgeCV",
 ]
@@ -21,6 +22,7 @@ IncrementalLinearRegression = on_ranks(linear_model.IncrementalLinearRegression)
 IncrementalRidge = on_ranks(linear_model.IncrementalRidge)
 Lasso = on_ranks(linear_model.Lasso)
 ElasticNet = on_ranks(linear_model.ElasticNet)
+LogisticRegression = on_ranks(linear_model.LogisticRegression)
 RidgeCV = on_ranks(linear_model.RidgeCV)
 LassoCV = on_ranks(linear_model.LassoCV)
 ElasticNetCV = on_ranks(linear_model.ElasticNetCV)

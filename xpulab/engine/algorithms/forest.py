@@ -116,7 +116,7 @@ def grow(
         made = Rules(**growth)
         rooms: queue.SimpleQueue[_Place] = queue.SimpleQueue()
         threads = max(1, min(len(os.sched_getaffinity(0)), -(-len(seeds) // task.comm.size)))
-        every = [_Place(Room(*places.shape, tuple(classes)), oob) for _ in range(threads)]
+        every = [_Place(Room(data.n_samples, places.shape[1], tuple(classes)), oob) for _ in range(threads)]
         for place in every:
             rooms.put(place)
 
@@ -172,7 +172,7 @@ def _on_host(task: Task, rows: Rows) -> np.ndarray:
 def _shared(task: Task, shape: tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
     """An array that all ranks of the host see, until all have left the context."""
     block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize) if task.comm.rank == 0 else None
-    path = task.comm.bcast(block.path if block else None)
+    path: Any = task.comm.bcast(block.path if block else None)
     with block or SharedBlock.open(path, writable=True) as opened:
         array = opened.array(shape, dtype)
         task.comm.allgather(None)  # all have opened it
