@@ -9,6 +9,7 @@ import numpy as np
 
 from xpulab.engine import cell
 from xpulab.engine.algorithms import (
+    density,
     explore,
     folds,
     kmeans,
@@ -33,6 +34,7 @@ from xpulab.kernels.rows import Rows
 
 __all__ = [
     "cell",
+    "density",
     "explore",
     "folds",
     "kmeans",

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from xpulab import oneapi
 from xpulab.exceptions import KernelBuildError
+from xpulab.kernels import tree_functions  # noqa: F401  # adds its functions
 from xpulab.kernels.catalogue import COMMAND
 from xpulab.kernels.host_functions import FUNCTIONS
 
@@ -25,9 +26,11 @@ __all__ = [
     "LEVELS",
     "add_columns",
     "add_partial_sums",
+    "at",
     "compare_with",
     "count_positive",
     "finish",
+    "function_of",
     "inertia_of_sums",
     "library_file",
     "move_centers",
@@ -73,8 +76,8 @@ def pack_centers(
     """
     dtype = packed.dtype
     _functions(dtype).pack_centers(
-        _at(shift, dtype), _at(centers, dtype), _at(moved, _FLOAT64), *centers.shape, tile, anew,
-        4 * _EPSILON[dtype.char], _at(packed, dtype),
+        at(shift, dtype), at(centers, dtype), at(moved, _FLOAT64), *centers.shape, tile, anew,
+        4 * _EPSILON[dtype.char], at(packed, dtype),
     )  # fmt: skip
 
 
@@ -82,7 +85,7 @@ def widen_moved(before: npt.NDArray[np.float64], centers: npt.NDArray[Any], move
     """Add to `moved`, for each centre, its own step and the longest step of the others; copy `centers` to `before`."""
     steps = np.empty(len(centers))
     _functions(centers.dtype).widen_moved(
-        _at(before, _FLOAT64), _at(centers, centers.dtype), *centers.shape, _at(steps, _FLOAT64), _at(moved, _FLOAT64)
+        at(before, _FLOAT64), at(centers, centers.dtype), *centers.shape, at(steps, _FLOAT64), at(moved, _FLOAT64)
     )
 
 
@@ -103,7 +106,7 @@ def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: 
         Number of changed labels.
     """
     return _functions(partial.dtype).add_partial_sums(
-        _at(partial, partial.dtype), workers, width, *sums.shape, _at(sums, _FLOAT64)
+        at(partial, partial.dtype), workers, width, *sums.shape, at(sums, _FLOAT64)
     )
 
 
@@ -116,8 +119,8 @@ def add_columns(
 ) -> None:
     """Add each value to the total of its column; if `squared`, its contribution to the sum of ``(x - middle)**2``."""
     _functions(values.dtype).add_columns(
-        _at(columns, _INT32), _at(values, values.dtype), len(values), _at(middle, _FLOAT64), squared,
-        _at(totals, _FLOAT64),
+        at(columns, _INT32), at(values, values.dtype), len(values), at(middle, _FLOAT64), squared,
+        at(totals, _FLOAT64),
     )  # fmt: skip
 
 
@@ -125,7 +128,7 @@ def count_positive(labels: npt.NDArray[np.int32], weights: npt.NDArray[Any], n_c
     """Number of rows of positive weight in each cluster: shape (n_clusters,)."""
     counts = np.zeros(n_clusters, np.int64)
     _functions(weights.dtype).count_positive(
-        _at(labels, _INT32), _at(weights, weights.dtype), len(labels), _at(counts, _INT64)
+        at(labels, _INT32), at(weights, weights.dtype), len(labels), at(counts, _INT64)
     )
     return counts
 
@@ -146,7 +149,7 @@ def inertia_of_sums(squares: float, totals: npt.NDArray[np.float64], centers: np
     float
     """
     return _functions(centers.dtype).inertia_of_sums(
-        squares, _at(totals, _FLOAT64), _at(centers, centers.dtype), *centers.shape
+        squares, at(totals, _FLOAT64), at(centers, centers.dtype), *centers.shape
     )
 
 
@@ -159,7 +162,7 @@ def move_centers(totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], mov
     higher index, this value is still a sum, not a mean. This matters only for data with too few distinct rows.
     """
     dtype = centers.dtype
-    return _functions(dtype).move_centers(_at(totals, _FLOAT64), _at(centers, dtype), *centers.shape, _at(moved, dtype))
+    return _functions(dtype).move_centers(at(totals, _FLOAT64), at(centers, dtype), *centers.shape, at(moved, dtype))
 
 
 def finish(
@@ -169,7 +172,7 @@ def finish(
     dtype = centers.dtype
     ended = (ctypes.c_double * 2)()
     _functions(dtype).finish(
-        squares, _at(totals, _FLOAT64), _at(centers, dtype), *centers.shape, _at(moved, dtype), ctypes.addressof(ended)
+        squares, at(totals, _FLOAT64), at(centers, dtype), *centers.shape, at(moved, dtype), ctypes.addressof(ended)
     )
     return ended[0], ended[1]
 
@@ -199,8 +202,8 @@ def compare_with(
     found = np.empty(places.shape)
     code = ("product", "squares", "absolute", "largest").index(kind)
     _functions(rows.dtype).compare_with(
-        _at(rows, rows.dtype), _at(queries, _FLOAT64), _at(places, _INT64), *places.shape, rows.shape[1], code,
-        _at(found, _FLOAT64),
+        at(rows, rows.dtype), at(queries, _FLOAT64), at(places, _INT64), *places.shape, rows.shape[1], code,
+        at(found, _FLOAT64),
     )  # fmt: skip
     return found
 
@@ -210,7 +213,7 @@ def library_file(level: str) -> Path:
     return Path(__file__).parent / "catalogue" / f"host-{level}.so"
 
 
-def _at(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int:
+def at(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int:
     """The address of an array.
 
     Raises
@@ -228,6 +231,11 @@ def _at(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int:
         return array.ctypes.data
 
 
+def function_of(name: str) -> Any:
+    """A function of the library none of whose arguments is of the rows' dtype."""
+    return getattr(_functions(_FLOAT64), name)
+
+
 _loaded: dict[str, Any] = {}  # dtype.char -> functions; the hash of a character takes a tenth of the time of a dtype's
 
 
@@ -237,7 +245,7 @@ def _functions(dtype: np.dtype[Any]) -> Any:
     if found is None:
         found = _loaded[dtype.char] = SimpleNamespace()
         for name, declared in FUNCTIONS.items():
-            function = getattr(_library(), f"{name}_{dtype.str[1:]}")
+            function = getattr(_library(), f"{name}_{dtype.str[1:] if declared.has_rows else 'f8'}")
             function.argtypes = [_ARGUMENTS.get(word, ctypes.c_void_p) for word in declared.signature]
             function.restype = _ARGUMENTS.get(declared.returns)
             setattr(found, name, function)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from xpulab.kernels import tree_functions  # noqa: F401  # adds its functions
 from xpulab.kernels.host_functions import FUNCTIONS, HostFunction
 
 __all__ = ["object_code"]
@@ -22,6 +23,8 @@ _DTYPES = {"f4": "float32", "f8": "float64", "i4": "int32", "i8": "int64"}
 
 def object_code(level: str) -> bytes:
     """An object file with all functions, for rows of float32 and of float64: ``finish_f4`` and so on.
+
+    A function without arguments of the rows' dtype is compiled once, for float64.
 
     Parameters
     ----------
@@ -42,6 +45,8 @@ def object_code(level: str) -> bytes:
     whole.triple = _TRIPLE
     for dtype in ("f4", "f8"):
         for name, declared in FUNCTIONS.items():
+            if dtype == "f4" and not declared.has_rows:
+                continue
             made = numba.cfunc(_signature(declared, dtype), error_model="numpy")(_compilable(declared, numba.njit))
             module = llvm.parse_assembly(made.inspect_llvm())
             for function in module.functions:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FUNCTIONS", "HostFunction"]
+__all__ = ["FUNCTIONS", "HostFunction", "host_function", "inlined"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class HostFunction:
     signature: tuple[str, ...]
     returns: str
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether any argument is of the rows' dtype."""
+        return any("T" in word for word in self.signature)
+
     def __call__(self, *arguments: Any) -> Any:
         """Run the Python function itself."""
         return self.function(*arguments)
@@ -43,7 +48,8 @@ class HostFunction:
 FUNCTIONS: dict[str, HostFunction] = {}
 
 
-def _host_function(signature: str) -> Callable[[Callable[..., Any]], HostFunction]:
+def host_function(signature: str) -> Callable[[Callable[..., Any]], HostFunction]:
+    """Register a function under its name; `signature` has the words of its arguments, and ``-> f8`` for a result."""
     words, _, returns = signature.partition("->")
 
     def make(function: Callable[..., Any]) -> HostFunction:
@@ -53,7 +59,12 @@ def _host_function(signature: str) -> Callable[[Callable[..., Any]], HostFunctio
     return make
 
 
-@_host_function("T* T* f8* i8 i8 i8 i8 f8 T*")
+def inlined(function: Callable[..., Any]) -> HostFunction:
+    """A function that other host functions call, and that is compiled only as a part of these."""
+    return HostFunction(function, (), "")
+
+
+@host_function("T* T* f8* i8 i8 i8 i8 f8 T*")
 def pack_centers(shift, centers, moved, k, d, tile, anew, rounding, packed):  # type: ignore[no-untyped-def]
     n_tiles = (k + tile - 1) // tile
     grouped = d + n_tiles * tile
@@ -84,7 +95,7 @@ def pack_centers(shift, centers, moved, k, d, tile, anew, rounding, packed):  # 
     packed[last + k + 2] = anew
 
 
-@_host_function("f8* T* i8 i8 f8* f8*")
+@host_function("f8* T* i8 i8 f8* f8*")
 def widen_moved(before, centers, k, d, steps, moved):  # type: ignore[no-untyped-def]
     longest = np.float64(0)
     next_longest = np.float64(0)
@@ -107,7 +118,7 @@ def widen_moved(before, centers, k, d, steps, moved):  # type: ignore[no-untyped
         moved[j] += (steps[j] + (next_longest if alone else longest)) * (1 + 1e-9)
 
 
-@_host_function("T* i8 i8 i8 i8 f8* -> f8")
+@host_function("T* i8 i8 i8 i8 f8* -> f8")
 def add_partial_sums(partial, workers, width, k, columns, sums):  # type: ignore[no-untyped-def]
     for worker in range(workers):
         for j in range(k):
@@ -120,7 +131,7 @@ def add_partial_sums(partial, workers, width, k, columns, sums):  # type: ignore
     return changes
 
 
-@_host_function("i4* T* i8 f8* i8 f8*")
+@host_function("i4* T* i8 f8* i8 f8*")
 def add_columns(columns, values, n, middle, squared, totals):  # type: ignore[no-untyped-def]
     for i in range(n):
         column = columns[i]
@@ -128,14 +139,14 @@ def add_columns(columns, values, n, middle, squared, totals):  # type: ignore[no
         totals[column] += (value - 2 * middle[column]) * value if squared != 0 else value
 
 
-@_host_function("i4* T* i8 i8*")
+@host_function("i4* T* i8 i8*")
 def count_positive(labels, weights, n, counts):  # type: ignore[no-untyped-def]
     for i in range(n):
         if weights[i] > 0:
             counts[labels[i]] += 1
 
 
-@_host_function("f8 f8* T* i8 i8 -> f8")
+@host_function("f8 f8* T* i8 i8 -> f8")
 def inertia_of_sums(squares, totals, centers, k, d):  # type: ignore[no-untyped-def]
     inertia = squares
     for j in range(k):
@@ -149,7 +160,7 @@ def inertia_of_sums(squares, totals, centers, k, d):  # type: ignore[no-untyped-
     return max(np.float64(0), inertia)
 
 
-@_host_function("f8* T* i8 i8 T* -> f8")
+@host_function("f8* T* i8 i8 T* -> f8")
 def move_centers(totals, centers, k, d, moved):  # type: ignore[no-untyped-def]
     heaviest = 0
     for j in range(1, k):
@@ -167,7 +178,7 @@ def move_centers(totals, centers, k, d, moved):  # type: ignore[no-untyped-def]
     return shift
 
 
-@_host_function("f8 f8* T* i8 i8 T* f8*")
+@host_function("f8 f8* T* i8 i8 T* f8*")
 def finish(squares, totals, centers, k, d, moved, ended):  # type: ignore[no-untyped-def]
     ended[0] = inertia_of_sums(squares, totals, centers, k, d)
     ended[1] = -1
@@ -177,7 +188,7 @@ def finish(squares, totals, centers, k, d, moved, ended):  # type: ignore[no-unt
     ended[1] = move_centers(totals, centers, k, d, moved)
 
 
-@_host_function("T* f8* i8* i8 i8 i8 i8 f8*")
+@host_function("T* f8* i8* i8 i8 i8 i8 f8*")
 def compare_with(rows, queries, places, n, room, d, kind, found):  # type: ignore[no-untyped-def]
     for i in range(n * room):
         if places[i] < 0:

@@ -1,0 +1,271 @@
+"""Rows in a k-d tree on the host, and the passes over pairs of near rows that density needs.
+
+All of it is machine code of `tree_functions`, and computes in float64, in the order in which scikit-learn's trees do. A
+pass takes a tree whose rows ask, and a tree of rows that are compared with them. It leaves out pairs of nodes whose
+boxes are too far apart, and those that can change nothing: rows that are known to have enough neighbours, and rows that
+are in one set already [1]_.
+
+References
+----------
+.. [1] J. L. Bentley, "Multidimensional binary search trees used for associative searching", Communications of the ACM
+   18(9), 1975, pages 509 to 517; A. G. Gray and A. W. Moore, "N-body problems in statistical learning", NIPS 2000: two
+   trees that are descended together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.kernels.host import at, function_of
+
+__all__ = ["BEYOND", "Near", "Tree", "count_near", "joined", "least_near", "link_near", "roots_of"]
+
+BEYOND = 2**62  # a label of rows that are no cores: greater than all others
+_LEAF, _WIDE = 48, 8  # rows of a leaf at most; twice as many with more features, where boxes leave out less
+_STACK = 1024  # nodes, or pairs of nodes: a few for each level
+_LEAVES = 256  # that one call passes over: a request to stop is seen between two calls
+_PAIRS = 4096  # pairs of leaves that one call compares at most
+_KINDS = ("euclidean", "manhattan", "chebyshev", "minkowski", "cosine")
+_FLOAT64, _INT64 = np.dtype(np.float64), np.dtype(np.int64)
+
+#: Called now and then by a pass that may take long; it may raise.
+Look = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Near:
+    """Which rows are near to each other.
+
+    Attributes
+    ----------
+    name : {"euclidean", "manhattan", "chebyshev", "minkowski", "cosine"}
+        The distance. Rows are divided by their norms for "cosine".
+    power : float
+        Of "minkowski".
+    limit : float
+        At most so much is the number that grows with the distance: the sum of squares, of absolute differences or of
+        their powers, the largest difference, or 1 minus the product.
+    """
+
+    name: str
+    power: float
+    limit: float
+
+    @property
+    def reach(self) -> float:
+        """How far boxes may be apart that have near rows; of directions the square, with room for rounding."""
+        return 2 * self.limit + 1e-9 if self.name == "cosine" else self.limit
+
+    def measure(self) -> npt.NDArray[np.float64]:
+        """As the machine code reads it. No box is near as a whole where rounding may not be monotone."""
+        inside = -1.0 if self.name in ("cosine", "minkowski") else self.limit
+        return np.array([_KINDS.index(self.name), self.power, self.limit, self.reach, inside])
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Rows in the order of a tree's leaves.
+
+    Attributes
+    ----------
+    order : numpy.ndarray of int64 of shape (n,)
+        Which of the given rows is at each place.
+    shape : numpy.ndarray of int64 of shape (4,)
+        Numbers of rows, of levels below the root, of rows that a leaf has room for, and of features.
+    tiles : numpy.ndarray of float64 of shape (n_leaves, n_features, width)
+    boxes : numpy.ndarray of float64 of shape (2 n_leaves, 2, n_features)
+        The first of them is not used.
+    """
+
+    order: npt.NDArray[np.int64]
+    shape: npt.NDArray[np.int64]
+    tiles: npt.NDArray[np.float64]
+    boxes: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rows: npt.NDArray[np.float64]) -> Tree:
+        """A tree of rows (n, n_features), which are put into another order."""
+        n, d = rows.shape
+        leaves = -(-n // (_LEAF if d <= _WIDE else 2 * _LEAF))
+        depth = max(0, leaves - 1).bit_length()
+        width = max(4, -(-n // (1 << depth)) + 3 & ~3)
+        shape = np.array([n, depth, width, d], np.int64)
+        order = np.arange(n)
+        tiles, boxes = np.full((1 << depth, d, width), np.inf), np.empty((2 << depth, 2, d))
+        boxes[:, 0], boxes[:, 1] = np.inf, -np.inf  # near to nothing
+        if n:
+            function_of("plant")(
+                at(rows, _FLOAT64), at(order, _INT64), at(shape, _INT64),
+                at(tiles, _FLOAT64), at(boxes, _FLOAT64),
+            )  # fmt: skip
+        return cls(order, shape, tiles, boxes)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    @property
+    def n_leaves(self) -> int:
+        """A power of 2."""
+        return len(self.tiles)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the host."""
+        return self.order.nbytes + self.tiles.nbytes + self.boxes.nbytes
+
+    def by_node(self, values: npt.NDArray[np.int64], combined: np.ufunc) -> npt.NDArray[np.int64]:
+        """The values of the rows (n,), combined over the rows of each node: shape (2 n_leaves,)."""
+        first = len(self) * np.arange(self.n_leaves) >> int(self.shape[1])
+        levels = [combined.reduceat(values, first)]
+        while len(levels[-1]) > 1:
+            levels.append(combined(levels[-1][0::2], levels[-1][1::2]))
+        return np.concatenate([levels[-1][:1], *levels[::-1]])
+
+    def _facts(self) -> tuple[int, int, int]:
+        return at(self.tiles, _FLOAT64), at(self.boxes, _FLOAT64), at(self.shape, _INT64)
+
+
+def count_near(
+    tree: Tree,
+    other: Tree,
+    near: Near,
+    weights: npt.NDArray[np.float64] | None,
+    enough: float,
+    totals: npt.NDArray[np.float64],
+    look: Look,
+) -> None:
+    """Add to the total of each row of a tree the weights of those rows of another that are near.
+
+    Parameters
+    ----------
+    tree, other : Tree
+    near : Near
+    weights : numpy.ndarray of float64 of shape (len(other),), optional
+        In the order of the other tree; 1 by default.
+    enough : float
+        Rows whose total has come so far are not looked at any further. Infinity: all totals are complete.
+    totals : numpy.ndarray of float64 of shape (len(tree),)
+        In the order of the tree.
+    look : callable
+    """
+    if not len(tree) or not len(other):
+        return
+    measure = near.measure()
+    some = np.empty(1) if weights is None else weights
+
+    def count(first: int, last: int, room: int, stack: int) -> None:
+        function_of("count_near")(
+            *tree._facts(), *other._facts(), at(measure, _FLOAT64), at(some, _FLOAT64),
+            weights is not None, enough, first, last, at(totals, _FLOAT64), room, stack,
+        )  # fmt: skip
+
+    _by_leaves(tree, other, count, look)
+
+
+def least_near(
+    tree: Tree,
+    other: Tree,
+    near: Near,
+    labels: npt.NDArray[np.int64],
+    cores: npt.NDArray[np.int64],
+    best: npt.NDArray[np.int64],
+    look: Look,
+) -> None:
+    """Lower the value of each row of a tree that is no core to the least label of the other tree's rows that are near.
+
+    Parameters
+    ----------
+    tree, other : Tree
+    near : Near
+    labels : numpy.ndarray of int64 of shape (len(other),)
+        `BEYOND` for rows that are no cores.
+    cores : numpy.ndarray of int64 of shape (len(tree),)
+        At least 0 for cores, whose values stay.
+    best : numpy.ndarray of int64 of shape (len(tree),)
+    look : callable
+    """
+    if not len(tree) or not len(other):
+        return
+    measure, least = near.measure(), other.by_node(labels, np.minimum)
+
+    def lower(first: int, last: int, room: int, stack: int) -> None:
+        function_of("least_near")(
+            *tree._facts(), *other._facts(), at(measure, _FLOAT64), at(labels, _INT64),
+            at(least, _INT64), first, last, at(cores, _INT64), at(best, _INT64), room, stack,
+        )  # fmt: skip
+
+    _by_leaves(tree, other, lower, look)
+
+
+def _by_leaves(tree: Tree, other: Tree, call: Callable[[int, int, int, int], None], look: Look) -> None:
+    """Call a function for some leaves at a time, with memory of its own, on all cores of this process."""
+
+    def some(first: int) -> None:
+        room, stack = np.empty(int(other.shape[2])), np.empty(_STACK, np.int64)
+        last = min(first + _LEAVES, tree.n_leaves)
+        call(first, last, at(room, _FLOAT64), at(stack, _INT64))
+
+    starts, cores = range(0, tree.n_leaves, _LEAVES), len(os.sched_getaffinity(0))
+    if cores == 1 or len(starts) == 1:
+        for first in starts:
+            look()
+            some(first)
+        return
+    with ThreadPoolExecutor(cores, "xpulab-tree") as pool:
+        for part in range(0, len(starts), 4 * cores):
+            look()
+            list(pool.map(some, starts[part : part + 4 * cores]))
+
+
+def link_near(
+    tree: Tree,
+    other: Tree,
+    near: Near,
+    parents: npt.NDArray[np.int64],
+    look: Look,
+) -> None:
+    """Make one set of the sets of any two cores that are near to each other.
+
+    Parameters
+    ----------
+    tree, other : Tree
+        One and the same, or two.
+    near : Near
+    parents : numpy.ndarray of int64
+        Of the rows of the tree, and then of those of the other if it is another. The parent of a root is its own place,
+        and that of a row that is no core is -1.
+    look : callable
+    """
+    if not len(tree) or not len(other):
+        return
+    measure, offset = near.measure(), 0 if tree is other else len(tree)
+    room, stack = np.empty(int(other.shape[2])), np.empty(_STACK, np.int64)
+    sets = tree.by_node(np.where(parents[: len(tree)] < 0, -2, -1), np.maximum)
+    others = sets if tree is other else other.by_node(np.where(parents[offset:] < 0, -2, -1), np.maximum)
+    stack[:2], top = 1, 2
+    while top:
+        look()
+        top = function_of("link_near")(
+            *tree._facts(), *other._facts(), at(measure, _FLOAT64), offset, at(parents, _INT64),
+            at(sets, _INT64), at(others, _INT64), top, _PAIRS, at(room, _FLOAT64),
+            at(stack, _INT64),
+        )  # fmt: skip
+
+
+def roots_of(parents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The root of each row's set, in place: its first row; -1 for rows that are in none."""
+    function_of("flatten")(at(parents, _INT64), len(parents))
+    return parents
+
+
+def joined(pairs: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+    """The least number of its set for each of the numbers up to n, where the two of each pair (m, 2) are in one set."""
+    parents = np.arange(n)
+    function_of("join")(at(np.ascontiguousarray(pairs), _INT64), len(pairs), at(parents, _INT64))
+    return roots_of(parents)
