@@ -117,6 +117,12 @@ def test_numbers_that_overflow(current: xpulab.XPUCluster) -> None:
     assert set(DBSCAN(eps=1.0, min_samples=2).fit(X * 1e200).labels_) == {-1}
 
 
+def test_negative_weights_of_rows_that_come_late(current: xpulab.XPUCluster) -> None:
+    """No row has enough before all of its neighbours are counted."""
+    X, weights = np.repeat([0.0, 0.5, 9.0], [100, 300, 20])[:, None], np.repeat([1.0, -1.0, 1.0], [100, 300, 20])
+    assert np.unique(check(X, weights, eps=1.0, min_samples=5).core_sample_indices_ >= 400).tolist() == [True]
+
+
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
