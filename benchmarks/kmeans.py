@@ -36,6 +36,7 @@ HERE = Path(__file__).parent
 ENVIRONMENTS = {
     "scikit-learn-intelex": ("scikit-learn-intelex",),
     "daal4py": ("scikit-learn-intelex",),
+    "dbscan": ("dbscan",),
     "faiss-cpu": ("faiss-cpu",),
     "dask-ml": ("dask-ml", "dask[array,dataframe]"),
     "pytorch": ("torch", "numpy"),

@@ -9,6 +9,7 @@ import numpy as np
 
 from xpulab.engine import cell
 from xpulab.engine.algorithms import (
+    density,
     explore,
     folds,
     forest,
@@ -35,6 +36,7 @@ from xpulab.kernels.rows import Rows
 
 __all__ = [
     "cell",
+    "density",
     "explore",
     "folds",
     "forest",

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from xpulab import oneapi
 from xpulab.exceptions import KernelBuildError
-from xpulab.kernels import tree_functions  # noqa: F401 -- it adds its functions
+from xpulab.kernels import forest_functions, tree_functions  # noqa: F401  # they add their functions
 from xpulab.kernels.catalogue import COMMAND
 from xpulab.kernels.host_functions import FUNCTIONS
 
@@ -26,11 +26,11 @@ __all__ = [
     "LEVELS",
     "add_columns",
     "add_partial_sums",
-    "address",
+    "at",
     "compare_with",
     "count_positive",
     "finish",
-    "functions",
+    "function_of",
     "inertia_of_sums",
     "library_file",
     "move_centers",
@@ -75,21 +75,17 @@ def pack_centers(
         centres at an infinite distance.
     """
     dtype = packed.dtype
-    functions(dtype).pack_centers(
-        address(shift, dtype), address(centers, dtype), address(moved, _FLOAT64), *centers.shape, tile, anew,
-        4 * _EPSILON[dtype.char], address(packed, dtype),
+    _functions(dtype).pack_centers(
+        at(shift, dtype), at(centers, dtype), at(moved, _FLOAT64), *centers.shape, tile, anew,
+        4 * _EPSILON[dtype.char], at(packed, dtype),
     )  # fmt: skip
 
 
 def widen_moved(before: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[np.float64]) -> None:
     """Add to `moved`, for each centre, its own step and the longest step of the others; copy `centers` to `before`."""
     steps = np.empty(len(centers))
-    functions(centers.dtype).widen_moved(
-        address(before, _FLOAT64),
-        address(centers, centers.dtype),
-        *centers.shape,
-        address(steps, _FLOAT64),
-        address(moved, _FLOAT64),
+    _functions(centers.dtype).widen_moved(
+        at(before, _FLOAT64), at(centers, centers.dtype), *centers.shape, at(steps, _FLOAT64), at(moved, _FLOAT64)
     )
 
 
@@ -109,8 +105,8 @@ def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: 
     float
         Number of changed labels.
     """
-    return functions(partial.dtype).add_partial_sums(
-        address(partial, partial.dtype), workers, width, *sums.shape, address(sums, _FLOAT64)
+    return _functions(partial.dtype).add_partial_sums(
+        at(partial, partial.dtype), workers, width, *sums.shape, at(sums, _FLOAT64)
     )
 
 
@@ -122,17 +118,17 @@ def add_columns(
     totals: npt.NDArray[np.float64],
 ) -> None:
     """Add each value to the total of its column; if `squared`, its contribution to the sum of ``(x - middle)**2``."""
-    functions(values.dtype).add_columns(
-        address(columns, _INT32), address(values, values.dtype), len(values), address(middle, _FLOAT64), squared,
-        address(totals, _FLOAT64),
+    _functions(values.dtype).add_columns(
+        at(columns, _INT32), at(values, values.dtype), len(values), at(middle, _FLOAT64), squared,
+        at(totals, _FLOAT64),
     )  # fmt: skip
 
 
 def count_positive(labels: npt.NDArray[np.int32], weights: npt.NDArray[Any], n_clusters: int) -> npt.NDArray[np.int64]:
     """Number of rows of positive weight in each cluster: shape (n_clusters,)."""
     counts = np.zeros(n_clusters, np.int64)
-    functions(weights.dtype).count_positive(
-        address(labels, _INT32), address(weights, weights.dtype), len(labels), address(counts, _INT64)
+    _functions(weights.dtype).count_positive(
+        at(labels, _INT32), at(weights, weights.dtype), len(labels), at(counts, _INT64)
     )
     return counts
 
@@ -152,8 +148,8 @@ def inertia_of_sums(squares: float, totals: npt.NDArray[np.float64], centers: np
     -------
     float
     """
-    return functions(centers.dtype).inertia_of_sums(
-        squares, address(totals, _FLOAT64), address(centers, centers.dtype), *centers.shape
+    return _functions(centers.dtype).inertia_of_sums(
+        squares, at(totals, _FLOAT64), at(centers, centers.dtype), *centers.shape
     )
 
 
@@ -166,9 +162,7 @@ def move_centers(totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], mov
     higher index, this value is still a sum, not a mean. This matters only for data with too few distinct rows.
     """
     dtype = centers.dtype
-    return functions(dtype).move_centers(
-        address(totals, _FLOAT64), address(centers, dtype), *centers.shape, address(moved, dtype)
-    )
+    return _functions(dtype).move_centers(at(totals, _FLOAT64), at(centers, dtype), *centers.shape, at(moved, dtype))
 
 
 def finish(
@@ -177,13 +171,8 @@ def finish(
     """The end of an iteration: the results of `inertia_of_sums` and `move_centers`; -1 if a cluster is empty."""
     dtype = centers.dtype
     ended = (ctypes.c_double * 2)()
-    functions(dtype).finish(
-        squares,
-        address(totals, _FLOAT64),
-        address(centers, dtype),
-        *centers.shape,
-        address(moved, dtype),
-        ctypes.addressof(ended),
+    _functions(dtype).finish(
+        squares, at(totals, _FLOAT64), at(centers, dtype), *centers.shape, at(moved, dtype), ctypes.addressof(ended)
     )
     return ended[0], ended[1]
 
@@ -212,9 +201,9 @@ def compare_with(
     """
     found = np.empty(places.shape)
     code = ("product", "squares", "absolute", "largest").index(kind)
-    functions(rows.dtype).compare_with(
-        address(rows, rows.dtype), address(queries, _FLOAT64), address(places, _INT64), *places.shape, rows.shape[1],
-        code, address(found, _FLOAT64),
+    _functions(rows.dtype).compare_with(
+        at(rows, rows.dtype), at(queries, _FLOAT64), at(places, _INT64), *places.shape, rows.shape[1], code,
+        at(found, _FLOAT64),
     )  # fmt: skip
     return found
 
@@ -224,7 +213,7 @@ def library_file(level: str) -> Path:
     return Path(__file__).parent / "catalogue" / f"host-{level}.so"
 
 
-def address(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int:
+def at(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int:
     """The address of an array.
 
     Raises
@@ -242,18 +231,21 @@ def address(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int:
         return array.ctypes.data
 
 
+def function_of(name: str) -> Any:
+    """A function of the library none of whose arguments is of the rows' dtype."""
+    return getattr(_functions(_FLOAT64), name)
+
+
 _loaded: dict[str, Any] = {}  # dtype.char -> functions; the hash of a character takes a tenth of the time of a dtype's
 
 
-def functions(dtype: np.dtype[Any]) -> Any:
+def _functions(dtype: np.dtype[Any]) -> Any:
     """The functions of the library for rows of one dtype."""
     found = _loaded.get(dtype.char)
     if found is None:
         found = _loaded[dtype.char] = SimpleNamespace()
         for name, declared in FUNCTIONS.items():
-            if dtype.str[1:] not in declared.dtypes:
-                continue
-            function = getattr(_library(), f"{name}_{dtype.str[1:]}")
+            function = getattr(_library(), f"{name}_{dtype.str[1:] if declared.has_rows else 'f8'}")
             function.argtypes = [_ARGUMENTS.get(word, ctypes.c_void_p) for word in declared.signature]
             function.restype = _ARGUMENTS.get(declared.returns)
             setattr(found, name, function)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from xpulab.kernels import tree_functions  # noqa: F401 -- it adds its functions
+from xpulab.kernels import forest_functions, tree_functions  # noqa: F401  # they add their functions
 from xpulab.kernels.host_functions import FUNCTIONS, HostFunction
 
 __all__ = ["object_code"]
@@ -23,6 +23,8 @@ _DTYPES = {"u1": "uint8", "f4": "float32", "f8": "float64", "i4": "int32", "i8":
 
 def object_code(level: str) -> bytes:
     """An object file with all functions, for rows of float32 and of float64: ``finish_f4`` and so on.
+
+    A function without arguments of the rows' dtype is compiled once, for float64.
 
     Parameters
     ----------
@@ -43,7 +45,7 @@ def object_code(level: str) -> bytes:
     whole.triple = _TRIPLE
     for dtype in ("f4", "f8"):
         for name, declared in FUNCTIONS.items():
-            if dtype not in declared.dtypes:
+            if dtype == "f4" and not declared.has_rows:
                 continue
             made = numba.cfunc(_signature(declared, dtype), error_model="numpy")(_compilable(declared, numba.njit))
             module = llvm.parse_assembly(made.inspect_llvm())

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FUNCTIONS", "HostFunction", "host_function"]
+__all__ = ["FUNCTIONS", "HostFunction", "host_function", "inlined"]
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class HostFunction:
     returns: str
 
     @property
-    def dtypes(self) -> tuple[str, ...]:
-        """The dtypes of rows for which it is compiled: both, or float64 alone where its signature names none."""
-        return ("f4", "f8") if "T" in "".join(self.signature) else ("f8",)
+    def has_rows(self) -> bool:
+        """Whether any argument is of the rows' dtype."""
+        return any("T" in word for word in self.signature)
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the Python function itself."""
@@ -49,6 +49,7 @@ FUNCTIONS: dict[str, HostFunction] = {}
 
 
 def host_function(signature: str) -> Callable[[Callable[..., Any]], HostFunction]:
+    """Register a function under its name; `signature` has the words of its arguments, and ``-> f8`` for a result."""
     words, _, returns = signature.partition("->")
 
     def make(function: Callable[..., Any]) -> HostFunction:
@@ -56,6 +57,11 @@ def host_function(signature: str) -> Callable[[Callable[..., Any]], HostFunction
         return made
 
     return make
+
+
+def inlined(function: Callable[..., Any]) -> HostFunction:
+    """A function that other host functions call, and that is compiled only as a part of these."""
+    return HostFunction(function, (), "")
 
 
 @host_function("T* T* f8* i8 i8 i8 i8 f8 T*")

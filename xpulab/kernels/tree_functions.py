@@ -1,427 +1,417 @@
-"""Decision trees on the host: the source of the machine code that `xpulab.kernels.trees` calls.
+"""The computations on trees of rows: the source of the machine code that `xpulab.kernels.trees` calls.
 
-Trees are grown from numbers of one byte, the places of the values among the edges of their column. A node's histogram
-has, for each place, the number of rows, and sums of their weights and targets; the best split is read off it [1]_. The
-rules for nodes, splits and missing values are those of scikit-learn's trees.
+A tree halves rows at a median, again and again; its leaves lie one after the other. The arguments that describe one:
 
-References
-----------
-.. [1] G. Ke et al., "LightGBM: A Highly Efficient Gradient Boosting Decision Tree", NeurIPS 2017, algorithm 1.
+- `tiles`: of each leaf its rows, feature by feature, `width` numbers each; infinity fills up a leaf.
+- `boxes`: of each node the least and then the greatest values of its rows. Node 1 is the root, and nodes 2 i and
+  2 i + 1 are the halves of node i.
+- `shape`: the numbers of rows, levels below the root, rows that a leaf has room for, and features.
+
+`measure` says what is compared: the kind, the power, the limit, how far boxes may be apart, and how far the corners of
+a box may be for which all rows count as near. All sums run over the features in their order, as in scikit-learn's
+trees; rounding is monotone, so what is computed for a box is never beyond what is computed for its rows.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from xpulab.kernels.host_functions import host_function
+from xpulab.kernels.host_functions import host_function, inlined
 
-__all__ = ["MISSING", "SETTINGS"]
+__all__ = ["count_near", "flatten", "join", "least_near", "link_near", "plant"]
 
-MISSING = 255  # the place of a missing value
-_NODE = 8  # numbers in a node of scikit-learn: left, right, feature, threshold, impurity, rows, weight, missing
-_OPEN = 9  # numbers that are kept for a node that will be split
-_SMALL = 48  # rows up to which the places that occur are listed
-_EPSILON = np.float64(np.finfo(np.float64).eps)
-
-#: Names of the numbers in the argument `settings` of `grow_tree`, in their order.
-SETTINGS = (
-    "criterion", "max_features", "min_samples_split", "min_samples_leaf", "min_weight_leaf", "max_depth",
-    "min_impurity_decrease", "max_leaf_nodes", "seed",
-)  # fmt: skip
-
-
-@host_function("f4* i8 i8 f8* i8* i8* u1*")
-def place_values(values, n, d, edges, ends, steps, places):  # type: ignore[no-untyped-def]
-    # values, places: (n, d). edges: of all columns; those of column f end at ends[f], and begin at ends[f - 1].
-    # steps: of each column a power of two that is not less than the number of its edges.
-    for i in range(n):
-        for f in range(d):
-            x = np.float64(values[i * d + f])
-            first = ends[f - 1] if f > 0 else 0
-            last = ends[f]
-            at = first
-            step = steps[f]
-            while step > 0:
-                ahead = at + step
-                if ahead <= last and edges[ahead - 1] < x:
-                    at = ahead
-                step >>= 1
-            places[i * d + f] = at - first if x == x else 255
-
-
-@host_function("f8* i8 i8 i8* i8 i8 f8 -> f8")
-def purity(sums, at, outputs, offsets, criterion, head, weight):  # type: ignore[no-untyped-def]
-    # Of a node, from its sums: the larger, the better. Those of the two sides of a split are added.
-    total = np.float64(0)
-    first = at + head
-    last = first + offsets[outputs]
-    if weight <= 0:
-        return total
-    if criterion == 0 or criterion == 2:
-        for s in range(first, last):
-            total += sums[s] * sums[s]
-        total /= weight
-    elif criterion == 1:
-        logarithm = np.log2(weight)
-        for s in range(first, last):
-            if sums[s] > 0:
-                total += sums[s] * (np.log2(sums[s]) - logarithm)
-    else:
-        for s in range(first, last):
-            if sums[s] > _EPSILON:
-                total += sums[s] * np.log(sums[s] / weight)
-            else:
-                total = -np.inf
-    return total
-
-
-@host_function("f8* i8 i8* i8 -> f8")
-def weight_of(sums, at, offsets, head):  # type: ignore[no-untyped-def]
-    weight = np.float64(0)
-    if head == 2:
-        weight = sums[at + 1]
-    else:
-        for s in range(at + 1, at + 1 + offsets[1]):
-            weight += sums[s]
-    return weight
-
-
-@host_function("f8* i8 i8 i8 i8* i8 i8 f8 f8 -> f8")
-def worth_of(  # type: ignore[no-untyped-def]
-    sums, left, right, outputs, offsets, criterion, head, min_rows, min_weight
-):
-    # Of a split, by the sums of its two sides; minus infinity if it is not allowed.
-    worth = -np.inf
-    a = weight_of(sums, left, offsets, head)
-    b = weight_of(sums, right, offsets, head)
-    if sums[left] >= min_rows and sums[right] >= min_rows and a >= min_weight and b >= min_weight:
-        worth = purity(sums, left, outputs, offsets, criterion, head, a)
-        worth += purity(sums, right, outputs, offsets, criterion, head, b)
-    return worth
-
-
-@host_function("u1* u1* i8 i8 i8 i8 i8 i8* f8* f8* i8 i8* i8 i8 f8 f8 f8* i8* -> i8")
-def split_column(  # type: ignore[no-untyped-def]
-    places, near, is_near, d, feature, begin, end, rows, w, t, outputs, offsets, criterion, head, min_rows, min_weight,
-    sums, listed,
-):  # fmt: skip
-    # places, near: (n, d); is_near tells which has the node's rows. rows, w, t: from begin to end, the node's. sums:
-    # histogram (256, size), zeros before and after; sums of the two sides; those of the node; and of the best split
-    # so far the worth, the feature, its last place on the left, whether missing values go to the left (-1: there are
-    # none), and the next place. listed: room for 256 numbers. Returns the number of different places.
-    size = head + offsets[outputs]
-    left = 256 * size
-    right = left + size
-    whole = right + size
-    best = whole + size
-    n_listed = 0
-    for i in range(begin, end):
-        b = np.int64(near[rows[i] * d + feature] if is_near != 0 else places[rows[i] * d + feature])
-        at = b * size
-        if end - begin <= _SMALL and sums[at] == 0:
-            j = n_listed
-            while j > 0 and listed[j - 1] > b:
-                listed[j] = listed[j - 1]
-                j -= 1
-            listed[j] = b
-            n_listed += 1
-        weight = w[i]
-        sums[at] += 1
-        if head == 2:
-            sums[at + 1] += weight
-            for o in range(outputs):
-                sums[at + 2 + o] += weight * t[i * outputs + o]
-        else:
-            for o in range(outputs):
-                sums[at + 1 + offsets[o] + np.int64(t[i * outputs + o])] += weight
-    if end - begin > _SMALL:
-        for b in range(256):
-            if sums[b * size] > 0:
-                listed[n_listed] = b
-                n_listed += 1
-    missing = 1 if listed[n_listed - 1] == 255 else 0
-    present = n_listed - missing
-    if n_listed > 1:
-        for to_left in range(1 + missing):
-            for s in range(size):
-                sums[left + s] = sums[255 * size + s] if to_left != 0 else np.float64(0)
-            # All values on the left and the missing ones on the right is the last split.
-            last = present if missing != 0 and to_left == 0 else present - 1
-            worth = sums[best]
-            split = -1
-            if size == 3 and (criterion == 0 or criterion == 2):
-                # Two classes, or one target: the same as below, in registers.
-                rows_left = sums[left]
-                first_left = sums[left + 1]
-                second_left = sums[left + 2]
-                rows_whole = sums[whole]
-                first_whole = sums[whole + 1]
-                second_whole = sums[whole + 2]
-                for k in range(last):
-                    at = listed[k] * size
-                    rows_left += sums[at]
-                    first_left += sums[at + 1]
-                    second_left += sums[at + 2]
-                    first_right = first_whole - first_left
-                    second_right = second_whole - second_left
-                    if criterion == 0:
-                        a = first_left + second_left
-                        b = first_right + second_right
-                        above = first_left * first_left + second_left * second_left
-                        below = first_right * first_right + second_right * second_right
-                    else:
-                        a = first_left
-                        b = first_right
-                        above = second_left * second_left
-                        below = second_right * second_right
-                    found = (above * b + below * a) / (a * b)
-                    allowed = rows_left >= min_rows and rows_whole - rows_left >= min_rows
-                    if found > worth and allowed and a >= min_weight and b >= min_weight:
-                        worth = found
-                        split = k
-            else:
-                for k in range(last):
-                    at = listed[k] * size
-                    for s in range(size):
-                        sums[left + s] += sums[at + s]
-                        sums[right + s] = sums[whole + s] - sums[left + s]
-                    found = worth_of(sums, left, right, outputs, offsets, criterion, head, min_rows, min_weight)
-                    if found > worth:
-                        worth = found
-                        split = k
-            if split >= 0:
-                sums[best] = worth
-                sums[best + 1] = feature
-                sums[best + 2] = listed[split]
-                sums[best + 3] = to_left if missing != 0 else -1
-                sums[best + 4] = listed[split + 1] if split + 1 < present else 255
-    for k in range(n_listed):
-        at = listed[k] * size
-        for s in range(size):
-            sums[at + s] = 0
-    return n_listed
-
-
-@host_function(
-    "u1* i8 i8 f8* f8* i8* f8* i8* i8 i8 f8* i8* f8* f8* i8* f8* f8* f8* i8* i8* f8* u1* i8 i8* f8* f8* i8 -> i8"
+_SQUARES, _ABSOLUTE, _LARGEST, _POWERS, _COSINE = range(5)
+_CHUNK = (
+    16  # after 4, 8 and 16 features, and each so many, distances that all are beyond the limit are left as they are
 )
-def grow_tree(  # type: ignore[no-untyped-def]
-    places, n, d, weights, edges, ends, y, offsets, outputs, classes, settings, rows, w, t, other_rows,
-    other_w, other_t, sums, listed, order, opened, near, most_near, nodes, numbers, values, width,
-):  # fmt: skip
-    # places: (n, d). weights: (n,); rows of weight 0 are not in the tree. y: (n, outputs), classes as numbers. offsets:
-    # of the sums of each output. rows, w, t, opened: room for all rows, their weights, targets, and nodes that will be
-    # split. order: all columns. nodes, numbers: the result as integers and as floats, which share their memory.
-    # values: (nodes, width); output o has its numbers from o * width / outputs on. Returns the number of nodes; the
-    # largest depth is in opened[0].
-    criterion = np.int64(settings[0])
-    max_features = np.int64(settings[1])
-    min_split = settings[2]
-    min_rows = settings[3]
-    max_depth = settings[5]
-    min_decrease = settings[6]
-    max_leaves = np.int64(settings[7])
-    state = np.int64(settings[8])
-    head = 1 if classes > 0 else 2
-    size = head + offsets[outputs]
-    whole = 258 * size
-    best = 259 * size
-    stride = width // outputs
-    n_rows = 0
+_NONE, _MIXED = -2, -1  # of a node without core rows, and of one whose core rows are not known to be of one set
+
+
+@inlined
+def _added(total, gap, kind, power):  # type: ignore[no-untyped-def]
+    """The sum, or the maximum, with one more difference, which is at least 0."""
+    if kind == _ABSOLUTE:
+        return total + gap
+    if kind == _LARGEST:
+        return gap if gap > total else total
+    if kind == _POWERS:
+        return total + math.pow(gap, power)
+    return total + gap * gap
+
+
+@inlined
+def _boxes_apart(boxes, node, others, other, d, kind, power, reach):  # type: ignore[no-untyped-def]
+    """Whether two boxes are farther apart than `reach`."""
+    a, b = node * 2 * d, other * 2 * d
     total = np.float64(0)
-    for i in range(n):
-        if weights[i] > 0:
-            rows[n_rows] = i
-            w[n_rows] = weights[i]
-            for o in range(outputs):
-                t[n_rows * outputs + o] = y[i * outputs + o]
-            total += weights[i]
-            n_rows += 1
-    min_weight = settings[4] * total
-    count = 1
-    n_opened = 0
-    leaves = 1
-    deepest = 0
-    # The nodes to look at: the first has the rows from begin to middle, the second those from middle to end.
-    sides = 1
-    is_near = np.int64(0)
-    begin = 0
-    middle = n_rows
-    end = n_rows
-    depth = 0
-    while True:
-        for side in range(sides):
-            node = count - sides + side
-            first = begin if side == 0 else middle
-            last = middle if side == 0 else end
-            deepest = max(deepest, depth)
-            for s in range(whole, whole + size):
-                sums[s] = 0
-            sums[whole] = last - first
-            squares = np.float64(0)
-            for i in range(first, last):
-                weight = w[i]
-                if head == 2:
-                    sums[whole + 1] += weight
-                    for o in range(outputs):
-                        target = t[i * outputs + o]
-                        sums[whole + 2 + o] += weight * target
-                        if criterion != 3:
-                            squares += weight * target * target
-                        elif target > 0:
-                            squares += weight * target * np.log(target)
-                else:
-                    for o in range(outputs):
-                        sums[whole + 1 + offsets[o] + np.int64(t[i * outputs + o])] += weight
-            weight = weight_of(sums, whole, offsets, head)
-            pure = purity(sums, whole, outputs, offsets, criterion, head, weight)
-            impurity = (squares - pure) / (outputs * weight)
-            if criterion == 0:
-                impurity += 1
-            impurity = max(impurity, np.float64(0))
-            nodes[node * _NODE] = -1
-            nodes[node * _NODE + 1] = -1
-            nodes[node * _NODE + 2] = -2
-            numbers[node * _NODE + 3] = -2
-            numbers[node * _NODE + 4] = impurity
-            nodes[node * _NODE + 5] = last - first
-            numbers[node * _NODE + 6] = weight
-            nodes[node * _NODE + 7] = 0
-            for o in range(outputs):
-                for k in range(stride):
-                    s = offsets[o] + k
-                    values[node * width + o * stride + k] = sums[whole + head + s] / weight if s < offsets[o + 1] else 0
-            if (
-                depth >= max_depth or last - first < min_split or last - first < 2 * min_rows
-                or weight < 2 * min_weight or impurity <= _EPSILON
-            ):  # fmt: skip
-                continue
-            sums[best] = -np.inf
-            visited = 0
-            constant = 0
-            rest = d
-            while rest > 0 and (visited < max_features or visited <= constant):
-                state ^= (state << 13) & 0xFFFFFFFF
-                state ^= state >> 17
-                state ^= (state << 5) & 0xFFFFFFFF
-                chosen = state % rest
-                rest -= 1
-                feature = order[chosen]
-                order[chosen] = order[rest]
-                order[rest] = feature
-                visited += 1
-                constant += split_column(
-                    places, near, is_near, d, feature, first, last, rows, w, t, outputs, offsets, criterion, head,
-                    min_rows, min_weight, sums, listed,
-                ) <= 1  # fmt: skip
-            if sums[best] == -np.inf:
-                continue
-            decrease = (sums[best] - pure) / (outputs * total)
-            if decrease + _EPSILON < min_decrease:
-                continue
-            at = n_opened * _OPEN
-            opened[at] = node
-            opened[at + 1] = first
-            opened[at + 2] = last
-            opened[at + 3] = depth
-            opened[at + 4] = sums[best + 1]
-            # Between the two places, in the middle.
-            opened[at + 5] = (sums[best + 2] + sums[best + 4] - 1) // 2 if sums[best + 4] < 255 else 254
-            opened[at + 6] = sums[best + 3]
-            opened[at + 7] = decrease
-            opened[at + 8] = is_near
-            n_opened += 1
-        if n_opened == 0 or (max_leaves > 0 and leaves >= max_leaves):
-            break
-        chosen = n_opened - 1
-        if max_leaves > 0:
-            for k in range(n_opened):
-                if opened[k * _OPEN + 7] > opened[chosen * _OPEN + 7]:
-                    chosen = k
-        at = chosen * _OPEN
-        node = np.int64(opened[at])
-        begin = np.int64(opened[at + 1])
-        end = np.int64(opened[at + 2])
-        depth = np.int64(opened[at + 3]) + 1
-        feature = np.int64(opened[at + 4])
-        place = np.int64(opened[at + 5])
-        missing = np.int64(opened[at + 6])
-        is_near = np.int64(opened[at + 8])
-        n_opened -= 1
-        for k in range(_OPEN):
-            opened[at + k] = opened[n_opened * _OPEN + k]
-        if is_near == 0 and end - begin <= most_near and max_leaves <= 0:
-            # All nodes below this one come before any other, and the places of its rows stay in the cache for them.
-            for i in range(begin, end):
+    for f in range(d):
+        gap = max(others[b + f] - boxes[a + d + f], boxes[a + f] - others[b + d + f])
+        if gap > 0:
+            total = _added(total, gap, kind, power)
+            if total > reach:
+                return True
+    return False
+
+
+@inlined
+def _box_apart(tiles, x, stride, boxes, node, d, kind, power, reach):  # type: ignore[no-untyped-def]
+    """Whether a row is farther from a box than `reach`."""
+    b = node * 2 * d
+    total = np.float64(0)
+    for f in range(d):
+        value = tiles[x + f * stride]
+        gap = max(boxes[b + f] - value, value - boxes[b + d + f])
+        if gap > 0:
+            total = _added(total, gap, kind, power)
+            if total > reach:
+                return True
+    return False
+
+
+@inlined
+def _box_inside(tiles, x, stride, boxes, node, d, kind, power, inside):  # type: ignore[no-untyped-def]
+    """Whether a row is at most `inside` from the farthest corner of a box."""
+    b = node * 2 * d
+    total = np.float64(0)
+    for f in range(d):
+        value = tiles[x + f * stride]
+        gap = max(value - boxes[b + f], boxes[b + d + f] - value)
+        total = _added(total, gap, kind, power)
+        if total > inside:
+            return False
+    return True
+
+
+@inlined
+def _compare(tiles, x, stride, others, leaf, width, d, kind, power, limit, found):  # type: ignore[no-untyped-def]
+    """Compare a row with all rows of a leaf; returns 0 if none of them is near, whatever `found` has."""
+    y = leaf * d * width
+    for j in range(width):
+        found[j] = 0
+    f = 0
+    while f < d:
+        last = min(max(4, f + min(f, _CHUNK)), d)
+        if kind == _SQUARES:
+            while f + 4 <= last:
+                p = y + f * width
+                x0, x1 = tiles[x + f * stride], tiles[x + (f + 1) * stride]
+                x2, x3 = tiles[x + (f + 2) * stride], tiles[x + (f + 3) * stride]
+                for j in range(width):
+                    t0 = x0 - others[p + j]
+                    t1 = x1 - others[p + width + j]
+                    t2 = x2 - others[p + 2 * width + j]
+                    t3 = x3 - others[p + 3 * width + j]
+                    found[j] = (((found[j] + t0 * t0) + t1 * t1) + t2 * t2) + t3 * t3
+                f += 4
+            while f < last:
+                p, x0 = y + f * width, tiles[x + f * stride]
+                for j in range(width):
+                    t0 = x0 - others[p + j]
+                    found[j] += t0 * t0
+                f += 1
+        elif kind == _COSINE:
+            while f < last:
+                p, x0 = y + f * width, tiles[x + f * stride]
+                for j in range(width):
+                    found[j] += x0 * others[p + j]
+                f += 1
+        else:
+            while f < last:
+                p, x0 = y + f * width, tiles[x + f * stride]
+                for j in range(width):
+                    found[j] = _added(found[j], abs(x0 - others[p + j]), kind, power)
+                f += 1
+        if kind != _COSINE and f < d:
+            near = 0
+            for j in range(width):
+                near += found[j] <= limit
+            if near == 0:
+                return 0
+    if kind == _COSINE:
+        for j in range(width):
+            found[j] = min(max(1 - found[j], np.float64(0)), np.float64(2))
+    return 1
+
+
+@inlined
+def _root(parents, i):  # type: ignore[no-untyped-def]
+    """The root of the set of i; each node passed on the way is linked to its grandparent."""
+    while parents[i] != i:
+        parents[i] = parents[parents[i]]
+        i = parents[i]
+    return i
+
+
+@inlined
+def _unite(parents, i, j):  # type: ignore[no-untyped-def]
+    """Make one set of two; its root is the lower one."""
+    i, j = _root(parents, i), _root(parents, j)
+    if i < j:
+        parents[j] = i
+    else:
+        parents[i] = j
+
+
+@host_function("f8* i8* i8* f8* f8*")
+def plant(rows, order, shape, tiles, boxes):  # type: ignore[no-untyped-def]
+    n, depth, width, d = shape[0], shape[1], shape[2], shape[3]
+    for level in range(depth + 1):
+        for i in range(1 << level):
+            first, last = n * i >> level, n * (i + 1) >> level
+            low = ((1 << level) + i) * 2 * d
+            high = low + d
+            for f in range(d):
+                boxes[low + f] = boxes[high + f] = rows[first * d + f]
+            for r in range(first + 1, last):
                 for f in range(d):
-                    near[(i - begin) * d + f] = places[rows[i] * d + f]
-                rows[i] = i - begin
-            is_near = np.int64(1)
-        middle = begin
-        aside = 0
-        for i in range(begin, end):
-            at = rows[i] * d + feature
-            b = near[at] if is_near != 0 else places[at]
-            if (missing == 1) if b == 255 else (b <= place):
-                rows[middle] = rows[i]
-                w[middle] = w[i]
-                for o in range(outputs):
-                    t[middle * outputs + o] = t[i * outputs + o]
-                middle += 1
-            else:
-                other_rows[aside] = rows[i]
-                other_w[aside] = w[i]
-                for o in range(outputs):
-                    other_t[aside * outputs + o] = t[i * outputs + o]
-                aside += 1
-        for i in range(aside):
-            rows[middle + i] = other_rows[i]
-            w[middle + i] = other_w[i]
-            for o in range(outputs):
-                t[(middle + i) * outputs + o] = other_t[i * outputs + o]
-        if missing < 0:
-            missing = 1 if middle - begin > end - middle else 0
-        first = ends[feature - 1] if feature > 0 else 0
-        nodes[node * _NODE] = count
-        nodes[node * _NODE + 1] = count + 1
-        nodes[node * _NODE + 2] = feature
-        numbers[node * _NODE + 3] = edges[first + place] if first + place < ends[feature] else np.inf
-        # The place is in bytes of a node that scikit-learn does not use.
-        nodes[node * _NODE + 7] = missing + (place << 8)
-        count += 2
-        leaves += 1
-        sides = 2
-    opened[0] = deepest
-    return count
+                    value = rows[r * d + f]
+                    boxes[low + f] = min(boxes[low + f], value)
+                    boxes[high + f] = max(boxes[high + f], value)
+            if level == depth:
+                continue
+            widest = 0
+            for f in range(1, d):
+                if boxes[high + f] - boxes[low + f] > boxes[high + widest] - boxes[low + widest]:
+                    widest = f
+            # Hoare's selection: the rows before the middle are at most, and those from there at least, the median.
+            middle = n * (2 * i + 1) >> (level + 1)
+            a, b = first, last - 1
+            while a < b:
+                pivot = rows[((a + b) >> 1) * d + widest]
+                p, q = a, b
+                while p <= q:
+                    while rows[p * d + widest] < pivot:
+                        p += 1
+                    while rows[q * d + widest] > pivot:
+                        q -= 1
+                    if p <= q:
+                        if p < q:
+                            for f in range(d):
+                                value = rows[p * d + f]
+                                rows[p * d + f] = rows[q * d + f]
+                                rows[q * d + f] = value
+                            place = order[p]
+                            order[p] = order[q]
+                            order[q] = place
+                        p += 1
+                        q -= 1
+                if middle <= q:
+                    b = q
+                elif middle >= p:
+                    a = p
+                else:
+                    break
+    for leaf in range(1 << depth):
+        first, last = n * leaf >> depth, n * (leaf + 1) >> depth
+        for f in range(d):
+            at = (leaf * d + f) * width
+            for j in range(width):
+                tiles[at + j] = rows[(first + j) * d + f] if first + j < last else np.inf
 
 
-@host_function("u1* i8 i8 f8* i8* f8* i8 f8* f8*")
-def add_unsampled(places, n, d, weights, nodes, values, width, sums, counts):  # type: ignore[no-untyped-def]
-    # The values of a tree for the rows of weight 0, by their places.
+@host_function("f8* f8* i8* f8* f8* i8* f8* f8* i8 f8 i8 i8 f8* f8* i8*")
+def count_near(  # type: ignore[no-untyped-def]
+    tiles, boxes, shape, others, other_boxes, other_shape, measure, weights, weighted, enough, begin, end, totals,
+    found, stack,
+):  # fmt: skip
+    n, depth, width, d = shape[0], shape[1], shape[2], shape[3]
+    m, other_depth, other_width = other_shape[0], other_shape[1], other_shape[2]
+    kind, power, limit, reach, inside = int(measure[0]), measure[1], measure[2], measure[3], measure[4]
+    n_leaves, n_others = 1 << depth, 1 << other_depth
+    for leaf in range(begin, end):
+        start, stop = n * leaf >> depth, n * (leaf + 1) >> depth
+        pending = 0
+        for i in range(start, stop):
+            pending += totals[i] < enough
+        stack[0] = 1
+        top = 1 if pending > 0 else 0
+        while top > 0:
+            top -= 1
+            node = stack[top]
+            if _boxes_apart(boxes, n_leaves + leaf, other_boxes, node, d, kind, power, reach):
+                continue
+            if node < n_others:
+                # The half with rows like those of this leaf comes first: few others may then be needed.
+                own = n_leaves + leaf
+                while own > 2 * node + 1:
+                    own >>= 1
+                second = own == 2 * node + 1
+                stack[top] = 2 * node + (0 if second else 1)
+                stack[top + 1] = 2 * node + (1 if second else 0)
+                top += 2
+                continue
+            other = node - n_others
+            first, last = m * other >> other_depth, m * (other + 1) >> other_depth
+            for i in range(start, stop):
+                if totals[i] >= enough:
+                    continue
+                x = leaf * d * width + i - start
+                if _box_apart(tiles, x, width, other_boxes, node, d, kind, power, reach):
+                    continue
+                every = _box_inside(tiles, x, width, other_boxes, node, d, kind, power, inside)
+                if not every and not _compare(
+                    tiles, x, width, others, other, other_width, d, kind, power, limit, found
+                ):
+                    continue
+                if weighted == 0:
+                    count = last - first
+                    if not every:
+                        count = 0
+                        for j in range(last - first):
+                            count += found[j] <= limit
+                    totals[i] += count
+                else:
+                    total = totals[i]
+                    for j in range(last - first):
+                        if every or found[j] <= limit:
+                            total += weights[first + j]
+                    totals[i] = total
+                pending -= totals[i] >= enough
+            if pending == 0:
+                break
+
+
+@inlined
+def _set_of(sets, node, parents, start, stop, offset, n_leaves):  # type: ignore[no-untyped-def]
+    """A row of the set that has all core rows of a node; or `_NONE`; or `_MIXED` if no one set is known to have all."""
+    known = sets[node]
+    if known != _MIXED:
+        return known
+    if node < n_leaves:
+        left, right = sets[2 * node], sets[2 * node + 1]
+        if left == _NONE:
+            known = right
+        elif right == _NONE or (left >= 0 and right >= 0 and _root(parents, left) == _root(parents, right)):
+            known = left
+    else:
+        for i in range(offset + start, offset + stop):
+            if parents[i] >= 0:
+                root = _root(parents, i)
+                if known == _MIXED:
+                    known = root
+                elif known != root:
+                    known = _MIXED
+                    break
+    sets[node] = known
+    return known
+
+
+@host_function("f8* f8* i8* f8* f8* i8* f8* i8 i8* i8* i8* i8 i8 f8* i8* -> i8")
+def link_near(  # type: ignore[no-untyped-def]
+    tiles, boxes, shape, others, other_boxes, other_shape, measure, offset, parents, sets, other_sets, top, budget,
+    found, stack,
+):  # fmt: skip
+    # offset: where the other tree's rows are in `parents`; 0 if both are one tree.
+    n, depth, width, d = shape[0], shape[1], shape[2], shape[3]
+    m, other_depth, other_width = other_shape[0], other_shape[1], other_shape[2]
+    kind, power, limit, reach = int(measure[0]), measure[1], measure[2], measure[3]
+    n_leaves, n_others = 1 << depth, 1 << other_depth
+    while top > 0 and budget > 0:
+        top -= 2
+        node, other = stack[top], stack[top + 1]
+        if sets[node] == _NONE or other_sets[other] == _NONE:
+            continue
+        same = offset == 0 and node == other
+        if same and node < n_leaves:
+            # The halves by themselves come first.
+            stack[top] = stack[top + 2] = stack[top + 3] = 2 * node
+            stack[top + 1] = stack[top + 4] = stack[top + 5] = 2 * node + 1
+            top += 6
+            continue
+        if _boxes_apart(boxes, node, other_boxes, other, d, kind, power, reach):
+            continue
+        leaf, other_leaf = node - n_leaves, other - n_others
+        start, stop = n * leaf >> depth, n * (leaf + 1) >> depth
+        first, last = m * other_leaf >> other_depth, m * (other_leaf + 1) >> other_depth
+        mine = _set_of(sets, node, parents, start, stop, np.int64(0), n_leaves)
+        theirs = _set_of(other_sets, other, parents, first, last, offset, n_others)
+        if mine >= 0 and theirs >= 0 and _root(parents, mine) == _root(parents, theirs):
+            continue
+        if leaf < 0 and other_leaf < 0:
+            for k in range(4):
+                stack[top + 2 * k] = 2 * node + (k >> 1)
+                stack[top + 2 * k + 1] = 2 * other + (k & 1)
+            top += 8
+            continue
+        if leaf < 0 or other_leaf < 0:
+            for k in range(2):
+                stack[top + 2 * k] = 2 * node + k if leaf < 0 else node
+                stack[top + 2 * k + 1] = 2 * other + k if other_leaf < 0 else other
+            top += 4
+            continue
+        budget -= 1
+        for i in range(start, stop):
+            if parents[i] < 0 or (theirs >= 0 and _root(parents, i) == _root(parents, theirs)):
+                continue
+            x = leaf * d * width + i - start
+            if _box_apart(tiles, x, width, other_boxes, other, d, kind, power, reach):
+                continue
+            if _compare(tiles, x, width, others, other_leaf, other_width, d, kind, power, limit, found) == 0:
+                continue
+            for j in range(last - first):
+                if found[j] <= limit and parents[offset + first + j] >= 0:
+                    _unite(parents, i, offset + first + j)
+                    if theirs >= 0:
+                        break
+            if mine >= 0 and theirs >= 0 and _root(parents, mine) == _root(parents, theirs):
+                break
+    return top
+
+
+@host_function("f8* f8* i8* f8* f8* i8* f8* i8* i8* i8 i8 i8* i8* f8* i8*")
+def least_near(  # type: ignore[no-untyped-def]
+    tiles, boxes, shape, others, other_boxes, other_shape, measure, labels, least, begin, end, cores, best, found,
+    stack,
+):  # fmt: skip
+    # labels: of the other tree's rows, with those of rows that are no cores beyond all others. least: of each node.
+    n, depth, width, d = shape[0], shape[1], shape[2], shape[3]
+    m, other_depth, other_width = other_shape[0], other_shape[1], other_shape[2]
+    kind, power, limit, reach = int(measure[0]), measure[1], measure[2], measure[3]
+    n_leaves, n_others = 1 << depth, 1 << other_depth
+    for leaf in range(begin, end):
+        start, stop = n * leaf >> depth, n * (leaf + 1) >> depth
+        stack[0] = 1
+        top = 1
+        while top > 0:
+            top -= 1
+            node = stack[top]
+            greatest = np.int64(-1)
+            for i in range(start, stop):
+                if cores[i] < 0 and best[i] > greatest:
+                    greatest = best[i]
+            if least[node] >= greatest:
+                continue
+            if _boxes_apart(boxes, n_leaves + leaf, other_boxes, node, d, kind, power, reach):
+                continue
+            if node < n_others:
+                stack[top], stack[top + 1] = 2 * node, 2 * node + 1
+                top += 2
+                continue
+            other = node - n_others
+            first, last = m * other >> other_depth, m * (other + 1) >> other_depth
+            for i in range(start, stop):
+                if cores[i] >= 0 or best[i] <= least[node]:
+                    continue
+                x = leaf * d * width + i - start
+                if _box_apart(tiles, x, width, other_boxes, node, d, kind, power, reach):
+                    continue
+                if _compare(tiles, x, width, others, other, other_width, d, kind, power, limit, found) == 0:
+                    continue
+                for j in range(last - first):
+                    if found[j] <= limit and labels[first + j] < best[i]:
+                        best[i] = labels[first + j]
+
+
+@host_function("i8* i8")
+def flatten(parents, n):  # type: ignore[no-untyped-def]
     for i in range(n):
-        if weights[i] == 0:
-            node = np.int64(0)
-            while nodes[node * _NODE] >= 0:
-                b = places[i * d + nodes[node * _NODE + 2]]
-                last = nodes[node * _NODE + 7]
-                left = (last & 1) == 1 if b == 255 else b <= (last >> 8)
-                node = nodes[node * _NODE] if left else nodes[node * _NODE + 1]
-            for k in range(width):
-                sums[i * width + k] += values[node * width + k]
-            counts[i] += 1
+        if parents[i] >= 0:
+            parents[i] = _root(parents, i)
 
 
-@host_function("f4* i8 i8 i4* f8* i8* i8 f8* i8 f8*")
-def add_values(rows, n, d, nodes, numbers, roots, trees, values, width, sums):  # type: ignore[no-untyped-def]
-    # nodes: (6 a node) left, right, twice the feature plus whether missing values go to the left; their memory is that
-    # of numbers, whose third is the threshold.
-    for tree in range(trees):
-        for i in range(n):
-            node = roots[tree]
-            while nodes[node * 6] >= 0:
-                rule = nodes[node * 6 + 2]
-                x = np.float64(rows[i * d + (rule >> 1)])
-                left = x <= numbers[node * 3 + 2] or (x != x and (rule & 1) == 1)
-                node = np.int64(nodes[node * 6] if left else nodes[node * 6 + 1])
-            for k in range(width):
-                sums[i * width + k] += values[node * width + k]
+@host_function("i8* i8 i8*")
+def join(pairs, n, parents):  # type: ignore[no-untyped-def]
+    for i in range(n):
+        _unite(parents, pairs[2 * i], pairs[2 * i + 1])

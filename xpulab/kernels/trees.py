@@ -1,246 +1,271 @@
-"""Grows decision trees on the host, and follows rows through them, by the machine code of `tree_functions`."""
+"""Rows in a k-d tree on the host, and the passes over pairs of near rows that density needs.
+
+All of it is machine code of `tree_functions`, and computes in float64, in the order in which scikit-learn's trees do. A
+pass takes a tree whose rows ask, and a tree of rows that are compared with them. It leaves out pairs of nodes whose
+boxes are too far apart, and those that can change nothing: rows that are known to have enough neighbours, and rows that
+are in one set already [1]_.
+
+References
+----------
+.. [1] J. L. Bentley, "Multidimensional binary search trees used for associative searching", Communications of the ACM
+   18(9), 1975, pages 509 to 517; A. G. Gray and A. W. Moore, "N-body problems in statistical learning", NIPS 2000: two
+   trees that are descended together.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.host import address, functions
+from xpulab.kernels.host import at, function_of
 
-__all__ = ["CRITERIA", "NODE", "Edges", "Grown", "Room", "Rules", "add_unsampled", "add_values", "grow_tree"]
+__all__ = ["BEYOND", "Near", "Tree", "count_near", "joined", "least_near", "link_near", "roots_of"]
 
-#: Names of scikit-learn's criteria -> their numbers in the machine code.
-CRITERIA = {
-    "gini": 0, "entropy": 1, "log_loss": 1, "squared_error": 2, "friedman_mse": 2, "poisson": 3,
-}  # fmt: skip
-_MOST_PLACES = 255
-_NEAR_BYTES = 1 << 17  # places of the rows of a node that are copied to one place, in a core's L2 cache
-#: A node as scikit-learn has it in memory.
-NODE = np.dtype(
-    {
-        "names": [
-            "left_child", "right_child", "feature", "threshold", "impurity", "n_node_samples",
-            "weighted_n_node_samples", "missing_go_to_left",
-        ],
-        "formats": ["<i8", "<i8", "<i8", "<f8", "<f8", "<i8", "<f8", "u1"],
-        "offsets": list(range(0, 64, 8)),
-        "itemsize": 64,
-    }
-)  # fmt: skip
-_F8, _I8, _I4, _F4, _U1 = (np.dtype(name) for name in ("f8", "i8", "i4", "f4", "u1"))
+BEYOND = 2**62  # a label of rows that are no cores: greater than all others
+_LEAF, _WIDE = 48, 8  # rows of a leaf at most; twice as many with more features, where boxes leave out less
+_STACK = 1024  # nodes, or pairs of nodes: a few for each level
+_LEAVES = 256  # that one call passes over: a request to stop is seen between two calls
+_PAIRS = 4096  # pairs of leaves that one call compares at most
+_KINDS = ("euclidean", "manhattan", "chebyshev", "minkowski", "cosine")
+_FLOAT64, _INT64 = np.dtype(np.float64), np.dtype(np.int64)
+
+#: Called now and then by a pass that may take long; it may raise.
+Look = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Edges:
-    """The edges between the places of each column's values: place b has what is above edge b - 1, up to edge b.
+class Near:
+    """Which rows are near to each other.
 
     Attributes
     ----------
-    values : numpy.ndarray of float64
-        Those of all columns, ascending in each.
-    ends : numpy.ndarray of int64 of shape (n_features,)
-        Where those of each column end.
+    name : {"euclidean", "manhattan", "chebyshev", "minkowski", "cosine"}
+        The distance. Rows are divided by their norms for "cosine".
+    power : float
+        Of "minkowski".
+    limit : float
+        At most so much is the number that grows with the distance: the sum of squares, of absolute differences or of
+        their powers, the largest difference, or 1 minus the product.
     """
 
-    values: npt.NDArray[np.float64]
-    ends: npt.NDArray[np.int64]
+    name: str
+    power: float
+    limit: float
+
+    @property
+    def reach(self) -> float:
+        """How far boxes may be apart that have near rows; of directions the square, with room for rounding."""
+        return 2 * self.limit + 1e-9 if self.name == "cosine" else self.limit
+
+    def measure(self) -> npt.NDArray[np.float64]:
+        """As the machine code reads it. No box is near as a whole where rounding may not be monotone."""
+        inside = -1.0 if self.name in ("cosine", "minkowski") else self.limit
+        return np.array([_KINDS.index(self.name), self.power, self.limit, self.reach, inside])
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Rows in the order of a tree's leaves.
+
+    Attributes
+    ----------
+    order : numpy.ndarray of int64 of shape (n,)
+        Which of the given rows is at each place.
+    shape : numpy.ndarray of int64 of shape (4,)
+        Numbers of rows, of levels below the root, of rows that a leaf has room for, and of features.
+    tiles : numpy.ndarray of float64 of shape (n_leaves, n_features, width)
+    boxes : numpy.ndarray of float64 of shape (2 n_leaves, 2, n_features)
+        The first of them is not used.
+    """
+
+    order: npt.NDArray[np.int64]
+    shape: npt.NDArray[np.int64]
+    tiles: npt.NDArray[np.float64]
+    boxes: npt.NDArray[np.float64]
 
     @classmethod
-    def between(cls, columns: list[npt.NDArray[np.float64]]) -> Edges:
-        """Edges from those of each column."""
-        return cls(np.concatenate([*columns, np.empty(0)]), np.cumsum([len(column) for column in columns], dtype=_I8))
+    def of(cls, rows: npt.NDArray[np.float64]) -> Tree:
+        """A tree of rows (n, n_features), which are put into another order."""
+        n, d = rows.shape
+        leaves = -(-n // (_LEAF if d <= _WIDE else 2 * _LEAF))
+        depth = max(0, leaves - 1).bit_length()
+        width = max(4, -(-n // (1 << depth)) + 3 & ~3)
+        shape = np.array([n, depth, width, d], np.int64)
+        order = np.arange(n)
+        tiles, boxes = np.full((1 << depth, d, width), np.inf), np.empty((2 << depth, 2, d))
+        boxes[:, 0], boxes[:, 1] = np.inf, -np.inf  # near to nothing
+        if n:
+            function_of("plant")(
+                at(rows, _FLOAT64), at(order, _INT64), at(shape, _INT64),
+                at(tiles, _FLOAT64), at(boxes, _FLOAT64),
+            )  # fmt: skip
+        return cls(order, shape, tiles, boxes)
 
-    @staticmethod
-    def of_column(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """At most 254 edges, in the middle between two values that occur; about as many rows between each two.
+    def __len__(self) -> int:
+        return int(self.shape[0])
 
-        Parameters
-        ----------
-        values : numpy.ndarray of float32 of shape (n_samples,)
-            NaN is left out. The array is sorted in place.
-        """
-        values.sort()
-        values = values[: len(values) - np.count_nonzero(np.isnan(values))]
-        if len(values) == 0:
-            return np.empty(0)
-        changes = np.flatnonzero(values[1:] != values[:-1])  # the last row of each value but the greatest
-        if len(changes) >= _MOST_PLACES:
-            wanted = np.arange(1, _MOST_PLACES) * len(values) / _MOST_PLACES
-            nearest = np.searchsorted(changes + 1, wanted)
-            changes = np.unique(changes[np.minimum(nearest, len(changes) - 1)])
-        below, above = values[changes].astype(np.float64), values[changes + 1].astype(np.float64)
-        middle = (below + above) / 2
-        return np.where(np.isfinite(middle), middle, below)
+    @property
+    def n_leaves(self) -> int:
+        """A power of 2."""
+        return len(self.tiles)
 
-    def places(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-        """The places of values of shape (n, n_features); 255 for NaN."""
-        places = np.empty(rows.shape, np.uint8)
-        counts = np.diff(self.ends, prepend=0)
-        steps = np.where(counts > 0, 1 << np.ceil(np.log2(np.maximum(counts, 1))).astype(_I8), 0)
-        functions(_F8).place_values(
-            address(rows, _F4), *rows.shape, address(self.values, _F8), address(self.ends, _I8), address(steps, _I8),
-            address(places, _U1),
-        )  # fmt: skip
-        return places
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the host."""
+        return self.order.nbytes + self.tiles.nbytes + self.boxes.nbytes
 
+    def by_node(self, values: npt.NDArray[np.int64], combined: np.ufunc) -> npt.NDArray[np.int64]:
+        """The values of the rows (n,), combined over the rows of each node: shape (2 n_leaves,)."""
+        first = len(self) * np.arange(self.n_leaves) >> int(self.shape[1])
+        levels = [combined.reduceat(values, first)]
+        while len(levels[-1]) > 1:
+            levels.append(combined(levels[-1][0::2], levels[-1][1::2]))
+        return np.concatenate([levels[-1][:1], *levels[::-1]])
 
-@dataclass(frozen=True)
-class Rules:
-    """How trees are grown, in scikit-learn's words; all numbers are absolute, and 0 leaves stand for any number."""
-
-    criterion: str
-    max_features: int
-    min_samples_split: int
-    min_samples_leaf: int
-    min_weight_fraction_leaf: float
-    max_depth: int
-    min_impurity_decrease: float
-    max_leaf_nodes: int
-
-    def numbers(self, seed: int) -> npt.NDArray[np.float64]:
-        """As the machine code takes them."""
-        return np.array(
-            [
-                CRITERIA[self.criterion], self.max_features, self.min_samples_split, self.min_samples_leaf,
-                self.min_weight_fraction_leaf, self.max_depth, self.min_impurity_decrease, self.max_leaf_nodes,
-                seed % 0xFFFFFFFE + 1,
-            ],
-            np.float64,
-        )  # fmt: skip
+    def _facts(self) -> tuple[int, int, int]:
+        return at(self.tiles, _FLOAT64), at(self.boxes, _FLOAT64), at(self.shape, _INT64)
 
 
-@dataclass(frozen=True)
-class Grown:
-    """A tree.
-
-    Attributes
-    ----------
-    nodes : numpy.ndarray of NODE of shape (n_nodes,)
-        The places of the splits are in bytes that scikit-learn does not use.
-    values : numpy.ndarray of float64 of shape (n_nodes, n_outputs, width)
-        Shares of the classes, or means.
-    depth : int
-    """
-
-    nodes: npt.NDArray[Any]
-    values: npt.NDArray[np.float64]
-    depth: int
-
-
-class Room:
-    """Memory for one tree at a time.
-
-    Parameters
-    ----------
-    n_samples, n_features : int
-    classes : tuple of int
-        Number of classes of each output; 0 for numbers.
-    """
-
-    def __init__(self, n_samples: int, n_features: int, classes: tuple[int, ...]) -> None:
-        outputs = len(classes)
-        widths = [max(1, n) for n in classes]
-        self.classes = max(classes)
-        self.shape = outputs, max(widths)
-        self.offsets = np.concatenate([[0], np.cumsum(widths)]).astype(_I8)
-        self.rows = np.empty(n_samples, _I8)
-        self.weights = np.empty(n_samples)
-        self.targets = np.empty(n_samples * outputs)
-        self.other_rows = np.empty(n_samples, _I8)
-        self.other_weights = np.empty(n_samples)
-        self.other_targets = np.empty(n_samples * outputs)
-        self.near = np.empty(max(_NEAR_BYTES, n_features), np.uint8)
-        self.sums = np.zeros(259 * (2 + int(self.offsets[-1])) + 8)
-        self.listed = np.empty(256, _I8)
-        self.order = np.empty(n_features, _I8)
-        self.opened = np.empty(9 * (n_samples + 1))
-        self.nodes = np.empty(2 * n_samples + 1, NODE)
-        self.values = np.empty((2 * n_samples + 1, *self.shape))
-
-
-def grow_tree(
-    places: npt.NDArray[np.uint8],
-    weights: npt.NDArray[np.float64],
-    edges: Edges,
-    y: npt.NDArray[np.float64],
-    rules: Rules,
-    seed: int,
-    room: Room,
-) -> Grown:
-    """Grow a tree.
-
-    Parameters
-    ----------
-    places : numpy.ndarray of uint8 of shape (n_samples, n_features)
-        Those of `Edges.places`.
-    weights : numpy.ndarray of float64 of shape (n_samples,)
-        Not negative; rows of weight 0 are left out.
-    edges : Edges
-    y : numpy.ndarray of float64 of shape (n_samples, n_outputs)
-        Targets, or the numbers of the classes.
-    rules : Rules
-    seed : int
-        Decides which columns a node looks at.
-    room : Room
-
-    Returns
-    -------
-    Grown
-    """
-    n, d = places.shape
-    room.order[:] = np.arange(d)
-    integers, numbers = room.nodes.view(_I8), room.nodes.view(_F8)
-    settings = rules.numbers(seed)  # with a name, so that it lives during the call
-    count = functions(_F8).grow_tree(
-        address(places, _U1), n, d, address(weights, _F8), address(edges.values, _F8), address(edges.ends, _I8),
-        address(y, _F8), address(room.offsets, _I8), y.shape[1], room.classes, address(settings, _F8),
-        address(room.rows, _I8), address(room.weights, _F8), address(room.targets, _F8),
-        address(room.other_rows, _I8), address(room.other_weights, _F8), address(room.other_targets, _F8),
-        address(room.sums, _F8), address(room.listed, _I8), address(room.order, _I8), address(room.opened, _F8),
-        address(room.near, _U1), len(room.near) // d, address(integers, _I8), address(numbers, _F8),
-        address(room.values, _F8), int(np.prod(room.shape)),
-    )  # fmt: skip
-    kept = integers[: 8 * count].copy().view(NODE)  # with the bytes that scikit-learn does not use
-    return Grown(kept, room.values[:count].copy(), int(room.opened[0]))
-
-
-def add_unsampled(
-    places: npt.NDArray[np.uint8],
-    weights: npt.NDArray[np.float64],
-    tree: Grown,
-    sums: npt.NDArray[np.float64],
-    counts: npt.NDArray[np.float64],
+def count_near(
+    tree: Tree,
+    other: Tree,
+    near: Near,
+    weights: npt.NDArray[np.float64] | None,
+    enough: float,
+    totals: npt.NDArray[np.float64],
+    look: Look,
 ) -> None:
-    """Add a tree's values to the sums (n_samples, n_outputs, width) of the rows of weight 0, and 1 to their counts."""
-    functions(_F8).add_unsampled(
-        address(places, _U1), *places.shape, address(weights, _F8), address(tree.nodes.view(_I8), _I8),
-        address(tree.values, _F8), tree.values[0].size, address(sums, _F8), address(counts, _F8),
-    )  # fmt: skip
-
-
-def add_values(
-    rows: npt.NDArray[np.float32],
-    nodes: npt.NDArray[Any],
-    roots: npt.NDArray[np.int64],
-    values: npt.NDArray[np.float64],
-    sums: npt.NDArray[np.float64],
-) -> None:
-    """Add the values of the leaves that rows come to, in the order of the trees.
+    """Add to the total of each row of a tree the weights of those rows of another that are near.
 
     Parameters
     ----------
-    rows : numpy.ndarray of float32 of shape (n_samples, n_features)
-    nodes : numpy.ndarray of int32 of shape (n_nodes, 6)
-        Left and right child (-1 in a leaf), twice the column plus 1 if missing values go to the left, nothing, and the
-        threshold as a float64.
-    roots : numpy.ndarray of int64 of shape (n_trees,)
-    values : numpy.ndarray of float64 of shape (n_nodes, width)
-    sums : numpy.ndarray of float64 of shape (n_samples, width)
+    tree, other : Tree
+    near : Near
+    weights : numpy.ndarray of float64 of shape (len(other),), optional
+        In the order of the other tree; 1 by default.
+    enough : float
+        Rows whose total has come so far are not looked at any further. Infinity: all totals are complete.
+    totals : numpy.ndarray of float64 of shape (len(tree),)
+        In the order of the tree.
+    look : callable
     """
-    functions(_F8).add_values(
-        address(rows, _F4), *rows.shape, address(nodes.view(_I4), _I4), address(nodes.view(_F8), _F8),
-        address(roots, _I8), len(roots), address(values, _F8), values.shape[1], address(sums, _F8),
-    )  # fmt: skip
+    if not len(tree) or not len(other):
+        return
+    measure = near.measure()
+    some = np.empty(1) if weights is None else weights
+
+    def count(first: int, last: int, room: int, stack: int) -> None:
+        function_of("count_near")(
+            *tree._facts(), *other._facts(), at(measure, _FLOAT64), at(some, _FLOAT64),
+            weights is not None, enough, first, last, at(totals, _FLOAT64), room, stack,
+        )  # fmt: skip
+
+    _by_leaves(tree, other, count, look)
+
+
+def least_near(
+    tree: Tree,
+    other: Tree,
+    near: Near,
+    labels: npt.NDArray[np.int64],
+    cores: npt.NDArray[np.int64],
+    best: npt.NDArray[np.int64],
+    look: Look,
+) -> None:
+    """Lower the value of each row of a tree that is no core to the least label of the other tree's rows that are near.
+
+    Parameters
+    ----------
+    tree, other : Tree
+    near : Near
+    labels : numpy.ndarray of int64 of shape (len(other),)
+        `BEYOND` for rows that are no cores.
+    cores : numpy.ndarray of int64 of shape (len(tree),)
+        At least 0 for cores, whose values stay.
+    best : numpy.ndarray of int64 of shape (len(tree),)
+    look : callable
+    """
+    if not len(tree) or not len(other):
+        return
+    measure, least = near.measure(), other.by_node(labels, np.minimum)
+
+    def lower(first: int, last: int, room: int, stack: int) -> None:
+        function_of("least_near")(
+            *tree._facts(), *other._facts(), at(measure, _FLOAT64), at(labels, _INT64),
+            at(least, _INT64), first, last, at(cores, _INT64), at(best, _INT64), room, stack,
+        )  # fmt: skip
+
+    _by_leaves(tree, other, lower, look)
+
+
+def _by_leaves(tree: Tree, other: Tree, call: Callable[[int, int, int, int], None], look: Look) -> None:
+    """Call a function for some leaves at a time, with memory of its own, on all cores of this process."""
+
+    def some(first: int) -> None:
+        room, stack = np.empty(int(other.shape[2])), np.empty(_STACK, np.int64)
+        last = min(first + _LEAVES, tree.n_leaves)
+        call(first, last, at(room, _FLOAT64), at(stack, _INT64))
+
+    starts, cores = range(0, tree.n_leaves, _LEAVES), len(os.sched_getaffinity(0))
+    if cores == 1 or len(starts) == 1:
+        for first in starts:
+            look()
+            some(first)
+        return
+    with ThreadPoolExecutor(cores, "xpulab-tree") as pool:
+        for part in range(0, len(starts), 4 * cores):
+            look()
+            list(pool.map(some, starts[part : part + 4 * cores]))
+
+
+def link_near(
+    tree: Tree,
+    other: Tree,
+    near: Near,
+    parents: npt.NDArray[np.int64],
+    look: Look,
+) -> None:
+    """Make one set of the sets of any two cores that are near to each other.
+
+    Parameters
+    ----------
+    tree, other : Tree
+        One and the same, or two.
+    near : Near
+    parents : numpy.ndarray of int64
+        Of the rows of the tree, and then of those of the other if it is another. The parent of a root is its own place,
+        and that of a row that is no core is -1.
+    look : callable
+    """
+    if not len(tree) or not len(other):
+        return
+    measure, offset = near.measure(), 0 if tree is other else len(tree)
+    room, stack = np.empty(int(other.shape[2])), np.empty(_STACK, np.int64)
+    sets = tree.by_node(np.where(parents[: len(tree)] < 0, -2, -1), np.maximum)
+    others = sets if tree is other else other.by_node(np.where(parents[offset:] < 0, -2, -1), np.maximum)
+    stack[:2], top = 1, 2
+    while top:
+        look()
+        top = function_of("link_near")(
+            *tree._facts(), *other._facts(), at(measure, _FLOAT64), offset, at(parents, _INT64),
+            at(sets, _INT64), at(others, _INT64), top, _PAIRS, at(room, _FLOAT64),
+            at(stack, _INT64),
+        )  # fmt: skip
+
+
+def roots_of(parents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The root of each row's set, in place: its first row; -1 for rows that are in none."""
+    function_of("flatten")(at(parents, _INT64), len(parents))
+    return parents
+
+
+def joined(pairs: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+    """The least number of its set for each of the numbers up to n, where the two of each pair (m, 2) are in one set."""
+    parents = np.arange(n)
+    function_of("join")(at(np.ascontiguousarray(pairs), _INT64), len(pairs), at(parents, _INT64))
+    return roots_of(parents)

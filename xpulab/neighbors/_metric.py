@@ -56,8 +56,14 @@ class Distance:
         return found
 
 
-def distance_of(estimator: Any) -> Distance:
+def distance_of(estimator: Any, instead: str = "") -> Distance:
     """The distance that an estimator's parameters ask for; sets `effective_metric_` and its parameters.
+
+    Parameters
+    ----------
+    estimator : sklearn.neighbors.NearestNeighbors, or another estimator of neighbours
+    instead : str, optional
+        What an error tells to use; scikit-learn's class of the same name by default.
 
     Raises
     ------
@@ -68,7 +74,7 @@ def distance_of(estimator: Any) -> Distance:
     if not isinstance(metric, str) or metric not in _NAMES:
         raise ValueError(
             f"metric={metric!r} is not computed on the engines; expected one of {', '.join(map(repr, _NAMES))}; for "
-            f"others use sklearn.neighbors.{type(estimator).__name__}"
+            f"others use {instead or f'sklearn.neighbors.{type(estimator).__name__}'}"
         )
     estimator._check_algorithm_metric()
     p = given.pop("p", estimator.p) if metric == "minkowski" else None

@@ -26,9 +26,9 @@ from sklearn.utils.class_weight import compute_sample_weight
 from xpulab.engine.dataset import data_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.exceptions import HandleError
+from xpulab.kernels.forests import NODE, Edges, Grown, Room, Rules, add_unsampled, add_values, grow_tree
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.scaling import host_pieces
-from xpulab.kernels.trees import NODE, Edges, Grown, Room, Rules, add_unsampled, add_values, grow_tree
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["Forest"]
@@ -46,7 +46,7 @@ class Forest:
     Attributes
     ----------
     nodes, roots, values : numpy.ndarray
-        As `xpulab.kernels.trees.add_values` takes them.
+        As `xpulab.kernels.forests.add_values` takes them.
     """
 
     nodes: np.ndarray
