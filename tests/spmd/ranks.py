@@ -84,6 +84,19 @@ def kmeans() -> None:
 
 
 @check
+def density() -> None:
+    for weights in (None, WEIGHTS):
+        mine = None if weights is None else weights[MINE]
+        ours = cluster.DBSCAN(eps=1.5, min_samples=6).fit(X[MINE], sample_weight=mine)
+        theirs = sklearn.cluster.DBSCAN(eps=1.5, min_samples=6).fit(X, sample_weight=weights)
+        np.testing.assert_array_equal(ours.labels_, theirs.labels_[MINE])
+        cores = np.isin(np.arange(N)[MINE], theirs.core_sample_indices_)
+        np.testing.assert_array_equal(ours.core_sample_indices_, np.flatnonzero(cores))
+        np.testing.assert_array_equal(ours.components_, X[MINE][cores])
+        np.testing.assert_array_equal(ours.fit_predict(X[MINE], sample_weight=mine), ours.labels_)
+
+
+@check
 def decompositions() -> None:
     for solver in ("covariance_eigh", "full", "randomized"):
         ours = decomposition.PCA(3, svd_solver=solver, random_state=0, whiten=True).fit(X[MINE])

@@ -136,7 +136,7 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
         with self._fitting(X, weights):
             answer = self._ask(
                 cluster, "fit", "density", X, sample_weight=weights, result=found, metric=distance.metric, limit=limit,
-                min_samples=int(self.min_samples), all_positive=weights is None or bool((weights >= 0).all()),
+                min_samples=int(self.min_samples), all_positive=self._all_positive(weights),
                 components=isinstance(X, ShardedArray),
             )  # fmt: skip
             self.labels_ = found.value[:, 0].astype(np.intp)
@@ -164,10 +164,17 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
         return distance_of(like, "sklearn.cluster.DBSCAN")
 
     @staticmethod
-    def _weights_of(sample_weight: Any, X: Any) -> np.ndarray | None:
-        """Weights in float64, of any sign."""
+    def _all_positive(weights: Any) -> bool:
+        """Whether no weight is negative, on any rank."""
+        every = weights.gather() if isinstance(weights, ShardedArray) else weights
+        return every is None or bool((every >= 0).all())
+
+    def _weights_of(self, sample_weight: Any, X: Any) -> Any:
+        """Weights in float64, of any sign; a rank's own ones in the dtype of X."""
         if sample_weight is None:
             return None
+        if isinstance(sample_weight, ShardedArray) and not sample_weight.stays:
+            return self._weights(sample_weight, X, only_non_negative=False)
         if isinstance(sample_weight, ShardedArray):
             raise TypeError(
                 "sample_weight is a ShardedArray; this estimator takes an array: pass sample_weight.gather()"
@@ -179,6 +186,8 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
         """The core rows; those of a handle come from the engines."""
         if not len(self.core_sample_indices_):
             return np.empty((0, X.shape[1]))  # as scikit-learn: float64
-        if isinstance(X, ShardedArray):
+        if isinstance(X, ShardedArray) and X.stays:
             return np.concatenate([result["components"] for result in answer.results])
+        if isinstance(X, ShardedArray):  # a rank's own rows
+            return np.asarray(X.values[self.core_sample_indices_])  # type: ignore[attr-defined]
         return np.asarray(X[self.core_sample_indices_])

@@ -13,6 +13,7 @@ import os
 import re
 import select
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -132,18 +133,23 @@ _LOOK = 0.5  # seconds between two checks of ranks that start
 _KNOCK = 1.0  # seconds to wait for the controller's first answer before asking again
 
 
-class _KeepsLog:
-    """Keeps the process's log file: ipyparallel would log and remove it when the process ends."""
+class _Quiet:
+    """Keeps the process's log file, which ipyparallel would log and remove, and prints no traceback when it ends."""
 
     def _log_output(self, stop_data: Any = None) -> None:
         pass
 
+    def _wait(self) -> None:
+        # ipyparallel's thread sees the end of the process, and then waits no time for it, once more.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            super()._wait()  # type: ignore[misc]
 
-class _Controller(_KeepsLog, LocalControllerLauncher):
+
+class _Controller(_Quiet, LocalControllerLauncher):
     pass
 
 
-class _Engines(_KeepsLog, MPIEngineSetLauncher):
+class _Engines(_Quiet, MPIEngineSetLauncher):
     pass
 
 

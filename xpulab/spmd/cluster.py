@@ -3,8 +3,7 @@
 from xpulab import cluster
 from xpulab.spmd._estimator import on_ranks
 
-__all__ = [
-    "KMeans",
-]
+__all__ = ["DBSCAN", "KMeans"]
 
+DBSCAN = on_ranks(cluster.DBSCAN)
 KMeans = on_ranks(cluster.KMeans)
