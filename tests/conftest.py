@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from exercises import with_solutions
+from hypothesis import settings
 from leftovers import processes_marked, shared_memory
 
 import xpulab
@@ -22,6 +23,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Without it each of the many processes compiles all that it imports anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# The same examples in each run: what a run finds belongs to the change that it tests.
+settings.register_profile("the same", derandomize=True)
+settings.load_profile("the same")
 
 # Neither what was tuned on this machine before, nor a search in the middle of a test; the tests of tuning turn it on.
 os.environ["XPULAB_TUNE"] = "0"

@@ -78,10 +78,11 @@ class ForestProxy(Proxy):
         self._n_samples, self._sample_weight = n, weights
         draws = self._draws(n, weights)
         self._validate_estimator()
-        if not self.warm_start or not hasattr(self, "estimators_"):
-            self.estimators_ = []
+        if not self.warm_start:
+            vars(self).pop("estimators_", None)  # those of an earlier fit do not belong to what was read now
+        before = getattr(self, "estimators_", [])
         random_state = check_random_state(self.random_state)
-        there, more = len(self.estimators_), self.n_estimators - len(self.estimators_)
+        there, more = len(before), self.n_estimators - len(before)
         if more < 0:
             raise ValueError(
                 f"n_estimators={self.n_estimators} must be larger or equal to len(estimators_)={there} when "
@@ -124,6 +125,7 @@ class ForestProxy(Proxy):
                 oob=together,
                 then=lambda answer: self._take(answer, trees, classes, middle),
             )
+            self.estimators_ = [*before, *trees]
             if together:
                 self._oob = answer.results[0]["oob"], answer.results[0]["times"], middle
             if self.oob_score:
@@ -231,7 +233,6 @@ class ForestProxy(Proxy):
             state = {"max_depth": depth, "node_count": len(nodes), "nodes": nodes, "values": values}
             tree.tree_.__setstate__(state)
             tree._prune_tree()
-        self.estimators_ = [*self.estimators_, *trees]
         return True
 
     def _trees_of(self, result: dict[str, Any], classes: list[int]) -> list[tuple[np.ndarray, np.ndarray, int]]:
@@ -344,6 +345,9 @@ class ForestProxy(Proxy):
         if isinstance(X, ShardedArray):
             X = self._checked(self._cluster(), X, reset=False).gather()
         return super()._validate_X_predict(X)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "estimators_")
 
     def to_sklearn(self) -> Any:
         """scikit-learn's forest with the same trees, which needs no cluster."""
