@@ -24,8 +24,9 @@ Y = X[:, 0] * X[:, 1] > 0
 
 def die_on_rank_1(task: Any) -> None:
     """When it grows its third tree."""
-    from xpulab.engine.algorithms import forest
+    from xpulab.engine.algorithms import forest as module
 
+    forest: Any = module
     grow, grown = forest.grow_tree, []
 
     def die(*arguments: Any) -> Any:
@@ -41,8 +42,9 @@ def wait_for_the_interrupt(task: Any) -> None:
     """The next tree grows until there is a request to stop."""
     import time
 
-    from xpulab.engine.algorithms import forest
+    from xpulab.engine.algorithms import forest as module
 
+    forest: Any = module
     grow, board = forest.grow_tree, task.engine.board
 
     def waiting(*arguments: Any) -> Any:

@@ -78,8 +78,8 @@ class ForestProxy(Proxy):
         self._n_samples, self._sample_weight = n, weights
         draws = self._draws(n, weights)
         self._validate_estimator()
-        if not self.warm_start:
-            vars(self).pop("estimators_", None)  # those of an earlier fit do not belong to what was read now
+        if not self.warm_start and hasattr(self, "estimators_"):
+            del self.estimators_  # those of an earlier fit do not belong to what was read now
         before = getattr(self, "estimators_", [])
         random_state = check_random_state(self.random_state)
         there, more = len(before), self.n_estimators - len(before)
