@@ -136,8 +136,7 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
         with self._fitting(X, weights):
             answer = self._ask(
                 cluster, "fit", "density", X, sample_weight=weights, result=found, metric=distance.metric, limit=limit,
-                min_samples=int(self.min_samples), all_positive=self._all_positive(weights),
-                components=isinstance(X, ShardedArray),
+                min_samples=int(self.min_samples), components=isinstance(X, ShardedArray),
             )  # fmt: skip
             self.labels_ = found.value[:, 0].astype(np.intp)
             self.core_sample_indices_ = np.flatnonzero(found.value[:, 1])
@@ -162,12 +161,6 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
             algorithm=self.algorithm, metric=self.metric, metric_params=self.metric_params, p=self.p
         )
         return distance_of(like, "sklearn.cluster.DBSCAN")
-
-    @staticmethod
-    def _all_positive(weights: Any) -> bool:
-        """Whether no weight is negative, on any rank."""
-        every = weights.gather() if isinstance(weights, ShardedArray) else weights
-        return every is None or bool((every >= 0).all())
 
     def _weights_of(self, sample_weight: Any, X: Any) -> Any:
         """Weights in float64, of any sign; a rank's own ones in the dtype of X."""

@@ -24,11 +24,13 @@ from xpulab.sharing.memory import SharedBlock, file_state
 
 __all__ = [
     "Data",
+    "array_of",
     "data_of",
     "give_rows",
     "held_open",
     "keep_rows",
     "kind_of",
+    "on_host",
     "pieces",
     "rows_of",
     "weights_of",
@@ -38,6 +40,22 @@ __all__ = [
 _PIECE = 4 << 20  # bytes of a result that are on the host at a time
 
 
+def array_of(place: dict[str, Any]) -> np.ndarray:
+    """An array that the notebook has sent whole; its memory is the notebook's, and valid during the task."""
+    with SharedBlock.open(place["path"]) as block:
+        return block.array(tuple(place["shape"]), place["dtype"], place["offset"])
+
+
+def on_host(rows: Rows, dtype: Any) -> np.ndarray:
+    """This rank's rows on the host in another dtype; infinity where a number is too large for it."""
+    made, first = np.empty((rows.n_samples, rows.n_features), dtype), 0
+    with np.errstate(over="ignore"):
+        for piece in host_pieces(rows):
+            made[first : first + len(piece)] = piece
+            first += len(piece)
+    return made
+
+
 def weights_of(task: Task, weights: dict[str, Any] | None, bounds: list[int]) -> np.ndarray | None:
     """This rank's sample weights on the host; None if all are 1."""
     if weights is None:
@@ -45,9 +63,7 @@ def weights_of(task: Task, weights: dict[str, Any] | None, bounds: list[int]) ->
     if "local" in weights:
         values: np.ndarray = weights["local"].values
         return values
-    with SharedBlock.open(weights["path"]) as block:
-        whole = block.array(tuple(weights["shape"]), weights["dtype"], weights["offset"])
-    return whole[bounds[task.comm.rank] : bounds[task.comm.rank + 1]]
+    return array_of(weights)[bounds[task.comm.rank] : bounds[task.comm.rank + 1]]
 
 
 @dataclass(frozen=True)

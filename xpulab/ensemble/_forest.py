@@ -155,11 +155,10 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
             self.classes_, self.n_classes_ = self.classes_[0], self.n_classes_[0]
         return self
 
-    def _take_oob(self, means: np.ndarray, y: np.ndarray) -> None:
+    def _take_oob(self, means: np.ndarray, y: np.ndarray, scoring_function: Any) -> None:
         shares = means.swapaxes(1, 2)
         self.oob_decision_function_ = shares[:, :, 0] if shares.shape[2] == 1 else shares
-        scoring = self.oob_score if callable(self.oob_score) else accuracy_score
-        self.oob_score_ = scoring(y, np.argmax(self.oob_decision_function_, axis=1))
+        self.oob_score_ = (scoring_function or accuracy_score)(y, np.argmax(self.oob_decision_function_, axis=1))
 
 
 class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor):
@@ -287,7 +286,6 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
             return found
         return means[:, 0, 0].copy() if self.n_outputs_ == 1 else means[:, :, 0].copy()
 
-    def _take_oob(self, means: np.ndarray, y: np.ndarray) -> None:
+    def _take_oob(self, means: np.ndarray, y: np.ndarray, scoring_function: Any) -> None:
         self.oob_prediction_ = means[:, 0, 0] if means.shape[1] == 1 else means[:, :, 0]
-        scoring = self.oob_score if callable(self.oob_score) else r2_score
-        self.oob_score_ = scoring(y, self.oob_prediction_)
+        self.oob_score_ = (scoring_function or r2_score)(y, self.oob_prediction_)

@@ -109,6 +109,7 @@ class ForestProxy(Proxy):
         def send(outgoing: Outgoing) -> dict[str, Any]:
             return {"y": outgoing.send(y - middle), "shares": None if weights is None else outgoing.send(weights)}
 
+        growth = self._absolute(n)
         self._index = None
         with self._fitting(X):
             answer = self._ask(
@@ -119,12 +120,14 @@ class ForestProxy(Proxy):
                 more=send,
                 classes=classes,
                 seeds=[int(tree.random_state) for tree in trees],
-                growth=self._absolute(n),
+                growth=growth,
                 draws=draws,
                 balanced=getattr(self, "class_weight", None) == "balanced_subsample" and self.bootstrap,
                 oob=together,
                 then=lambda answer: self._take(answer, trees, classes, middle),
             )
+            for tree in trees:
+                tree.max_features_ = growth["max_features"]
             self.estimators_ = [*before, *trees]
             if together:
                 self._oob = answer.results[0]["oob"], answer.results[0]["times"], middle
@@ -202,10 +205,9 @@ class ForestProxy(Proxy):
         if features is None:
             whole = isinstance(self.max_features, numbers.Integral)
             features = self.max_features if whole else max(1, int(self.max_features * d))
-        self._max_features = int(features)
         return {
             "criterion": self.criterion,
-            "max_features": self._max_features,
+            "max_features": int(features),
             "min_samples_split": max(int(split), 2 * int(leaf)),
             "min_samples_leaf": int(leaf),
             "min_weight_fraction_leaf": float(self.min_weight_fraction_leaf),
@@ -222,7 +224,6 @@ class ForestProxy(Proxy):
             if not any(classes):
                 values = values + middle[None, :, None]
             tree.n_features_in_, tree.n_outputs_ = self.n_features_in_, self.n_outputs_
-            tree.max_features_ = self._max_features
             widths = [max(1, n) for n in classes]
             if any(classes):
                 # The trees of a forest predict numbers of classes.
@@ -276,9 +277,10 @@ class ForestProxy(Proxy):
                 stacklevel=5,
             )
         means = sums / np.maximum(times, 1)[:, None, None]
-        self._take_oob(means + np.where(times > 0, 1.0, 0.0)[:, None, None] * middle[None, :, None], y)
+        means += (times > 0)[:, None, None] * middle[:, None]
+        self._take_oob(means, y, scoring_function)
 
-    def _take_oob(self, means: np.ndarray, y: np.ndarray) -> None:
+    def _take_oob(self, means: np.ndarray, y: np.ndarray, scoring_function: Any) -> None:
         """Set the attributes; means: (n_samples, n_outputs, width)."""
         raise NotImplementedError
 

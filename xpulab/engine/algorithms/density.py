@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.dataset import data_of, weights_of, write_block
+from xpulab.engine.dataset import data_of, on_host, weights_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.neighbors import normalised
-from xpulab.kernels.rows import Rows, take
-from xpulab.kernels.scaling import host_pieces
+from xpulab.kernels.rows import take
 from xpulab.kernels.trees import BEYOND, Near, Tree, count_near, joined, least_near, link_near, roots_of
 
 __all__ = ["clustered"]
@@ -61,15 +60,6 @@ class _Region:
     def of_halo(self, values: np.ndarray) -> np.ndarray:
         """The values of the halo's rows, from the ranks that have these in their regions."""
         return self.task.comm.exchange_rows(values[self.sent, None], self.counts)[self.halo.order, 0]
-
-
-def _numbers(rows: Rows) -> np.ndarray:
-    """The rows on the host, in float64."""
-    block, first = np.empty((rows.n_samples, rows.n_features)), 0
-    for piece in host_pieces(rows):
-        block[first : first + len(piece)] = piece
-        first += len(piece)
-    return block
 
 
 def _owners(task: Task, rows: np.ndarray) -> np.ndarray:
@@ -170,7 +160,6 @@ def clustered(
     weights: np.ndarray | None,
     near: Near,
     min_samples: int,
-    all_positive: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cluster the rows of all ranks by density.
 
@@ -184,8 +173,6 @@ def clustered(
     weights : numpy.ndarray of float64 of shape (n,), optional
     near : Near
     min_samples : int
-    all_positive : bool
-        Whether no weight of any rank is below 0.
 
     Returns
     -------
@@ -204,7 +191,9 @@ def clustered(
             # A row of zeros is 1 apart from all rows, but its own neighbour. Infinity fills up the leaves.
             totals[(own.tiles == 0).all(axis=1)[np.isfinite(own.tiles[:, 0])]] = 1
             totals *= region.weights
-        enough = float(min_samples) if all_positive else np.inf
+        # A row that has enough neighbours keeps them, unless a weight is negative.
+        growing = all(task.comm.allgather(weights is None or bool((weights >= 0).all())))
+        enough = float(min_samples) if growing else np.inf
         for tree, some in ((own, region.weights), (halo, region.halo_weights)):
             count_near(own, tree, near, None if weights is None else some, enough, totals, look)
         core = totals >= min_samples
@@ -261,7 +250,6 @@ def _density(
     metric: tuple[str, float],
     limit: float,
     min_samples: int,
-    all_positive: bool,
     target: dict[str, Any],
     components: bool,
 ) -> dict[str, Any]:
@@ -272,12 +260,12 @@ def _density(
     data = data_of(task, source)
     rank, bounds = task.comm.rank, data.bounds
     first = bounds[rank]
-    rows = _numbers(data.rows)
+    rows = on_host(data.rows, np.float64)
     near = Near(*metric, limit)
     if near.name == "cosine":
         rows = normalised(rows)
     mine = weights_of(task, weights, bounds)
-    index, labels, core = clustered(task, rows, first, mine, near, min_samples, all_positive)
+    index, labels, core = clustered(task, rows, first, mine, near, min_samples)
 
     owners = np.searchsorted(bounds[1:], index, side="right")
     order = np.argsort(owners, kind="stable")

@@ -23,12 +23,11 @@ import numpy as np
 from sklearn.ensemble._forest import _generate_sample_indices
 from sklearn.utils.class_weight import compute_sample_weight
 
-from xpulab.engine.dataset import data_of, write_block
+from xpulab.engine.dataset import array_of, data_of, on_host, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.exceptions import HandleError
 from xpulab.kernels.forests import NODE, Edges, Grown, Room, Rules, add_unsampled, add_values, grow_tree
 from xpulab.kernels.rows import Rows
-from xpulab.kernels.scaling import host_pieces
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["Forest"]
@@ -104,9 +103,9 @@ def grow(
         ``oob`` (sums) and ``times`` (how often each row was not drawn).
     """
     data = data_of(task, source)
-    target, shared = _whole(y), None if shares is None else _whole(shares)
+    target, shared = array_of(y), None if shares is None else array_of(shares)
     task.show(doing="finding the edges of the columns")
-    rows = _on_host(task, data.rows)
+    rows = _in_float32(task, data.rows)
     edges = _edges(task, rows, data.bounds)
     with _shared(task, (data.n_samples, rows.shape[1]), np.uint8) as places:
         first, last = data.bounds[task.comm.rank : task.comm.rank + 2]
@@ -149,21 +148,10 @@ class _Place:
         self.times: Any = np.zeros(n)
 
 
-def _whole(place: dict[str, Any]) -> np.ndarray:
-    with SharedBlock.open(place["path"]) as block:
-        return block.array(tuple(place["shape"]), place["dtype"], place["offset"])
-
-
-def _on_host(task: Task, rows: Rows) -> np.ndarray:
+def _in_float32(task: Task, rows: Rows) -> np.ndarray:
     """The rows of this rank in float32, as scikit-learn's trees take them; all ranks raise if a number is too large."""
-    made = np.empty((rows.n_samples, rows.n_features), np.float32)
-    at, fits = 0, True
-    for piece in host_pieces(rows):
-        with np.errstate(over="ignore"):
-            made[at : at + len(piece)] = piece
-        fits = fits and not np.isinf(made[at : at + len(piece)]).any()
-        at += len(piece)
-    if not all(task.comm.allgather(fits)):
+    made = on_host(rows, np.float32)
+    if any(task.comm.allgather(bool(np.isinf(made).any()))):
         raise ValueError("Input X contains infinity or a value too large for dtype('float32').")
     return made
 
@@ -268,12 +256,12 @@ def predict(
     """
     if sent is not None:
         # Copied: the memory is the notebook's.
-        task.engine.handles[forest] = Forest(**{name: _whole(place).copy() for name, place in sent.items()})
+        task.engine.handles[forest] = Forest(**{name: array_of(place).copy() for name, place in sent.items()})
     kept = task.engine.handles.get(forest)
     if not isinstance(kept, Forest):
         raise HandleError("the trees are gone from the engines; type: predict(X) again")
     data = data_of(task, source)
-    rows = _on_host(task, data.rows)
+    rows = _in_float32(task, data.rows)
     width = kept.values.shape[1]
     sums = np.zeros((len(rows), width))
 

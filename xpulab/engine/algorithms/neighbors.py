@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.dataset import data_of, write_block
+from xpulab.engine.dataset import array_of, data_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.exceptions import HandleError
 from xpulab.kernels.neighbors import Index, Kind, nearest, normalised, rounding_of, within
-from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["Metric", "nearest_of", "within_of"]
 
@@ -200,8 +199,7 @@ def _index_of(task: Task, index: str, metric: Metric, rows: dict[str, Any] | Non
 def _pieces(task: Task, index: Index, place: dict[str, Any], n_samples: int, metric: Metric) -> Iterator[Any]:
     """Some queries at a time, in float64, after a look for a request to stop; the same ones on all ranks."""
     step = int(max(256, min(_MOST_QUERIES, _WORK / max(1, n_samples * index.n_features))))
-    with SharedBlock.open(place["path"]) as block:
-        whole = block.array(tuple(place["shape"]), place["dtype"], place["offset"])
+    whole = array_of(place)
     for first in range(0, len(whole), step):
         task.check()
         some = whole[first : first + step]
