@@ -494,6 +494,13 @@ class ShardedArray:
         cluster.require_handle(self)
         return {"handle": self.id, "bounds": self.bounds}
 
+    def is_on(self, cluster: Holder) -> bool:
+        """Whether the engines of `cluster` have these rows."""
+        try:
+            return bool(self.source(cluster))
+        except HandleError:
+            return False
+
     def cast(self, dtype: DTypeLike) -> ShardedArray:
         """These rows as targets of rows with another dtype: rows on the engines keep their dtype."""
         return self

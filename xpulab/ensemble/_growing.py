@@ -18,10 +18,9 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from xpulab.data import Outgoing, ShardedArray, mapped
 from xpulab.deploy.answers import Answer
-from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import gathered_targets
-from xpulab.exceptions import HandleError
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["ForestProxy"]
@@ -298,7 +297,7 @@ class ForestProxy(Proxy):
 
         def send(outgoing: Outgoing) -> dict[str, Any]:
             nonlocal sends
-            sends = not self._is_on(cluster)
+            sends = self._index is None or not self._index.is_on(cluster)
             sent = None
             if sends:
                 nodes, roots, leaves = self._packed()
@@ -318,13 +317,6 @@ class ForestProxy(Proxy):
                 self._index = None  # some of the engines may have the trees, and others not
         means: np.ndarray = result.value.reshape(len(result.value), *values.shape[1:])
         return means
-
-    def _is_on(self, cluster: XPUCluster) -> bool:
-        """Whether the engines have the trees."""
-        try:
-            return self._index is not None and bool(self._index.source(cluster))
-        except HandleError:
-            return False
 
     def _packed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The trees as the engines take them: nodes of six int32, the last two a float64; roots; values."""

@@ -23,7 +23,6 @@ from xpulab.data import (
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.limits import Demand
 from xpulab.estimator.call import Call
-from xpulab.exceptions import HandleError
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = [
@@ -264,10 +263,8 @@ class Held:
 
     def source(self, cluster: XPUCluster) -> dict[str, Any] | None:
         """The description of the rows on the engines; None if the engines do not have them, or no longer have them."""
-        try:
-            return None if self._handle is None else self._handle.source(cluster)
-        except HandleError:
-            return None
+        there = self._handle is not None and self._handle.is_on(cluster)
+        return self._handle.source(cluster) if self._handle is not None and there else None
 
 
 class Packing:

@@ -105,7 +105,6 @@ class Rows:
         address: int,
         shape: tuple[int, int],
         dtype: npt.DTypeLike,
-        sample_weight: npt.NDArray[Any] | None = None,
     ) -> Rows:
         """Copy rows in C order from memory that the device can read. They do not pass through the host.
 
@@ -118,8 +117,6 @@ class Rows:
             (n_samples, n_features).
         dtype : numpy.dtype
             float32 or float64.
-        sample_weight : numpy.ndarray of shape (n_samples,) or None
-            Converted to the dtype of the rows.
 
         Returns
         -------
@@ -132,13 +129,13 @@ class Rows:
         """
         dtype, (n_samples, n_features) = device.check_dtype(dtype), shape
         if n_samples == 0 or n_features == 0:
-            return cls.upload(device, np.empty(shape, dtype), sample_weight)
+            return cls.upload(device, np.empty(shape, dtype))
         n_blocks = -(-n_samples // BLOCK)
         data = device.empty(n_blocks * n_features * BLOCK, dtype)
         device.store_from(address, n_samples * n_features, data)
         _lay_out(device, data, 0, n_blocks, n_samples, n_features)
         device.wait()
-        return cls._of(device, data, n_samples, n_features, sample_weight)
+        return cls(device, data, n_samples, n_features, None)
 
     @classmethod
     def adopt(

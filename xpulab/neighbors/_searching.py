@@ -18,7 +18,6 @@ from xpulab.estimator.call import Call
 from xpulab.estimator.interrupted import CallInterrupted
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import Packing
-from xpulab.exceptions import HandleError
 from xpulab.neighbors._metric import Distance, distance_of
 
 __all__ = ["NeighborsProxy"]
@@ -121,10 +120,7 @@ class NeighborsProxy(Proxy):
 
     def _is_on(self, cluster: XPUCluster) -> bool:
         """Whether the engines have the rows."""
-        try:
-            return self._index is not None and bool(self._index.source(cluster))
-        except HandleError:
-            return False
+        return self._index is not None and self._index.is_on(cluster)
 
     def _keep_on(self, cluster: XPUCluster) -> None:
         """A handle for the rows that are about to be sent; they are freed when it dies."""
