@@ -35,6 +35,17 @@ def test_a_rank_that_waits_for_ever_for_the_others_is_ended_without_pythons_lock
     assert done.returncode == -signal.SIGALRM, done.stderr
 
 
+def test_the_tasks_are_registered_without_the_libraries_that_take_seconds() -> None:
+    code = (
+        "import sys\n"
+        "from xpulab import oneapi; oneapi.load()\n"
+        "import xpulab.engine.tasks\n"
+        "print({'sklearn', 'scipy', 'pandas', 'numba', 'dpnp', 'matplotlib'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
 @pytest.mark.cluster
 def test_an_engine_starts_without_the_debugger_that_a_cell_may_still_import(pair: xpulab.XPUCluster) -> None:
     def look(task: Any) -> tuple[bool, bool]:

@@ -121,6 +121,7 @@ class ForestProxy(Proxy):
                 seeds=[int(tree.random_state) for tree in trees],
                 growth=growth,
                 draws=draws,
+                by_weight=_WEIGHTS_DRAW,
                 balanced=getattr(self, "class_weight", None) == "balanced_subsample" and self.bootstrap,
                 oob=together,
                 then=lambda answer: self._take(answer, trees, classes, middle),
