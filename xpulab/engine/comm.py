@@ -15,7 +15,6 @@ a collective in which another rank still is.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -23,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from xpulab.engine.waiting import LAST, held, interrupted
+from xpulab.engine.waiting import LAST, Pauses, held, interrupted
 
 __all__ = ["Communicator", "PeerFailed"]
 
@@ -198,7 +197,7 @@ class Communicator:
 
     def _poll(self, request: MPI.Request, entered: float) -> None:
         """Wait until the request is complete, which means that every rank has made the same call."""
-        leaving = float("inf")
+        leaving, pauses = float("inf"), Pauses(_YIELD, _NAP)
         while not request.Test():
             waited = time.perf_counter() - entered
             if waited > _SPIN:
@@ -208,10 +207,7 @@ class Communicator:
                     if waited > leaving:
                         _left.append(request)
                         raise PeerFailed
-                if waited < _YIELD:
-                    os.sched_yield()
-                else:
-                    time.sleep(_NAP)
+                pauses.pause(waited)
 
 
 def _offsets(counts: np.ndarray) -> list[int]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["GRACE", "LAST", "held", "interrupt", "interrupted", "look", "poll", "watched_by"]
+__all__ = ["GRACE", "LAST", "Pauses", "held", "interrupt", "interrupted", "look", "poll", "watched_by"]
 
 _SPIN = 50e-6  # seconds of polling at full speed: as long as a message takes between ranks that are ready
-_YIELD = 50e-3  # then other processes may have the core between two polls, but a long message goes on moving
-_NAP = 50e-6  # then the core sleeps: the other rank is computing
+_YIELD = 50e-3  # until then other processes may use the core between two polls, and a long message goes on moving
+_NAP = 50e-6  # seconds of sleep between two later polls: the other rank is computing
 
 #: Seconds until a rank leaves because another one has raised: what that one sent before may be on its way.
 LAST = 20e-3
@@ -75,10 +76,42 @@ class held:
             raise KeyboardInterrupt from None
 
 
+def _switches() -> int:
+    """How often this thread has made way for another one that could run."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+
+
+class Pauses:
+    """The pauses between two polls of one wait.
+
+    At first the rank yields its core, so that it sees the end of the wait at once. If the core is then used by another
+    process, such as a rank that this one waits for, or after `yields` seconds of waiting, the rank sleeps instead:
+    ranks that yield get as much of a core that they share as a rank that computes.
+
+    Parameters
+    ----------
+    yields, nap : float
+        Seconds of the wait in which the rank yields, and seconds of each sleep.
+    """
+
+    def __init__(self, yields: float, nap: float) -> None:
+        self._yields, self._nap = yields, nap
+        self._shared = False
+
+    def pause(self, waited: float) -> None:
+        """Pause, after `waited` seconds of waiting."""
+        if self._shared or waited > self._yields:
+            time.sleep(self._nap)
+            return
+        before = _switches()
+        os.sched_yield()
+        self._shared = _switches() != before
+
+
 def poll(ready: Callable[[], Any], pending: Any = None) -> Any:
     """The first answer of `ready` that is true, asked again and again; `pending` is kept if the wait is left."""
     started = time.perf_counter()
-    leaving = float("inf")
+    leaving, pauses = float("inf"), Pauses(_YIELD, _NAP)
     try:
         while not (answer := ready()):
             waited = time.perf_counter() - started
@@ -91,7 +124,7 @@ def poll(ready: Callable[[], Any], pending: Any = None) -> Any:
                     leaving = min(leaving, waited + LAST)
                     if waited > leaving:
                         raise
-                time.sleep(_NAP) if waited > _YIELD else os.sched_yield()
+                pauses.pause(waited)
         return answer
     except BaseException:
         _abandoned.append(pending)
