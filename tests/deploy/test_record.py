@@ -19,12 +19,41 @@ from xpulab.deploy.record import Record, choose, find, identity, in_use, new_fol
 from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
 
+FOLDERS = record._folders  # before the fixture replaces it
+
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where clusters of these tests have their folders, and no others."""
     monkeypatch.setattr(record, "_folders", lambda: [str(tmp_path)])
     return tmp_path
+
+
+def test_a_variable_names_the_only_folder_and_clusters_elsewhere_are_not_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(record, "_folders", FOLDERS)
+    mine, others = tmp_path / "mine", tmp_path / "others"
+    mine.mkdir()
+    others.mkdir()
+    (tmp_path / "link").symlink_to(mine)
+    monkeypatch.setenv("XPULAB_RUNTIME_DIR", str(tmp_path / "link"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert FOLDERS() == [str(mine)]
+    assert Path(started("one").folder).parent == mine
+    monkeypatch.setenv("XPULAB_RUNTIME_DIR", str(others))
+    with pytest.raises(NoClusterError):
+        choose("one")
+    assert Path(started("two").folder).parent == others
+    monkeypatch.setenv("XPULAB_RUNTIME_DIR", str(mine))
+    assert choose(None).name == "one"
+    for without in ("", None):
+        if without is None:
+            monkeypatch.delenv("XPULAB_RUNTIME_DIR")
+        else:
+            monkeypatch.setenv("XPULAB_RUNTIME_DIR", without)
+        assert FOLDERS()[0] == str(tmp_path)
+        assert str(Path("/tmp").resolve()) in FOLDERS()
 
 
 def started(name: str | None = None, pid: int | None = None) -> Record:

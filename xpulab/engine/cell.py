@@ -15,13 +15,13 @@ import numpy as np
 from IPython.lib.pretty import pretty
 from mpi4py import MPI
 
-from xpulab.engine.dataset import pieces, rows_of
+from xpulab.engine.dataset import array_of, pieces, rows_of
 from xpulab.engine.engine import Task, task
 from xpulab.engine.queues import shared_queue
 from xpulab.engine.usage import measured, pickled, queue_of
 from xpulab.engine.users_code import answer_of
 from xpulab.kernels.choice import kernels_for
-from xpulab.sharing.memory import LEAST_SHARED, SharedBlock
+from xpulab.sharing.memory import SharedBlock, shared_or_sent
 
 __all__ = ["pull", "push", "run"]
 
@@ -181,25 +181,13 @@ MPI.pickle.__init__(_message, _thing)  # type: ignore[misc]
 
 
 def _lent(task: Task, name: str) -> dict[str, Any]:
-    """A variable for the notebook: its large arrays are copied into shared memory, for the notebook's arrays.
-
-    This rank holds the memory until the next call of the same notebook, which has mapped it by then.
-    """
+    """A variable for the notebook: its large arrays are copied into shared memory, for the notebook's arrays."""
     if name not in task.engine.namespace:
         raise NameError(f"there is no variable {name!r} on this rank")
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(task.engine.namespace[name])
-    return {"pickle": file.getvalue(), "buffers": [_lent_buffer(task, buffer) for buffer in buffers]}
-
-
-def _lent_buffer(task: Task, buffer: pickle.PickleBuffer) -> bytes | dict[str, Any]:
-    raw = np.frombuffer(buffer.raw(), np.uint8)
-    if raw.nbytes < LEAST_SHARED:
-        return raw.tobytes()
-    block = SharedBlock.create(raw.nbytes)
-    task.engine.lent.setdefault(task.client, []).append(block)
-    block.write(raw, 0)
-    return {"path": block.path, "nbytes": raw.nbytes}
+    sent = shared_or_sent(buffers, lambda raw: {"path": task.lend([raw]), "nbytes": raw.nbytes})
+    return {"pickle": file.getvalue(), "buffers": sent}
 
 
 @task("push")
@@ -238,11 +226,5 @@ def _made(task: Task, thing: dict[str, Any], number: int) -> Any:
         first, last = source["bounds"][number : number + 2]
         with SharedBlock.open(source["parts"][number], writable=True) as block:
             return block.array((last - first, *shape), source["dtype"])  # which has it to itself
-    buffers = [np.frombuffer(bytearray(b), np.uint8) if isinstance(b, bytes) else _copied(b) for b in thing["buffers"]]
+    buffers = [bytearray(b) if isinstance(b, bytes) else array_of(b).copy() for b in thing["buffers"]]
     return pickle.loads(thing["pickle"], buffers=buffers)
-
-
-def _copied(place: dict[str, Any]) -> np.ndarray:
-    """An array in shared memory, in memory of this process."""
-    with SharedBlock.open(place["path"]) as block:
-        return block.array(tuple(place["shape"]), place["dtype"], place["offset"]).copy()

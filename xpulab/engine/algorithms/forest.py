@@ -23,7 +23,7 @@ import numpy as np
 from xpulab.engine.dataset import array_of, data_of, on_host, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.exceptions import HandleError
-from xpulab.kernels.forests import NODE, Edges, Grown, Room, Rules, add_unsampled, add_values, grow_tree
+from xpulab.kernels.forests import Edges, Grown, Room, Rules, add_unsampled, add_values, grow_tree
 from xpulab.kernels.rows import Rows
 from xpulab.sharing.memory import SharedBlock
 
@@ -236,17 +236,10 @@ def _in_threads(task: Task, function: Any, arguments: list[Any], threads: int) -
 
 
 def _lent(task: Task, trees: list[Grown]) -> dict[str, Any]:
-    """The trees in shared memory, which the notebook reads before its next task."""
+    """The trees in shared memory."""
     found: dict[str, Any] = {"counts": [len(tree.nodes) for tree in trees], "depths": [tree.depth for tree in trees]}
     for name in ("nodes", "values"):
-        parts = [getattr(tree, name) for tree in trees]
-        block = SharedBlock.create(sum(part.nbytes for part in parts))
-        task.engine.lent.setdefault(task.client, []).append(block)
-        at = 0
-        for part in parts:
-            block.write(part.view(np.uint8) if part.dtype == NODE else part, at)
-            at += part.nbytes
-        found[name] = block.path
+        found[name] = task.lend([getattr(tree, name) for tree in trees])
     return found
 
 
