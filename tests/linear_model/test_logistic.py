@@ -262,7 +262,7 @@ def test_bad_rows_for_a_fitted_model(current: xpulab.XPUCluster) -> None:
     with pytest.raises(ValueError, match="y has labels that are strings; expected numbers"):
         fitted.score(X, y.astype(str))
     named = LogisticRegression().fit(X, y.astype(str))
-    with pytest.raises(ValueError, match="y is a handle, which has numbers; expected an array of labels"):
+    with pytest.raises(ValueError, match="y is a handle, which contains numbers; expected an array of labels"):
         named.score(X, current.scatter(y.astype(np.float64)))
     with pytest.raises(ValueError, match="at least 2 classes"):
         LogisticRegression().fit(X, current.scatter(np.ones(60)))
