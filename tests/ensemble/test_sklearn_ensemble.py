@@ -29,7 +29,7 @@ PROXIES = [f"xpulab.ensemble:{name}" for name in ("RandomForestClassifier", "Ran
 
 
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    """All pass but those that cannot, and enough of them call a proxy's fit."""
+    """All tests pass except those that cannot, and enough of them call a proxy's fit."""
     only = " and ".join(f"not {part}" for part in REFUSED)
     run_suite(tmp_path, pair, ["sklearn.ensemble.tests.test_forest"], PROXIES, LEAST_CALLING, CANNOT, only)
 

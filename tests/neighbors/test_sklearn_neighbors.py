@@ -36,7 +36,7 @@ PROXIES = [f"xpulab.neighbors:{name}" for name in ("NearestNeighbors", "KNeighbo
 
 
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    """All pass but those that cannot, and enough of them call a proxy's fit."""
+    """All tests pass except those that cannot, and enough of them call a proxy's fit."""
     only = " and ".join(f"not {part}" for part in REFUSED)
     run_suite(tmp_path, pair, ["sklearn.neighbors.tests.test_neighbors"], PROXIES, LEAST_CALLING, CANNOT, only)
 
@@ -50,7 +50,7 @@ ESTIMATORS = [NearestNeighbors(), KNeighborsClassifier(), KNeighborsRegressor(we
 _checks = parametrize_with_checks(ESTIMATORS)
 
 
-# That of scikit-learn 1.7 holds a generator, of which pytest warns.
+# The list of checks in scikit-learn 1.7 has a generator, and pytest warns about it.
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
 def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
