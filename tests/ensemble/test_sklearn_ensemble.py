@@ -14,10 +14,10 @@ from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
 
 pytestmark = pytest.mark.cluster
 
-#: Parts of the names of tests of other estimators, and of what is refused in words.
+#: Parts of the names of tests of other estimators, and of input that raises an error.
 REFUSED = [
     *("ExtraTrees", "RandomTreesEmbedding", "sparse", "csr", "csc", "embedding", "hasher", "absolute_error"),
-    *("memory_layout", "criterion_object"),  # CSR, and criteria that are no names
+    *("memory_layout", "criterion_object"),  # CSR, and criteria that are objects
 ]
 CANNOT = {
     "test_pickle": "the class that counts calls has no place from which it could be imported",

@@ -18,13 +18,13 @@ from xpulab.neighbors import KNeighborsClassifier, KNeighborsRegressor, NearestN
 
 pytestmark = pytest.mark.cluster
 
-#: Parts of the names of tests about what these estimators refuse in words, so that the tests cannot pass.
+#: Parts of the names of tests of input that these estimators reject with an error, so that the tests cannot pass.
 REFUSED = [
     *("braycurtis", "canberra", "correlation", "dice", "hamming", "haversine", "jaccard", "mahalanobis", "matching"),
     *("nan_euclidean", "rogerstanimoto", "russellrao", "seuclidean", "sokal", "yule", "boolean_distance", "DM_"),
     *("precomputed", "callable_metric", "metric_callable", "nearest_neighbors_transformer"),  # other metrics
     *("sparse", "csr", "parallel_array_radius", "unsupervised_inputs"),  # rows, radii and trees
-    *("auto_algorithm", "semimetric_algo_warn"),  # they read which algorithm of scikit-learn was chosen
+    *("auto_algorithm", "semimetric_algo_warn"),  # these tests read which of scikit-learn's algorithms was chosen
 ]
 CANNOT = {
     f"{name}[42-{dtype}-minkowski": "it has weights of the features, which are refused"
