@@ -115,7 +115,7 @@ import os, xpulab
 with xpulab.XPUCluster(2, env={"SAME": "s", "OWN": "all", "1:OWN": "one"}) as cluster:
     print(cluster.run(lambda here: [os.environ[name] for name in ("SAME", "OWN", "HOME")]))
 """
-    environment = {**os.environ, "HOME": "/proc"}  # nobody can make a folder there
+    environment = {**os.environ, "HOME": "/proc"}  # no folder can be created in it
     environment.pop("IPYTHONDIR", None)
     run = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=100)
     assert (run.returncode, run.stdout) == (0, "[['s', 'all', '/proc'], ['s', 'one', '/proc']]\n"), run.stderr

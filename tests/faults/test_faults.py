@@ -198,7 +198,7 @@ def test_time_that_this_process_slept_does_not_count() -> None:
 def during(
     cluster: xpulab.XPUCluster, iteration: int, act: Callable[[], object], seconds: float = 0
 ) -> threading.Thread:
-    """Do something once a fit that is about to begin has come to an iteration, and has run for so many seconds."""
+    """Call a function after the next fit has reached an iteration, and has run for this number of seconds."""
 
     def wait() -> None:
         assert cluster._board is not None
@@ -333,7 +333,7 @@ def test_resume_uses_the_arguments_of_the_fit_and_survives_a_second_stop(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Outgoing, "send_rows", stop)  # before the rows are there
+        patch.setattr(Outgoing, "send_rows", stop)  # before the rows are sent
         with pytest.raises(KeyboardInterrupt):
             estimator.resume()
     assert_same(estimator.resume(), right)

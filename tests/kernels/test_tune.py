@@ -26,7 +26,7 @@ CPU, OTHER = shapes(F32, True, True), shapes(F32, False, True)
 #: Every value in the space of tiles, each with only one type and size, because compiling takes seconds.
 CASES = [(tile, *SIZES[(i + j) % 6]) for j, tiles in enumerate((CPU, OTHER)) for i, tile in enumerate(tiles)]
 CASES += [(tile, F32, 14) for tile in variants(Tile(), is_cpu=True)]
-# All centres in one chunk, in several, and in as many as there are groups of them.
+# All centres in one chunk, in several chunks, and in one chunk per group of centres.
 LOCAL = [(OTHER[0], 1024, F32, 14), (OTHER[4], 4096, F32, 70), (OTHER[5], 1024, F64, 70)]
 CASES += [(replace(tile, local=local), dtype, d) for tile, local, dtype, d in LOCAL]
 

@@ -34,7 +34,7 @@ MANY = {"iterations": report(iterations=1000).iterations}
     [
         (spent(transfer=1.0), "Moving rows between the host and the devices took longest, 1.5 s of 4 s"),
         (spent(compile=1.0), "took longest, 1.5 s of 4 s; the next call takes the compiled kernels from a cache"),
-        (spent(kernel=1.0), "; engine 1 was slower with as many rows: another program may use its device"),
+        (spent(kernel=1.0), "; engine 1 was slower with no more rows: another program may use its device"),
         (spent(kernel=1.0, rows=(400, 600)), "; engine 1 has 600 rows, and the mean is 500: scatter them evenly"),
         (spent(kernel=1.0, cores=(1, 1)), "; engine 1 shares cores with another one: start fewer engines"),
         (spent(wait=2.0, kernel=1.0), "Engines that waited for each other took longest, 3 s of 4 s; engine 1 was "),

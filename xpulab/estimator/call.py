@@ -175,7 +175,7 @@ class Call:
             if checkpoint is not None:
                 payload["resume"] = state = checkpoint.read() or state
             self._kept = _kept(self.report, state)
-            on = f"went on from iteration {state['iteration']}" if state else "began anew"
+            on = f"went on from iteration {state['iteration']}" if state else "began again"
             self.report.notes.append(
                 f"{lost.reason}; the cluster started new engines, and the {self.report.method} {on}"
             )

@@ -95,4 +95,4 @@ def _about_slowest(report: FitRecord) -> str:
     used = Counter((engine.host, core) for engine in report.engines for core in engine.cores or ())
     if any(used[slowest.host, core] > 1 for core in slowest.cores or ()):
         return f"engine {slowest.rank} shares cores with another one: start fewer engines"
-    return f"engine {slowest.rank} was slower with as many rows: another program may use its device or its cores"
+    return f"engine {slowest.rank} was slower with no more rows: another program may use its device or its cores"
