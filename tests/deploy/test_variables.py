@@ -48,7 +48,7 @@ def test_an_object_is_the_same_on_every_rank_and_after_it_came_back(pair: xpulab
 def test_a_large_array_comes_back_through_shared_memory_which_the_ranks_then_let_go(pair: xpulab.XPUCluster) -> None:
     run_cell(pair, "import numpy as np; large = np.full((1000, 500), rank, float); both = [large, large.T]")
     values = pair.pull("large")
-    values[0][0, 0] = 7  # which is the notebook's own
+    values[0][0, 0] = 7  # the array belongs to the notebook
     assert [value[0, 0] for value in pair.pull("large")] == [0, 1]
     assert values[0][0, 0] == 7
     assert np.all(values[1] == 1)

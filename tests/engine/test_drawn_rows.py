@@ -1,4 +1,4 @@
-"""The rows that a tree gets, against scikit-learn's functions."""
+"""The rows that are drawn for a tree, against scikit-learn's functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARES = np.random.default_rng(0).integers(0, 4, N).astype(np.float64)
 
 
 def _on_a_rank(_: Any, *arguments: Any) -> np.ndarray:
-    """On an engine: the weights of all rows for one tree."""
+    """On an engine: return the weights of all rows for one tree."""
     from xpulab.engine.algorithms.forest import drawn_weights
 
     return drawn_weights(*arguments)

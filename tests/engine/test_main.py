@@ -20,7 +20,7 @@ import xpulab
 def test_a_rank_that_waits_for_ever_for_the_others_is_ended_without_pythons_lock(tmp_path: Path) -> None:
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text("")
-    # PyDLL keeps the lock, as MPI_Init does; the alarm is brought forward.
+    # PyDLL keeps Python's lock, as MPI_Init does. The alarm is set to an earlier time.
     (tmp_path / "mpi4py" / "MPI.py").write_text(
         textwrap.dedent("""
             import ctypes, signal

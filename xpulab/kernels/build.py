@@ -133,7 +133,7 @@ def check(package: str, count: int) -> list[str]:
 
 
 def kernels_of(package: str) -> Iterator[Kernel]:
-    """All kernels of a package's modules, in a fixed order, without repetition."""
+    """Yield all kernels of a package's modules, in a fixed order, without repetition."""
     oneapi.load()
     folder = importlib.import_module(package).__path__
     for name in sorted(module.name for module in pkgutil.iter_modules(folder)):
@@ -177,7 +177,7 @@ _compiled: Callable[[int], Compiled]
 
 
 def _known(path: Path, compiler: str) -> dict[str, Compiled]:
-    """The kernels of a file of the catalogue, if this compiler has compiled them; otherwise none."""
+    """Return the kernels of a file of the catalogue, if this compiler has compiled them; otherwise none."""
     try:
         shelf, made_by = unpack(path.read_bytes())
     except (OSError, ValueError):
@@ -189,7 +189,7 @@ def _known(path: Path, compiler: str) -> dict[str, Compiled]:
 
 
 def _stale_libraries(levels: Iterable[str] = host.LEVELS) -> Iterator[tuple[Path, bytes]]:
-    """For each of these levels of x86-64 whose library is out of date, its path and the new library."""
+    """Yield, for each of these levels of x86-64 whose library is out of date, its path and the new library."""
     for level in levels:
         path = host.library_file(level)
         with tempfile.TemporaryDirectory() as folder:
