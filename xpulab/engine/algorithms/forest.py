@@ -35,7 +35,7 @@ __all__ = ["Forest"]
 #: Since 1.9, scikit-learn draws rows in proportion to their weights; before, it multiplied weights and counts.
 _DRAWN_BY_WEIGHT = "sample_weight" in inspect.signature(_generate_sample_indices).parameters
 _LOOK = 0.1  # seconds between two looks for a request to stop
-_PIECE = 4096  # rows that are followed through one tree before the next
+_PIECE = 16384  # rows that are followed through one tree before the next
 
 
 @dataclass(frozen=True)
