@@ -30,7 +30,7 @@ from xpulab.sharing.memory import SharedBlock
 __all__ = ["Forest", "drawn_weights"]
 
 _LOOK = 0.1  # seconds between two looks for a request to stop
-_PIECE = 4096  # rows that are followed through one tree before the next
+_PIECE = 16384  # rows that are followed through one tree before the next
 
 
 @dataclass(frozen=True)
