@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.device import Array
+from xpulab.kernels.device import Array, lanes_of
 from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel
 from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import BLOCK, Rows
@@ -46,8 +46,7 @@ class _Form:
     Attributes
     ----------
     lanes : int
-        Work-items of a group: as many as the vectors that a CPU's compiler makes have numbers. With AVX2 these are 8,
-        and 16 work-items would take two passes over the stage, which takes up to 1.7 times as long.
+        Work-items of a group; see `Device.lanes`.
     left, right : int
         Columns of a tile on each side. The sums and what is multiplied fit a CPU's registers: 32 with AVX-512, 16 of
         half the size with AVX2.
@@ -70,7 +69,7 @@ class _Form:
 
 @cache
 def _form(dtype: np.dtype[Any], many: bool, wide: bool) -> _Form:
-    lanes, single = 16 if wide else 8, dtype.itemsize == 4
+    lanes, single = lanes_of(wide), dtype.itemsize == 4
     if many:
         left, right = (64 // dtype.itemsize, 16) if wide else (6, 16) if single else (4, 8)
         return _Form(many, lanes, left, right, math.lcm(left, right), BLOCK, left * right)
