@@ -56,7 +56,7 @@ def test_cross_against_numpy(device, n, d, t, weighted, dtype, tolerance):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
-@pytest.mark.parametrize(("n", "d"), [(1, 1), (64, 16), (10007, 70)])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (64, 16), (10007, 70), (1030, 300)])
 @pytest.mark.parametrize("t", [1, 7])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_gram_with_targets_against_numpy(device, n, d, t, weighted, dtype, tolerance):

@@ -50,12 +50,12 @@ class Edges:
 
     @classmethod
     def between(cls, columns: list[npt.NDArray[np.float64]]) -> Edges:
-        """Edges from those of each column."""
+        """Join the edges of all columns."""
         return cls(np.concatenate([*columns, np.empty(0)]), np.cumsum([len(column) for column in columns], dtype=_I8))
 
     @staticmethod
     def of_column(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """At most 254 edges, in the middle between two values that occur; about as many rows between each two.
+        """Choose at most 254 edges in the middle between two values that occur, with about equally many rows between.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class Edges:
         return np.where(np.isfinite(middle), middle, below)
 
     def places(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-        """The places of values of shape (n, n_features); 255 for NaN."""
+        """Return the places of values of shape (n, n_features); 255 stands for NaN."""
         places = np.empty(rows.shape, np.uint8)
         counts = np.diff(self.ends, prepend=0)
         steps = np.where(counts > 0, 1 << np.ceil(np.log2(np.maximum(counts, 1))).astype(_I8), 0)
@@ -101,7 +101,7 @@ class Rules:
     max_leaf_nodes: int
 
     def numbers(self, seed: int) -> npt.NDArray[np.float64]:
-        """As the machine code takes them."""
+        """Return the settings as the machine code takes them."""
         return np.array(
             [
                 CRITERIA[self.criterion], self.max_features, self.min_samples_split, self.min_samples_leaf,

@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.kernels.device import lanes_of
 from xpulab.kernels.language import Kernel, PrivateArray, fma, index, kernel
 from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import BLOCK, Rows
 
 __all__ = ["LossSums", "every_kernel", "loss_gradient", "second_products"]
 
-_LANES = 16  # work-items of a group: a CPU's compiler makes no vectors of fewer
 _CHUNK_BYTES = 32 << 10  # of rows, which are then still in a core's cache when they are read again
-_MOST_BLOCKS = 32  # of a chunk: a work-item adds up at most 128 numbers before it adds the sum to those of other chunks
+_MOST_ADDED = 128  # numbers that a work-item adds up before it adds the sum to those of other chunks
 _MOST_CHUNKS = 64  # of a work-group, whose sums it adds up
 _PARTIAL_BYTES = 32 << 20
 
@@ -60,6 +60,8 @@ class _Form:
     ----------
     many : bool
         Whether there are more than two classes.
+    lanes : int
+        Work-items of a group; see `Device.lanes`.
     rows : int
         Rows of a work-item that are multiplied by the coefficients together.
     columns : int
@@ -69,6 +71,7 @@ class _Form:
     """
 
     many: bool
+    lanes: int
     rows: int
     columns: int
     features: int
@@ -77,18 +80,18 @@ class _Form:
 @cache
 def _form(dtype: np.dtype[Any], many: bool, wide: bool) -> _Form:
     if not many:
-        return _Form(many, rows=16 // dtype.itemsize, columns=1, features=8)
+        return _Form(many, lanes_of(wide), rows=16 // dtype.itemsize, columns=1, features=8)
     size = (16 if wide else 8) // dtype.itemsize
-    return _Form(many, rows=size, columns=5, features=size)
+    return _Form(many, lanes_of(wide), rows=size, columns=5, features=size)
 
 
 @cache
 def _pass_kernel(dtype: np.dtype[Any], second: bool, form: _Form) -> Kernel:
-    """`second`: products of second derivatives instead of loss and gradient."""
+    """Return the kernel of a pass; with `second` it computes products of second derivatives, not loss and gradient."""
     number = dtype.type
     zero, one = number(0), number(1)
     many = form.many
-    lanes, n_rows, n_columns, n_features = _LANES, form.rows, form.columns, form.features
+    lanes, n_rows, n_columns, n_features = form.lanes, form.rows, form.columns, form.features
     n_sums, n_products = n_rows * n_columns, n_features * n_columns
 
     @kernel("T[] i8 i8 i8 i8 T* T* i8 T* T* i4 T* i8 T*", dtype)
@@ -217,7 +220,7 @@ def _pass_kernel(dtype: np.dtype[Any], second: bool, form: _Form) -> Kernel:
 def loss_gradient(
     rows: Rows, codes: Rows, n_classes: int, coef: npt.NDArray[Any], intercept: npt.NDArray[Any]
 ) -> LossSums:
-    """Sums of the losses and of their gradients.
+    """Sum the losses and their gradients over the rows.
 
     Parameters
     ----------
@@ -248,7 +251,7 @@ def second_products(
     coef_step: npt.NDArray[Any],
     intercept_step: npt.NDArray[Any],
 ) -> npt.NDArray[np.float64]:
-    """Products of the second derivatives at `coef` and `intercept` with a step, as `LossSums.gradient`.
+    """Multiply the second derivatives at `coef` and `intercept` by a step; the result is laid out as a gradient.
 
     Parameters
     ----------
@@ -265,7 +268,7 @@ def second_products(
 
 
 def _pass(rows: Rows, codes: Rows, n_classes: int, coef: npt.NDArray[Any], intercept: npt.NDArray[Any]) -> LossSums:
-    """One pass with coefficients (1 or 2, n_columns, n_features), of which the second are a step."""
+    """Pass over the rows once with coefficients (1 or 2, n_columns, n_features), of which the second are a step."""
     device, dtype, d = rows.device, rows.dtype, rows.n_features
     many, second = n_classes > 2, len(coef) > 1
     k = coef.shape[1]
@@ -283,32 +286,30 @@ def _pass(rows: Rows, codes: Rows, n_classes: int, coef: npt.NDArray[Any], inter
     offset = np.zeros((len(coef), tiles * form.columns), dtype)
     offset[:, :k] = intercept
     by_tile = matrix.reshape(len(coef) * tiles, form.columns, d).swapaxes(1, 2)
-    chunk = min(max(1, _CHUNK_BYTES // (BLOCK * d * dtype.itemsize)), _MOST_BLOCKS)
+    chunk = min(max(1, _CHUNK_BYTES // (BLOCK * d * dtype.itemsize)), _MOST_ADDED * form.lanes // BLOCK)
     all_chunks = -(-rows.n_blocks // chunk)
     padded = -(-d // form.features) * form.features
-    size = (tiles * form.columns * (padded + 1) + 1) * _LANES
+    size = (tiles * form.columns * (padded + 1) + 1) * form.lanes
     most = max(1, _PARTIAL_BYTES // (size * dtype.itemsize))
     groups = min(all_chunks, most, max(2 * device.compute_units, -(-all_chunks // _MOST_CHUNKS)))
     n_chunks = -(-all_chunks // groups)
     groups = -(-all_chunks // n_chunks)
-    stage = device.empty(groups * offset.size * (chunk * BLOCK + _LANES), dtype)
+    stage = device.empty(groups * offset.size * (chunk * BLOCK + form.lanes), dtype)
     partial = device.empty(groups * size, dtype)
     weights, weighted = rows.weights_or(stage)
     launch(
-        device, _pass_kernel(dtype, second, form), groups, _LANES,
+        device, _pass_kernel(dtype, second, form), groups, form.lanes,
         rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(chunk), np.int64(n_chunks),
         device.array(np.ascontiguousarray(by_tile)), device.array(offset), np.int64(k), codes.data, weights, weighted,
         stage, np.int64(tiles), partial,
     )  # fmt: skip
-    found = device.fetch(partial, copied=False).reshape(groups, -1, _LANES).sum(axis=(0, 2), dtype=np.float64)
+    found = device.fetch(partial, copied=False).reshape(groups, -1, form.lanes).sum(axis=(0, 2), dtype=np.float64)
     gradient = found[:-1].reshape(tiles * form.columns, padded + 1)[:k]
     return LossSums(float(found[-1]), np.hstack([gradient[:, :d], gradient[:, padded:]]))
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     flags = (False, True)
-    for dtype, second, (many, wide) in itertools.product(
-        map(np.dtype, (np.float32, np.float64)), flags, ((False, False), (True, False), (True, True))
-    ):
+    for dtype, second, many, wide in itertools.product(map(np.dtype, (np.float32, np.float64)), flags, flags, flags):
         yield _pass_kernel(dtype, second, _form(dtype, many, wide))

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.kernels.device import lanes_of
 from xpulab.kernels.language import Kernel, index, kernel
 from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import BLOCK, SPAN, Rows
 
 __all__ = ["ColumnFacts", "column_facts", "every_kernel"]
 
-_LANES = 16  # work-items of a work-group
 _STEP = 4  # blocks in which one column is added up before the next column
-_MOST_BLOCKS = 4 * SPAN // BLOCK  # blocks of a work-group, so that a work-item adds SPAN // 4 numbers of a column
+_MOST_ADDED = SPAN // 4  # numbers of a column that a work-item adds up
 _STAGE_BYTES = 8 << 20
 
 
@@ -48,14 +48,14 @@ class ColumnFacts:
 
 
 @cache
-def _facts_kernel(dtype: np.dtype[Any], weighted: bool, extremes: bool) -> Kernel:
+def _facts_kernel(dtype: np.dtype[Any], lanes: int, weighted: bool, extremes: bool) -> Kernel:
     """Return the kernel of `column_facts`.
 
     Without extremes it takes a tenth less time, and without weights a twentieth less.
     """
     number = dtype.type
     zero, one, infinity = number(0), number(1), number(np.inf)
-    parts = BLOCK // _LANES
+    parts = BLOCK // lanes
 
     @kernel("T[] i8 i8 i8 i8 T* T* i8 T*", dtype)
     def facts(item, data, d, n, first, n_blocks, shift, weights, size, partial):  # type: ignore[no-untyped-def]
@@ -78,12 +78,12 @@ def _facts_kernel(dtype: np.dtype[Any], weighted: bool, extremes: bool) -> Kerne
                     at = (block * d + f) * BLOCK + lane
                     there = np.int32(min(n - block * BLOCK, BLOCK))
                     for part in range(parts):
-                        x = data[index(at + part * _LANES)]
-                        valid = x == x and np.int32(part * _LANES + lane) < there
+                        x = data[index(at + part * lanes)]
+                        valid = x == x and np.int32(part * lanes + lane) < there
                         z = x - middle if valid else zero
                         count += one if valid else zero
                         if weighted:
-                            w = weights[index(block * BLOCK + part * _LANES + lane)]
+                            w = weights[index(block * BLOCK + part * lanes + lane)]
                             w = w if valid else zero
                             weight += w
                             total += w * z
@@ -96,7 +96,7 @@ def _facts_kernel(dtype: np.dtype[Any], weighted: bool, extremes: bool) -> Kerne
                             high = x if valid else -infinity
                             least = low if low < least else least
                             most = high if high > most else most
-                place = (group * d + f) * _LANES + lane
+                place = (group * d + f) * lanes + lane
                 if start == begin:
                     partial[index(place)] = count
                     partial[index(place + size)] = total
@@ -137,24 +137,24 @@ def column_facts(rows: Rows, shift: npt.NDArray[Any] | None = None, extremes: bo
     -------
     ColumnFacts
     """
-    d, device = rows.n_features, rows.device
+    d, device, lanes = rows.n_features, rows.device, rows.device.lanes
     sums = np.zeros((4, d))
     low, high = np.full(d, np.inf), np.full(d, -np.inf)
     weighted = rows.sample_weight is not None
-    n_blocks = max(_STEP, min(_MOST_BLOCKS, rows.n_blocks // (8 * device.compute_units)))
+    n_blocks = max(_STEP, min(_MOST_ADDED * lanes // BLOCK, rows.n_blocks // (8 * device.compute_units)))
     n_groups = -(-rows.n_blocks // n_blocks)
-    step = max(1, min(n_groups, _STAGE_BYTES // (6 * d * _LANES * rows.dtype.itemsize)))
-    size = step * d * _LANES
+    step = max(1, min(n_groups, _STAGE_BYTES // (6 * d * lanes * rows.dtype.itemsize)))
+    size = step * d * lanes
     partial = device.empty(6 * size, rows.dtype)
     middle = device.array(rows.shift_or_zero(shift))
     for first in range(0, n_groups, step):
         groups = min(step, n_groups - first)
         launch(
-            device, _facts_kernel(rows.dtype, weighted, extremes), groups, _LANES,
+            device, _facts_kernel(rows.dtype, lanes, weighted, extremes), groups, lanes,
             rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(first * n_blocks), np.int64(n_blocks), middle,
             rows.weights_or(middle)[0], np.int64(size), partial,
         )  # fmt: skip
-        found = device.fetch(partial, copied=False).reshape(6, step, d, _LANES)[:, :groups]
+        found = device.fetch(partial, copied=False).reshape(6, step, d, lanes)[:, :groups]
         sums[: 3 + weighted] += found[: 3 + weighted].sum(axis=(1, 3), dtype=np.float64)
         if extremes:
             low = np.minimum(low, found[4].min(axis=(0, 2)))
@@ -165,5 +165,6 @@ def column_facts(rows: Rows, shift: npt.NDArray[Any] | None = None, extremes: bo
 
 def every_kernel() -> Iterator[Kernel]:
     """Yield all kernels of this module, for the catalogue."""
-    for dtype in map(np.dtype, (np.float32, np.float64)):
-        yield from (_facts_kernel(dtype, *flags) for flags in itertools.product((False, True), repeat=2))
+    flags = (False, True)
+    for dtype, wide, *asked in itertools.product(map(np.dtype, (np.float32, np.float64)), flags, flags, flags):
+        yield _facts_kernel(dtype, lanes_of(wide), *asked)

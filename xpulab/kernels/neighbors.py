@@ -62,7 +62,7 @@ class _Tile:
 
     @property
     def step(self) -> int:
-        """Queries of a group."""
+        """Return the number of queries of a work-group."""
         return self.queries * self.items
 
 
@@ -74,7 +74,7 @@ def _tile(dtype: np.dtype[Any], is_cpu: bool) -> _Tile:
 
 @cache
 def _search_kernel(kind: Kind, dtype: np.dtype[Any], tile: _Tile, listing: bool) -> Kernel:
-    """With `listing` all rows are listed whose scores are at most a limit, else as many as there is room for."""
+    """Return the kernel that lists the rows with the least scores, or with `listing` all up to a limit."""
     number = dtype.type
     infinity = number(np.inf)
     n_queries, n_rows, n_items, step = tile.queries, tile.rows, tile.items, tile.step
@@ -212,7 +212,7 @@ class Index:
 
     @classmethod
     def of(cls, rows: Rows, directions: bool = False) -> Index:
-        """An index of rows, or of the rows divided by their norms, where a score as a product is minus the cosine."""
+        """Build an index of rows. For the cosine they are divided by their norms, and a score is minus the cosine."""
         device, n, d, dtype = rows.device, rows.n_samples, rows.n_features, rows.dtype
         n_padded = -(-n // _RUN) * _RUN
         data = in_order(rows, n_padded)
@@ -230,18 +230,18 @@ class Index:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """float32 or float64."""
+        """The dtype of the rows: float32 or float64."""
         return self.data.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the device."""
+        """Number of bytes on the device."""
         return self.data.nbytes + self.start.nbytes + self.level.nbytes
 
     def compare(
         self, queries: npt.NDArray[np.float64], places: npt.NDArray[np.int64], kind: Kind, power: float
     ) -> npt.NDArray[np.float64]:
-        """What `nearest` finds, in float64 from the differences themselves, for some rows of each query.
+        """Compute the scores of some rows for each query in float64, from the differences of their values.
 
         Parameters
         ----------
@@ -285,7 +285,7 @@ class Index:
 
 
 def normalised(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Rows divided by their norms, in their dtype; rows of zeros as they are."""
+    """Divide rows by their norms, in their dtype; rows of zeros stay as they are."""
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
     return (rows / np.where(norms == 0, 1, norms)[:, None]).astype(rows.dtype)
 
@@ -334,7 +334,7 @@ class _Queries:
 def nearest(
     index: Index, queries: npt.NDArray[Any], room: int, kind: Kind, power: float = 2.0
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """The rows with the least scores for each query; of equal scores those that come first.
+    """Find the rows with the least scores for each query; of equal scores those that come first.
 
     Parameters
     ----------
@@ -376,7 +376,7 @@ def nearest(
 def rounding_of(
     index: Index, norms: npt.NDArray[np.float64], others: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """By how much rounding moves a score as a product at most.
+    """Bound how far rounding can move a score that is computed as a product.
 
     Parameters
     ----------
@@ -394,7 +394,7 @@ def rounding_of(
 def within(
     index: Index, queries: npt.NDArray[Any], limit: npt.NDArray[Any], kind: Kind, power: float = 2.0
 ) -> list[npt.NDArray[np.int64]]:
-    """The rows whose scores for a query are at most a limit, for each query, in their order.
+    """Find, for each query, all rows whose scores are at most a limit, in the order of the rows.
 
     Parameters
     ----------
@@ -435,7 +435,7 @@ def within(
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     for dtype, is_cpu, listing in itertools.product(
         map(np.dtype, (np.float32, np.float64)), (True, False), (False, True)
     ):

@@ -2,9 +2,9 @@
 
 A work-group takes a chunk of the rows and stages it, and then passes over the stage once for each tile of products,
 whose sums are in registers. Few columns are staged column by column, and the work-items stand for neighbouring rows:
-the host adds up what each of them has. Many columns are staged row by row, in panels of 16. Each work-item then
-multiplies its own column of a panel by all columns of the tile, as in the matrix products of [1]_. Its stage takes
-longer to write, and its sums need not be added up.
+the host adds up what each of them has. Many columns are staged row by row, in panels. Each work-item then multiplies
+its own columns of a tile by all columns on the other side, as in the matrix products of [1]_. Its stage takes longer to
+write, and its sums need not be added up.
 
 The stage and the sums may be of float64 where the rows are of float32: products of two float32 are exact in float64.
 
@@ -17,6 +17,7 @@ References
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -25,16 +26,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.device import Array
+from xpulab.kernels.device import Array, lanes_of
 from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel
 from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import BLOCK, Rows
 
 __all__ = ["cross", "every_kernel", "gram"]
 
-_LANES = 16  # work-items of a group: a CPU's compiler makes no vectors of fewer
 #: Columns from which on they are staged row by row, by `Device.wide` and the bytes of a product.
-_MANY = {True: {4: 256, 8: 96}, False: {4: 128, 8: 64}}
+_MANY = {True: {4: 256, 8: 96}, False: {4: 256, 8: 128}}
 _MOST_CHUNKS = 64  # whose sums a work-group adds up, which are sums of at most as many products
 _PARTIAL_BYTES = 32 << 20
 
@@ -45,9 +45,13 @@ class _Form:
 
     Attributes
     ----------
+    lanes : int
+        Work-items of a group; see `Device.lanes`.
     left, right : int
-        Columns of a tile on each side; `left` divides `right`. The sums and what is multiplied fit a CPU's registers:
-        32 with AVX-512, 16 of half the size with AVX2.
+        Columns of a tile on each side. The sums and what is multiplied fit a CPU's registers: 32 with AVX-512, 16 of
+        half the size with AVX2.
+    panel : int
+        Columns that are staged together, of which tiles on both sides take whole parts.
     chunk : int
         Rows that are staged at a time: the columns of a tile stay in a core's first cache.
     sums : int
@@ -55,60 +59,68 @@ class _Form:
     """
 
     many: bool
+    lanes: int
     left: int
     right: int
+    panel: int
     chunk: int
     sums: int
 
 
 @cache
 def _form(dtype: np.dtype[Any], many: bool, wide: bool) -> _Form:
+    lanes, single = lanes_of(wide), dtype.itemsize == 4
     if many:
-        left = (64 if wide else 32) // dtype.itemsize
-        return _Form(many, left, _LANES, BLOCK, left * _LANES)
-    side = (5 if dtype.itemsize == 4 else 3) if wide else (3 if dtype.itemsize == 4 else 2)
-    return _Form(many, side, side, 2048 // dtype.itemsize, side * side * _LANES)
+        left, right = (64 // dtype.itemsize, 16) if wide else (6, 16) if single else (4, 8)
+        return _Form(many, lanes, left, right, math.lcm(left, right), BLOCK, left * right)
+    side = (5 if single else 3) if wide else (3 if single else 2)
+    return _Form(many, lanes, side, side, side, 2048 // dtype.itemsize, side * side * lanes)
+
+
+def _products_kernel(given: np.dtype[Any], dtype: np.dtype[Any], many: bool, wide: bool) -> Kernel:
+    """Return the kernel for rows of the dtype `given`; all other numbers have `dtype`."""
+    return (_many_kernel if many else _few_kernel)(given, dtype, wide)
+
+
+def _signature(given: np.dtype[Any]) -> str:
+    """Return the types of the arguments, which are the same for both kernels.
+
+    The columns of `data` come first, those of `others` from others_at on; the rest of the n_columns are zeros. `tiles`
+    has the places in the stage of the first columns of each tile, and `partial` gets the sums of each group and tile.
+    """
+    rows = given.str[1:]
+    return f"{rows}[] i8 T* {rows}* i8 i8 T* T* i4 i4 i8 i8 i8 i8* i8 T* i8 T* T*"
 
 
 @cache
-def _products_kernel(given: np.dtype[Any], dtype: np.dtype[Any], many: bool, wide: bool) -> Kernel:
-    """`given`: of the rows; `dtype`: of all other numbers."""
+def _few_kernel(given: np.dtype[Any], dtype: np.dtype[Any], wide: bool) -> Kernel:
     number = dtype.type
     zero, one = number(0), number(1)
-    form = _form(dtype, many, wide)
-    lanes, tile_left, tile_right, chunk = _LANES, form.left, form.right, form.chunk
+    form = _form(dtype, False, wide)
+    lanes, tile_left, tile_right, chunk = form.lanes, form.left, form.right, form.chunk
     tile_sums = form.sums
-    n_sums = tile_left if many else tile_left * tile_right
-    panel_size = chunk * lanes
+    n_sums = tile_left * tile_right
     column_size = _column_size(form)
     chunk_blocks = chunk // BLOCK
 
-    data_type = f"{given.kind}{given.itemsize}"
-
-    @kernel(f"{data_type}[] i8 T* {data_type}* i8 i8 T* T* i4 i4 i8 i8 i8 i8* i8 T* i8 T* T*", dtype)
-    def products(  # type: ignore[no-untyped-def]
+    @kernel(_signature(given), dtype)
+    def few_products(  # type: ignore[no-untyped-def]
         item, data, d, shift, others, t, others_at, other_shift, weights, weighted, others_weighted, n, first, n_chunks,
         tiles, n_tiles, stage, n_columns, partial, totals,
     ):  # fmt: skip
-        # The columns of `data` come first, those of `others` from others_at on; the rest of the n_columns are zeros.
-        # stage: of each group (n_columns, column_size), with `many` (n_columns / lanes, chunk, lanes).
-        # tiles: the places in it of the first columns of each. partial: of each group and tile its sums.
-        # totals: of each group (n_columns, lanes), the weighted sums of the columns.
+        # stage: of each group (n_columns, column_size). totals: of each group (n_columns, lanes), the weighted sums of
+        # the columns.
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         sums = PrivateArray(n_sums, number)
         y = PrivateArray(tile_right, number)
-        base = group * (n_columns * (chunk if many else column_size))
-        step = lanes if many else 1
+        base = group * (n_columns * column_size)
         begin = first + group * n_chunks
         for c in range(begin, begin + n_chunks):
             size = max(min(n - c * chunk, chunk), 0)
             for f in range(n_columns):
                 total = zero
-                if many:
-                    to = base + f // lanes * panel_size + f % lanes + lane * lanes
-                else:
-                    to = base + f * column_size + lane
+                to = base + f * column_size + lane
                 other = f - others_at
                 if f < d:
                     middle = shift[index(f)]
@@ -121,7 +133,7 @@ def _products_kernel(given: np.dtype[Any], dtype: np.dtype[Any], many: bool, wid
                             x = x * weight
                         x = x if row + lane < size else zero
                         total = fma(x, weight, total)
-                        stage[index(to + row * step)] = x
+                        stage[index(to + row)] = x
                 elif other >= 0 and other < t:
                     middle = other_shift[index(other)]
                     for row in range(0, size, lanes):
@@ -133,36 +145,27 @@ def _products_kernel(given: np.dtype[Any], dtype: np.dtype[Any], many: bool, wid
                             x = x * weight
                         x = x if row + lane < size else zero
                         total = fma(x, weight, total)
-                        stage[index(to + row * step)] = x
+                        stage[index(to + row)] = x
                 elif c == begin:
                     for row in range(0, chunk, lanes):
-                        stage[index(to + row * step)] = zero
+                        stage[index(to + row)] = zero
                 at = (group * n_columns + f) * lanes + lane
                 if c == begin:
                     totals[index(at)] = total
                 else:
                     totals[index(at)] += total
-            if many:
-                group_barrier(item.get_group())
             for place in range(n_tiles):
-                x_at = base + tiles[index(2 * place)]
+                x_at = base + tiles[index(2 * place)] + lane
                 y_at = base + tiles[index(2 * place + 1)] + lane
                 for i in range(n_sums):
                     sums[i] = zero
-                if many:
-                    for row in range(size):
-                        one_y = stage[index(y_at + row * lanes)]
-                        for i in range(tile_left):
-                            sums[i] = fma(stage[index(x_at + row * lanes + i)], one_y, sums[i])
-                else:
-                    x_at += lane
-                    for row in range(0, size, lanes):
+                for row in range(0, size, lanes):
+                    for j in range(tile_right):
+                        y[j] = stage[index(y_at + row + j * column_size)]
+                    for i in range(tile_left):
+                        x = stage[index(x_at + row + i * column_size)]
                         for j in range(tile_right):
-                            y[j] = stage[index(y_at + row + j * column_size)]
-                        for i in range(tile_left):
-                            x = stage[index(x_at + row + i * column_size)]
-                            for j in range(tile_right):
-                                sums[i * tile_right + j] = fma(x, y[j], sums[i * tile_right + j])
+                            sums[i * tile_right + j] = fma(x, y[j], sums[i * tile_right + j])
                 to = (group * n_tiles + place) * tile_sums + lane
                 if c == begin:
                     for i in range(n_sums):
@@ -170,15 +173,104 @@ def _products_kernel(given: np.dtype[Any], dtype: np.dtype[Any], many: bool, wid
                 else:
                     for i in range(n_sums):
                         partial[index(to + i * lanes)] += sums[i]
-            if many:
-                group_barrier(item.get_group())  # before the stage is written again
 
-    return products
+    return few_products
+
+
+@cache
+def _many_kernel(given: np.dtype[Any], dtype: np.dtype[Any], wide: bool) -> Kernel:
+    number = dtype.type
+    zero, one = number(0), number(1)
+    form = _form(dtype, True, wide)
+    lanes, tile_left, panel, chunk = form.lanes, form.left, form.panel, form.chunk
+    tile_sums = form.sums
+    own = form.right // lanes  # columns of a tile that each work-item multiplies
+    n_sums = tile_left * own
+    parts = panel // lanes
+
+    @kernel(_signature(given), dtype)
+    def many_products(  # type: ignore[no-untyped-def]
+        item, data, d, shift, others, t, others_at, other_shift, weights, weighted, others_weighted, n, first, n_chunks,
+        tiles, n_tiles, stage, n_columns, partial, totals,
+    ):  # fmt: skip
+        # stage: of each group (n_columns / panel, chunk, panel). totals: of each group (n_columns,), the weighted sums
+        # of the columns.
+        group = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        sums = PrivateArray(n_sums, number)
+        y = PrivateArray(own, number)
+        base = group * (n_columns * chunk)
+        begin = first + group * n_chunks
+        for c in range(begin, begin + n_chunks):
+            size = max(min(n - c * chunk, chunk), 0)
+            for part in range(n_columns // lanes):
+                # Each work-item copies a column: neighbours read distant numbers, and write neighbouring ones.
+                f = part * lanes + lane
+                to = base + part // parts * (chunk * panel) + part % parts * lanes + lane
+                total = zero
+                if (part + 1) * lanes <= d:
+                    middle = shift[index(f)]
+                    at = (c * d + f) * BLOCK
+                    for row in range(size):
+                        x = data[index(at + row)] - middle
+                        weight = one
+                        if weighted != 0:
+                            weight = weights[index(c * chunk + row)]
+                            x = x * weight
+                        total = fma(x, weight, total)
+                        stage[index(to + row * panel)] = x
+                elif part * lanes < others_at + t or c == begin:
+                    # What a work-item reads of a column that it does not have, it does not use.
+                    mine, other = min(f, d - 1), max(min(f - others_at, t - 1), 0)
+                    middle, other_middle = shift[index(mine)], other_shift[index(other)]
+                    at, other_at = (c * d + mine) * BLOCK, (c * t + other) * BLOCK
+                    for row in range(size):
+                        weight, other_weight = one, one
+                        if weighted != 0:
+                            weight = weights[index(c * chunk + row)]
+                        if others_weighted != 0:
+                            other_weight = weight
+                        x = zero
+                        if f < d:
+                            x = (data[index(at + row)] - middle) * weight
+                        elif f >= others_at and f < others_at + t:
+                            weight = other_weight
+                            x = (others[index(other_at + row)] - other_middle) * weight
+                        total = fma(x, weight, total)
+                        stage[index(to + row * panel)] = x
+                at = group * n_columns + f
+                if c == begin:
+                    totals[index(at)] = total
+                else:
+                    totals[index(at)] += total
+            group_barrier(item.get_group())
+            for place in range(n_tiles):
+                x_at = base + tiles[index(2 * place)]
+                y_at = base + tiles[index(2 * place + 1)] + lane
+                for i in range(n_sums):
+                    sums[i] = zero
+                for row in range(size):
+                    for j in range(own):
+                        y[j] = stage[index(y_at + row * panel + j * lanes)]
+                    for i in range(tile_left):
+                        x = stage[index(x_at + row * panel + i)]
+                        for j in range(own):
+                            sums[i * own + j] = fma(x, y[j], sums[i * own + j])
+                to = (group * n_tiles + place) * tile_sums + lane
+                if c == begin:
+                    for i in range(n_sums):
+                        partial[index(to + i * lanes)] = sums[i]
+                else:
+                    for i in range(n_sums):
+                        partial[index(to + i * lanes)] += sums[i]
+            group_barrier(item.get_group())  # before the stage is written again
+
+    return many_products
 
 
 def _column_size(form: _Form) -> int:
-    """Numbers from one column of the stage to the next: columns a power of two apart would share lines of a cache."""
-    return form.chunk + _LANES
+    """Return how many numbers lie between two columns of the stage; at a power of two they would share cache lines."""
+    return form.chunk + 16
 
 
 def gram(
@@ -188,7 +280,7 @@ def gram(
     other_shift: npt.NDArray[Any] | None = None,
     precise: bool = False,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Sums over the rows of ``w * outer(z, z)``, and of ``w * z``, where z is ``x - shift``.
+    """Sum ``w * outer(z, z)`` and ``w * z`` over the rows, where z is ``x - shift``.
 
     Parameters
     ----------
@@ -273,10 +365,11 @@ def _products(
     dtype: np.dtype[Any],
     joint: bool,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Products and totals: with `joint` the upper tiles of all columns, with the others' after those of the rows.
+    """Compute the products and the totals of the columns.
 
-    Without it the products are those of the columns of the rows with those of the others. Numbers other than the rows
-    are of `dtype`.
+    With `joint` these are the products of all columns with each other, where the columns of the others come after those
+    of the rows, and only the upper tiles are computed. Without it they are the products of the columns of the rows with
+    those of the others. All numbers but the rows have `dtype`.
     """
     device, d = rows.device, rows.n_features
     t = 0 if others is None else others.n_features
@@ -285,13 +378,13 @@ def _products(
     width = others_at + t
     right = -(-width // form.right)
     left = -(-(width if joint else d) // form.left)
-    columns = right * form.right
-    found, totals = np.zeros((left * form.left, columns)), np.zeros(columns)
+    columns = -(-width // form.panel) * form.panel
+    found, totals = np.zeros((left * form.left, right * form.right)), np.zeros(columns)
     if rows.n_samples:
         tiles = _tiles(form, left, range(0 if joint else others_at // form.right, right), joint)
         places = tiles * (form.left, form.right)  # their first columns, and then where these are in the stage
         if form.many:
-            places = places // _LANES * (form.chunk * _LANES) + places % _LANES
+            places = places // form.panel * (form.chunk * form.panel) + places % form.panel
         else:
             places *= _column_size(form)
         all_chunks = -(-rows.n_samples // form.chunk)
@@ -300,7 +393,8 @@ def _products(
         at_once = min(len(tiles), max(1, _PARTIAL_BYTES // (groups * form.sums * dtype.itemsize)))
         stage = device.empty(groups * columns * (form.chunk if form.many else _column_size(form)), dtype)
         partial = device.empty(groups * at_once * form.sums, dtype)
-        total = device.empty(groups * columns * _LANES, dtype)
+        by_column = 1 if form.many else form.lanes  # totals of each column
+        total = device.empty(groups * columns * by_column, dtype)
         middle = device.array(_as(shift, d, dtype))
         other_middle = device.array(_as(other_shift, max(t, 1), dtype))
         for first_tile in range(0, len(tiles), at_once):
@@ -311,7 +405,7 @@ def _products(
             for first in range(0, all_chunks, groups * chunks):
                 needed = -(-min(groups * chunks, all_chunks - first) // chunks)
                 launch(
-                    device, _products_kernel(rows.dtype, dtype, form.many, device.wide), needed, _LANES,
+                    device, _products_kernel(rows.dtype, dtype, form.many, device.wide), needed, form.lanes,
                     rows.data, np.int64(d), middle, (others or rows).data, np.int64(t), np.int64(others_at),
                     other_middle, middle if weights is None else weights, np.int32(weights is not None),
                     np.int32(joint and weights is not None), np.int64(rows.n_samples), np.int64(first),
@@ -320,8 +414,8 @@ def _products(
                 for one in device.fetch(partial, stop=needed * len(sums), copied=False).reshape(needed, -1):
                     sums += one
                 if first_tile == 0:
-                    by_item = device.fetch(total, stop=needed * columns * _LANES, copied=False)
-                    totals += by_item.reshape(needed, columns, _LANES).sum(axis=(0, 2), dtype=np.float64)
+                    by_item = device.fetch(total, stop=needed * columns * by_column, copied=False)
+                    totals += by_item.reshape(needed, columns, by_column).sum(axis=(0, 2), dtype=np.float64)
             by_tile = sums.reshape(n_tiles, form.left, form.right, -1).sum(axis=3)
             view = found.reshape(left, form.left, right, form.right)
             view[tiles[part, 0], :, tiles[part, 1], :] = by_tile
@@ -329,12 +423,12 @@ def _products(
 
 
 def _as(shift: npt.NDArray[Any] | None, size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A shift in a dtype; zeros for None."""
+    """Convert a shift to a dtype; return zeros for None."""
     return np.zeros(size, dtype) if shift is None else np.ascontiguousarray(shift, dtype)
 
 
 def _tiles(form: _Form, left: int, right: range, symmetric: bool) -> npt.NDArray[np.int64]:
-    """Tiles (n_tiles, 2), as places on the left and on the right, in the order in which they are computed."""
+    """Return the places of the tiles on the left and on the right (n_tiles, 2), in the order of their computation."""
     x, y = (axis.ravel() for axis in np.meshgrid(np.arange(left), np.array(right, np.int64), indexing="ij"))
     if symmetric:
         upper = x * form.left < (y + 1) * form.right
@@ -343,7 +437,7 @@ def _tiles(form: _Form, left: int, right: range, symmetric: bool) -> npt.NDArray
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     single, double = map(np.dtype, (np.float32, np.float64))
     dtypes = ((single, single), (single, double), (double, double))
     for (given, dtype), many, wide in itertools.product(dtypes, (False, True), (False, True)):

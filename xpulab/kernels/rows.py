@@ -192,7 +192,7 @@ class Rows:
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """float32 or float64."""
+        """The dtype of the rows: float32 or float64."""
         return self.data.dtype
 
     @property
@@ -212,35 +212,35 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the device."""
+        """Number of bytes on the device."""
         return self.data.nbytes + (0 if self.sample_weight is None else self.sample_weight.nbytes)
 
     def shift_or_zero(self, shift: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-        """The shift (n_features,) in the dtype of the rows; zeros if it is None."""
+        """Convert a shift (n_features,) to the dtype of the rows; return zeros for None."""
         if shift is None:
             return np.zeros(self.n_features, self.dtype)
         return np.ascontiguousarray(shift, self.dtype)
 
     def host_weights(self) -> npt.NDArray[np.float64]:
-        """The weights (n_samples,) in float64; ones if the rows have no weights."""
+        """Return the weights (n_samples,) in float64, which are ones if the rows have no weights."""
         if self.sample_weight is None:
             return np.ones(self.n_samples)
         return self.device.fetch(self.sample_weight, stop=self.n_samples, copied=False).astype(np.float64)
 
     def weights_or(self, other: Array) -> tuple[Array, np.int32]:
-        """Arguments for kernels that read weights if there are any: the weights and 1, or another array and 0."""
+        """Return two arguments for kernels that read weights if there are any: the weights and 1, or an array and 0."""
         return (other, np.int32(0)) if self.sample_weight is None else (self.sample_weight, np.int32(1))
 
 
 def weighted(rows: Rows, sample_weight: npt.NDArray[Any]) -> Rows:
-    """The same rows, not copied, with other weights (n_samples,)."""
+    """Return the same rows, not copied, with other weights (n_samples,)."""
     padded = np.zeros(rows.n_blocks * BLOCK, rows.dtype)
     padded[: rows.n_samples] = sample_weight
     return replace(rows, sample_weight=rows.device.array(padded))
 
 
 def shift_for(rows: Rows, mean: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The shift that is subtracted from each row, for precision: the mean of all rows."""
+    """Return the mean of all rows, which is subtracted from each row for precision."""
     return mean.astype(rows.dtype)
 
 
@@ -276,7 +276,7 @@ def _lay_out_kernel(dtype: np.dtype[Any], lanes: int, rows_at_once: int) -> Kern
 
 
 def _lay_out_cut(device: Device) -> tuple[int, int]:
-    """Number of work-items of a work-group, and number of rows that each rearranges at a time.
+    """Return the number of work-items of a work-group, and of rows that each of them rearranges at a time.
 
     On a CPU, one work-item rearranges a whole block, eight rows at a time. This takes a third of the time of
     neighbouring work-items, which would read distant numbers with gather instructions.
@@ -285,7 +285,7 @@ def _lay_out_cut(device: Device) -> tuple[int, int]:
 
 
 def lay_out_kernel(device: Device, dtype: np.dtype[Any]) -> Kernel:
-    """The kernel that rearranges rows into blocks."""
+    """Return the kernel that rearranges rows into blocks."""
     return _lay_out_kernel(dtype, *_lay_out_cut(device))
 
 
@@ -356,7 +356,7 @@ def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None
 
 
 def in_order(rows: Rows, n: int) -> Array:
-    """The rows one after the other on the device, as (n, n_features): zeros come after them."""
+    """Return the rows one after the other on the device, as (n, n_features), and zeros after them."""
     device, d = rows.device, rows.n_features
     out = device.full(n * d, 0, rows.dtype)
     if rows.n_samples:
@@ -400,12 +400,12 @@ def _column_kernel(dtype: np.dtype[Any], squared: bool) -> Kernel:
 
 
 def column_kernels(dtype: np.dtype[Any]) -> tuple[Kernel, Kernel]:
-    """The kernels of `column_sums`."""
+    """Return the kernels of `column_sums`."""
     return _column_kernel(dtype, False), _column_kernel(dtype, True)
 
 
 def column_sums(rows: Rows, shift: npt.NDArray[Any] | None = None, squared: bool = False) -> npt.NDArray[np.float64]:
-    """Column sums of ``x - shift`` over the rows, or of its square. Weights are not used.
+    """Sum ``x - shift``, or its square, over the rows for each column. Weights are not used.
 
     Parameters
     ----------
@@ -452,7 +452,7 @@ def _finite_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def find_nonfinite(rows: Rows) -> int:
-    """Index on this rank of the first row with NaN or infinity; -1 if there is none."""
+    """Return the index on this rank of the first row with NaN or infinity, or -1 if there is none."""
     if rows.n_samples == 0:
         return -1
     bad = rows.device.empty(rows.n_blocks * BLOCK, np.int32)
@@ -466,7 +466,7 @@ def find_nonfinite(rows: Rows) -> int:
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.float32, np.float64)):
         yield from (_lay_out_kernel(dtype, 1, 8), _lay_out_kernel(dtype, BLOCK, 1))
         yield from (_column_kernel(dtype, squared) for squared in (False, True))

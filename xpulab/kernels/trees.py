@@ -40,7 +40,7 @@ Look = Callable[[], None]
 
 @dataclass(frozen=True)
 class Near:
-    """Which rows are near to each other.
+    """The rule that says which rows are near to each other.
 
     Attributes
     ----------
@@ -59,11 +59,11 @@ class Near:
 
     @property
     def reach(self) -> float:
-        """How far boxes may be apart that have near rows; of directions the square, with room for rounding."""
+        """Return the greatest distance of boxes with near rows (for directions its square), with room for rounding."""
         return 2 * self.limit + 1e-9 if self.name == "cosine" else self.limit
 
     def measure(self) -> npt.NDArray[np.float64]:
-        """As the machine code reads it. No box is near as a whole where rounding may not be monotone."""
+        """Return the rule as the machine code reads it. No whole box is near where rounding may not be monotone."""
         inside = -1.0 if self.name in ("cosine", "minkowski") else self.limit
         return np.array([_KINDS.index(self.name), self.power, self.limit, self.reach, inside])
 
@@ -90,7 +90,7 @@ class Tree:
 
     @classmethod
     def of(cls, rows: npt.NDArray[np.float64]) -> Tree:
-        """A tree of rows (n, n_features), which are put into another order."""
+        """Build a tree of rows (n, n_features), which are put into another order."""
         n, d = rows.shape
         leaves = -(-n // (_LEAF if d <= _WIDE else 2 * _LEAF))
         depth = max(0, leaves - 1).bit_length()
@@ -111,16 +111,16 @@ class Tree:
 
     @property
     def n_leaves(self) -> int:
-        """A power of 2."""
+        """Number of leaves, which is a power of 2."""
         return len(self.tiles)
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the host."""
+        """Number of bytes on the host."""
         return self.order.nbytes + self.tiles.nbytes + self.boxes.nbytes
 
     def by_node(self, values: npt.NDArray[np.int64], combined: np.ufunc) -> npt.NDArray[np.int64]:
-        """The values of the rows (n,), combined over the rows of each node: shape (2 n_leaves,)."""
+        """Combine the values of the rows (n,) over the rows of each node; the result has shape (2 n_leaves,)."""
         first = len(self) * np.arange(self.n_leaves) >> int(self.shape[1])
         levels = [combined.reduceat(values, first)]
         while len(levels[-1]) > 1:
@@ -259,13 +259,13 @@ def link_near(
 
 
 def roots_of(parents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The root of each row's set, in place: its first row; -1 for rows that are in none."""
+    """Replace, in place, each row's parent by the first row of its set; -1 stays for rows that are in no set."""
     function_of("flatten")(at(parents, _INT64), len(parents))
     return parents
 
 
 def joined(pairs: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
-    """The least number of its set for each of the numbers up to n, where the two of each pair (m, 2) are in one set."""
+    """Join the two numbers of each pair (m, 2) into one set; return the least number of each number's set, up to n."""
     parents = np.arange(n)
     function_of("join")(at(np.ascontiguousarray(pairs), _INT64), len(pairs), at(parents, _INT64))
     return roots_of(parents)
