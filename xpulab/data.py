@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import DTypeLike
 from xpulab.exceptions import HandleError
 from xpulab.rendering import format_size
 from xpulab.sharing.memory import BlockPool, SharedBlock, file_state, keep_reachable, reachable
+from xpulab.sharing.process_memory import ProcessMemory
 
 __all__ = [
     "Outgoing",
@@ -93,21 +95,29 @@ def bounds_by_stored(indptr: np.ndarray[Any, Any], size: int) -> list[int]:
 
 
 class Outgoing:
-    """Sends arrays to the engines of this host: copies each array once, into shared memory that the engines map.
+    """Sends arrays to the engines of this host.
 
-    Use it as a context manager. At its end the pool keeps the memory for the next call. After an error an engine may
-    still be reading the memory, so it is not used again.
+    Large arrays of rows are not copied: the engines read them in this process's memory. Other arrays are copied once,
+    into shared memory that the engines map.
+
+    Use it as a context manager. At its end the pool keeps the shared memory for the next call. After an error an engine
+    may still be reading the shared memory, so it is not used again.
 
     Parameters
     ----------
     pool : BlockPool, optional
-        Lends the memory, and takes it back. Without a pool the memory is new, and freed at the end.
+        Lends the shared memory, and takes it back. Without a pool the memory is new, and freed at the end.
+    readable : callable, optional
+        Returns whether the engines can read this process's memory. By default they cannot.
     """
 
-    def __init__(self, pool: BlockPool | None = None) -> None:
+    def __init__(self, pool: BlockPool | None = None, readable: Callable[[], bool] = lambda: False) -> None:
         self._pool = pool
+        self._readable = readable
         self._sent: list[SharedBlock] = []
         self._results: list[SharedBlock] = []
+        self._read: list[np.ndarray[Any, Any]] = []  # arrays that the engines read, which must live as long
+        self._doubts: list[Callable[[], None]] = []
 
     def __enter__(self) -> Outgoing:
         return self
@@ -120,6 +130,14 @@ class Outgoing:
                 keep_reachable(block)  # if this result is the input of the next call, that call has nothing to send
             block.close()  # the user's arrays still map the memory
         self._results.clear()
+        self._read.clear()
+        doubts, self._doubts = self._doubts, []
+        if kind is ValueError:  # an engine may have found NaN or infinity, of which scikit-learn's own error says more
+            try:
+                for doubt in doubts:
+                    doubt()
+            except ValueError as exact:
+                raise exact from None
 
     def keep(self) -> list[SharedBlock]:
         """Return the blocks that were sent. The caller has to release them."""
@@ -139,7 +157,7 @@ class Outgoing:
     def send_rows(
         self, rows: np.ndarray[Any, Any], bounds: list[int], doubt: Callable[[], None] | None = None
     ) -> dict[str, Any]:
-        """Copy rows, the part of each rank into a separate block, which the rank may use as its device's memory.
+        """Let each rank read its part of the rows, or copy each part into a block that the rank may use as its memory.
 
         Parameters
         ----------
@@ -147,21 +165,22 @@ class Outgoing:
         bounds : list of int
             Rank r gets the rows from the r-th of these numbers up to, not including, the next one.
         doubt : callable, optional
-            If given, the copy also checks the rows for NaN and infinity, and calls this function if there may be any.
-            The function checks exactly, and raises an error if there are any.
+            If given, the rows may have NaN or infinity. If they may be found to have any while they are copied or read,
+            this function is called: it checks exactly, and raises an error if there are any.
 
         Returns
         -------
         dict
             The description that tells the engines where the rows are.
         """
-        blocks = self._copies(rows, bounds, doubt if looked_at_later(rows) else None)
-        return {
-            "parts": [block.path for block in blocks],
-            "shape": list(rows.shape),
-            "dtype": rows.dtype.str,
-            "bounds": bounds,
-        }
+        doubt = doubt if looked_at_later(rows) else None
+        source = {"shape": list(rows.shape), "dtype": rows.dtype.str, "bounds": bounds}
+        if rows.nbytes >= _PIECE and rows.flags.c_contiguous and rows.dtype.kind == "f" and self._readable():
+            self._read.append(rows)
+            self._doubts += [doubt] if doubt is not None else []
+            memory = {**asdict(ProcessMemory.own()), "address": rows.ctypes.data}
+            return {**source, "memory": memory, "finite": doubt is None}
+        return {**source, "parts": [block.path for block in self._copies(rows, bounds, doubt)]}
 
     def receive(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
         """Allocate memory for a result: returns its description, for the engines, and the array that will hold it."""
@@ -382,8 +401,8 @@ def _mapping_at(address: int) -> str:
 class Holder(Protocol):
     """The cluster that holds the rows of a `ShardedArray`."""
 
-    #: Lends the memory for results.
-    blocks: BlockPool
+    def outgoing(self) -> Outgoing:
+        """Return a context in which arrays are sent to the engines."""
 
     def call(self, name: str, payload: dict[str, Any]) -> Any:
         """Run a task on all engines."""
@@ -524,7 +543,7 @@ class ShardedArray:
             If the engines no longer have the rows, because the cluster was stopped or restarted.
         """
         source = self.source(self.cluster)
-        with Outgoing(self.cluster.blocks) as outgoing:
+        with self.cluster.outgoing() as outgoing:
             target, rows = outgoing.receive(self.shape, self.dtype)
             self.cluster.call("gather", {"handle": source, "target": target})
         return rows

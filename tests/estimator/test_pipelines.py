@@ -26,20 +26,6 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Numbers of bytes that this process writes into shared memory, one number per write."""
-    counted: list[int] = []
-    write = SharedBlock.write
-
-    def writing(block: SharedBlock, data: np.ndarray, offset: int) -> None:
-        counted.append(data.nbytes)
-        write(block, data, offset)
-
-    monkeypatch.setattr(SharedBlock, "write", writing)
-    return counted
-
-
-@pytest.fixture
 def moved(written: list[int], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """As `written`, with the bytes of tables that the engines write for this process."""
     array = SharedBlock.array

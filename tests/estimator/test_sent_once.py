@@ -19,20 +19,6 @@ from xpulab.sharing.memory import SharedBlock
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Numbers of bytes that this process writes into shared memory, one number per write."""
-    counted: list[int] = []
-    write = SharedBlock.write
-
-    def counting(block: SharedBlock, data: np.ndarray, offset: int) -> None:
-        counted.append(data.nbytes)
-        write(block, data, offset)
-
-    monkeypatch.setattr(SharedBlock, "write", counting)
-    return counted
-
-
 @pytest.mark.parametrize("n", [40, 60_000])
 @pytest.mark.parametrize("kind", [np.asarray, list])
 def test_fit_transform_sends_once(on_pair: xpulab.XPUCluster, written: list[int], n: int, kind: Any) -> None:

@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 from samples import add
@@ -52,3 +54,41 @@ def test_store_and_fetch_are_inverse(device):
     np.testing.assert_array_equal(device.fetch(array), host)
     np.testing.assert_array_equal(device.fetch(array, 3, 7), host[3:7])
     assert device.fetch(array, 4, 4).shape == (0,)
+
+
+def test_large_memory_is_used_again_once_nothing_else_has_it(device):
+    if not device.shares_memory:
+        pytest.skip("the host does not share the device's memory")
+    first = device.recycled(1 << 20, np.float32)
+    place = first.pointer
+    first.host[:] = 7
+    del first
+    again = device.recycled((1 << 20) - 5, np.float32)
+    assert (again.pointer, again.size, len(again.host)) == (place, (1 << 20) - 5, (1 << 20) - 5)
+    view = again.host[3:5]
+    del again
+    other = device.recycled(1 << 20, np.float32)
+    assert other.pointer != place  # the view still has the memory
+    other.host[:] = 9
+    np.testing.assert_array_equal(view, [7, 7])
+
+
+def test_memory_of_a_deleted_array_is_freed_after_a_while(device, monkeypatch):
+    if not device.shares_memory:
+        pytest.skip("the host does not share the device's memory")
+    monkeypatch.setattr("xpulab.sharing.memory._KEPT", 0.05)
+    device._pool.clear()
+    device.recycled(1 << 20, np.float32)
+    assert device._pool.nbytes == 4 << 20
+    deadline = time.monotonic() + 10
+    while device._pool.nbytes and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert device._pool.nbytes == 0
+
+
+def test_small_memory_and_memory_of_other_devices_is_not_kept(device):
+    device._pool.clear()
+    device.recycled(10, np.float32)
+    assert device._pool.nbytes == 0
+    with pytest.raises(DeviceError, match="use more engines"):
+        device.recycled(2**50, np.float32)

@@ -27,9 +27,42 @@ def test_upload_keeps_every_number(device, n, d, dtype, order):
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_upload_in_many_stages(device, monkeypatch, order):
-    monkeypatch.setattr(module, "_STAGE_BYTES", 1)
+    monkeypatch.setattr(module, "_READ_BYTES", 1)
     X = np.asarray(table(333, 5), order=order)
     np.testing.assert_array_equal(take(Rows.upload(device, X), np.arange(333)), X)
+
+
+@pytest.mark.parametrize("units", [1, 3, 20])
+def test_rows_are_read_once_each_and_looked_at(device, monkeypatch, units):
+    monkeypatch.setattr(module, "_READ_BYTES", 64 * 5 * 8)
+    monkeypatch.setattr(device, "compute_units", units)
+    X = table(1000, 5, np.float64)
+    seen = np.zeros(1000, int)
+
+    def fill(first, part):
+        part[...] = X[first : first + len(part)]
+        seen[first : first + len(part)] += 1
+
+    rows, finite = Rows.read(device, X.shape, X.dtype, fill)
+    assert finite
+    assert (seen == 1).all()
+    np.testing.assert_array_equal(take(rows, np.arange(1000)), X)
+    assert find_nonfinite(rows) == -1  # nothing but zeros after the last row
+    for row in (0, 700, 999):
+        for value in (np.nan, -np.inf):
+            before, X[row, 3] = X[row, 3], value
+            assert not Rows.read(device, X.shape, X.dtype, fill)[1]
+            X[row, 3] = before
+
+
+def test_an_error_while_rows_are_read_is_raised(device, monkeypatch):
+    monkeypatch.setattr(device, "compute_units", 3)
+
+    def fill(first, part):
+        raise OSError("the process has ended")
+
+    with pytest.raises(OSError, match="has ended"):
+        Rows.read(device, (1000, 5), np.float32, fill)
 
 
 def test_upload_of_a_strided_view(device):

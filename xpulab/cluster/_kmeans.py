@@ -19,7 +19,7 @@ from sklearn.utils.validation import _is_arraylike_not_scalar, check_is_fitted
 
 from xpulab.advice import to_resume
 from xpulab.cluster._few import MOST_PRODUCTS, certain_labels
-from xpulab.data import Outgoing, ShardedArray
+from xpulab.data import ShardedArray
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
@@ -221,7 +221,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         try:
             with (
                 call,
-                Outgoing(cluster.blocks) as outgoing,
+                cluster.outgoing() as outgoing,
                 Checkpoint.create(_room(job.n_clusters, X)) as checkpoint,
             ):
                 target, labels = cluster.receive(outgoing, X, (X.shape[0],), np.int32)

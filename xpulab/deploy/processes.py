@@ -247,6 +247,11 @@ class Processes:
         if time.monotonic() > deadline:
             raise _Ended("the engines were not ready in time; their log so far:")
 
+    @property
+    def launcher(self) -> int:
+        """The pid of mpiexec, which is an ancestor of the engines."""
+        return self._watched["mpiexec"][0]
+
     def watch(self, pids: list[int]) -> None:
         """Note which of the engines' processes ends first. mpiexec then ends the others within milliseconds."""
         descriptors = {}

@@ -8,6 +8,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,11 @@ from xpulab.deploy.limits import LEAST, Demand, require_room
 from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.sharing import host_memory
 from xpulab.sharing.memory import BlockPool, SharedBlock
+from xpulab.sharing.process_memory import ProcessMemory, allow
 
 __all__ = ["RowsOnEngines"]
+
+_PROOF = 32  # random bytes that an engine has to read and return
 
 
 class RowsOnEngines(Conversation):
@@ -43,9 +47,28 @@ class RowsOnEngines(Conversation):
     def __init__(self, recover: bool, silence: float) -> None:
         super().__init__(recover, silence)
         self.blocks = BlockPool()
+        self._readable: bool | None = None
         self._handles: set[str] = set()
         self._released: queue.SimpleQueue[tuple[str, Sequence[SharedBlock]] | None] = queue.SimpleQueue()
         self._watching = False
+
+    def outgoing(self) -> Outgoing:
+        """Return a context in which arrays are sent to the engines."""
+        return Outgoing(self.blocks, self._engines_read)
+
+    def _engines_read(self) -> bool:
+        """Return whether the engines can read this process's memory. Allow it where the system asks for permission."""
+        if self._processes is not None:
+            allow(self._processes.launcher)
+        if self._readable is None:
+            proof = np.frombuffer(os.urandom(_PROOF), np.uint8)
+            memory = {**asdict(ProcessMemory.own()), "address": proof.ctypes.data}
+            try:
+                answer = self.call("reads", {"memory": memory, "expected": proof.tobytes()})
+            except KeyboardInterrupt:  # without its answer, which callers would take for that of their own task
+                raise KeyboardInterrupt from None
+            self._readable = all(result["read"] for result in answer.results)
+        return self._readable
 
     def scatter(self, X: Any, *, counts: list[int] | None = None, name: str | None = None) -> ShardedArray:
         """Send rows to the engines, and keep them on the devices.
@@ -97,7 +120,7 @@ class RowsOnEngines(Conversation):
         blocks: list[SharedBlock] = []
         # Set up before the transfer, so that the rows of an interrupted transfer are freed, too.
         keeper = self.release_with(array, array.id, blocks)
-        with Outgoing(self.blocks) as outgoing:
+        with self.outgoing() as outgoing:
 
             def payload(lost: EngineLostError | None = None) -> dict[str, Any]:
                 outgoing.drop()
@@ -245,6 +268,7 @@ class RowsOnEngines(Conversation):
         if self._watching:
             self._watching = False
             self._released.put(None)
+        self._readable = None
         self._handles.clear()
         self.blocks.clear()
 

@@ -16,11 +16,13 @@ from xpulab.engine.engine import Task
 from xpulab.exceptions import HandleError
 from xpulab.kernels import dense, sparse
 from xpulab.kernels.choice import AnyRows, kernels_for
+from xpulab.kernels.device import Device
 from xpulab.kernels.moments import column_facts
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.scaling import host_pieces
 from xpulab.kernels.sparse import SparseRows
 from xpulab.sharing.memory import SharedBlock, file_state
+from xpulab.sharing.process_memory import ProcessMemory
 
 __all__ = [
     "Data",
@@ -154,13 +156,14 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
     task : Task
         Its `transfer` is increased by the seconds that this takes, without the device's computations.
     source : dict
-        ``bounds`` (rank r has the rows from bounds[r] up to, not including, bounds[r + 1]) and one of: ``parts``, the
-        path of a shared block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for data, indices and
-        indptr, with ``shape``; ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and ``order``; ``block``, the
-        path of a shared block that has a result, with ``shape``, ``dtype`` and ``offset``; ``local``, the rows that
-        this rank's own code passes; ``handle``, the id of rows that the ranks keep. Rows from a file, a result or a
-        rank's own code are checked here for infinity, and for NaN unless ``nan`` allows it. With ``hold``, the
-        id and description of a handle, the rank keeps the rows for other tasks.
+        ``bounds`` (rank r has the rows from bounds[r] up to, not including, bounds[r + 1]) and one of: ``memory``, the
+        process and address where the rows are in C order, with ``shape``, ``dtype`` and ``finite`` (whether they were
+        checked); ``parts``, the path of a shared block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for
+        data, indices and indptr, with ``shape``; ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and
+        ``order``; ``block``, the path of a shared block that has a result, with ``shape``, ``dtype`` and ``offset``;
+        ``local``, the rows that this rank's own code passes; ``handle``, the id of rows that the ranks keep. Rows from
+        a file, a result or a rank's own code are checked here for infinity, and for NaN unless ``nan`` allows it. With
+        ``hold``, the id and description of a handle, the rank keeps the rows for other tasks.
     sample_weight : numpy.ndarray or None
         This rank's weights, as `weights_of` returns them.
 
@@ -195,6 +198,10 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
                 whole = block.array(tuple(source["shape"]), source["dtype"], source["offset"])
                 rows = Rows.upload(device, whole[bounds[rank] : bounds[rank + 1]], sample_weight)
             _look_through(task, rows, source)
+        elif "memory" in source:
+            rows, finite = _from_memory(source, device, rank, sample_weight)
+            if not source["finite"] and not all(task.comm.allgather(finite)):
+                _look_through(task, rows, source)
         else:
             with SharedBlock.open(source["parts"][rank], writable=True) as block:
                 shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
@@ -256,6 +263,22 @@ def _sparse(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         mine = indptr[source["bounds"][task.comm.rank] : source["bounds"][task.comm.rank + 1] + 1]
         stored = slice(int(mine[0]), int(mine[-1]))
         return SparseRows.upload(task.device, data[stored], indices[stored], mine, source["shape"][1], sample_weight)
+
+
+def _from_memory(
+    source: dict[str, Any], device: Device, rank: int, sample_weight: np.ndarray | None
+) -> tuple[Rows, bool]:
+    """Return this rank's rows from the memory of the process that sent them, and whether they are certainly finite."""
+    place, (first, last) = dict(source["memory"]), source["bounds"][rank : rank + 2]
+    shape, dtype = (last - first, source["shape"][1]), np.dtype(source["dtype"])
+    address, row_bytes, memory = place.pop("address"), shape[1] * dtype.itemsize, ProcessMemory(**place)
+
+    def fill(start: int, part: np.ndarray) -> None:
+        memory.read(address + (first + start) * row_bytes, part)
+
+    rows, finite = Rows.read(device, shape, dtype, fill, sample_weight)
+    memory.require_running()
+    return rows, finite
 
 
 def _from_file(source: dict[str, Any], rank: int) -> np.ndarray:

@@ -33,6 +33,7 @@ from xpulab.engine.usage import measured
 from xpulab.engine.users_code import Here, answer_of
 from xpulab.kernels.choice import kernels_for
 from xpulab.kernels.rows import Rows
+from xpulab.sharing.process_memory import ProcessMemory
 
 __all__ = [
     "cell",
@@ -61,6 +62,18 @@ def _describe(task: Task) -> dict[str, Any]:
     """Describe this rank. If no other task follows at once, the engine then prepares kernels for the first fit."""
     task.engine.when_idle(warm_up)
     return task.engine.describe()
+
+
+@task("reads")
+def _reads(task: Task, memory: dict[str, Any], expected: bytes) -> dict[str, Any]:
+    """Find out whether this rank can read the memory of the process that sends rows."""
+    place = dict(memory)
+    address, found = place.pop("address"), np.zeros(len(expected), np.uint8)
+    try:
+        ProcessMemory(**place).read(address, found)
+    except OSError:
+        return {"read": False}
+    return {"read": found.tobytes() == expected}
 
 
 @task("release")

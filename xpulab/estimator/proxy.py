@@ -227,7 +227,7 @@ class Proxy(CallbackSupportMixin):
             If the user interrupted the call.
         """
         fits = "fit" in method
-        with Call(self, method, X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
+        with Call(self, method, X, cluster) as call, cluster.outgoing() as outgoing:
             if fits:
                 self.report_ = call.report
             if here is not None and result is not None and (found := here()) is not None:

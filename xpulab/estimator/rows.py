@@ -344,7 +344,7 @@ class Packing:
         if result is not None:
             source = {**result, **allowed, "bounds": self._bounds()}
         else:
-            source = self._outgoing.send_rows(X, self._bounds(), self._look)
+            source = {**self._outgoing.send_rows(X, self._bounds(), self._look), **allowed}
         if self._held is None:
             return source
         self._blocks = []  # rows that are sent again are put into new blocks

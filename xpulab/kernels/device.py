@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import dpctl
@@ -15,11 +17,12 @@ import numpy.typing as npt
 from xpulab.exceptions import DeviceError, DeviceNotFoundError
 from xpulab.kernels.overlay import Overlaid
 from xpulab.kernels.submit import Event, copy
-from xpulab.sharing.memory import SharedBlock
+from xpulab.sharing.memory import MemoryPool, SharedBlock, prefer_huge_pages
 
 __all__ = ["Array", "Device", "lanes_of"]
 
 _PIECE = 1 << 18
+_LEAST_RECYCLED = 1 << 20
 _LEAST_ADOPTED = 1 << 20  # fewer bytes are copied, because a copy takes less time than a mapping
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -68,6 +71,41 @@ class Array:
     def facts(self) -> ctypes.Array[ctypes.c_int64]:
         """Number of elements, and bytes per element, which kernels get in addition to the pointer."""
         return (ctypes.c_int64 * 2)(self.size, self.dtype.itemsize)
+
+
+class _Lasting:
+    """Memory of a device that outlives the array in it; see `Device.recycled`."""
+
+    def __init__(self, queue: Any, nbytes: int) -> None:
+        self.usm = dpctl.memory.MemoryUSMShared(nbytes, queue=queue)
+        self.nbytes = nbytes
+        prefer_huge_pages(self.usm._pointer, nbytes)
+
+    def close(self) -> None:
+        """Free the memory."""
+        self.usm = None
+
+    @property
+    def unused(self) -> bool:
+        """Whether only this object has a reference to the memory."""
+        return sys.getrefcount(self.usm) == sys.getrefcount(_alone.usm)
+
+
+_alone = SimpleNamespace(usm=object())  # has the only reference to an object
+
+
+class _Recycled(Array):
+    """An array whose memory goes to a pool when Python deletes the array, unless other objects use the memory."""
+
+    def __init__(self, pool: MemoryPool[_Lasting], size: int, dtype: np.dtype[Any]) -> None:
+        self._pool, self._lasting = pool, pool.take(size * dtype.itemsize)
+        super().__init__(self._lasting.usm, size, dtype)
+
+    def __del__(self) -> None:
+        lasting = getattr(self, "_lasting", None)
+        self.host = self.memory = None
+        if lasting is not None and lasting.unused:
+            self._pool.give(lasting)
 
 
 def lanes_of(wide: bool) -> int:
@@ -134,6 +172,7 @@ class Device:
         #: Called between the steps of a compilation, which may take seconds; its exceptions end the compilation.
         self.while_compiling: Callable[[], None] = lambda: None
         self._running: list[tuple[Event, Any]] = []
+        self._pool = MemoryPool(lambda nbytes: _Lasting(self.queue, nbytes))
 
     @property
     def lanes(self) -> int:
@@ -184,11 +223,24 @@ class Device:
         try:
             return Array(kind(size * dtype.itemsize, queue=self.queue), size, dtype)
         except (dpctl.memory.USMAllocationError, MemoryError) as error:
-            memory = self.queue.sycl_device.global_mem_size
-            raise DeviceError(
-                f"{size * dtype.itemsize:,} bytes were asked for, and {self.name} (with {memory:,} in all) "
-                "has no room for them; use more engines, or float32, or fewer rows"
-            ) from error
+            raise self._no_room(size * dtype.itemsize) from error
+
+    def recycled(self, size: int, dtype: npt.DTypeLike) -> Array:
+        """As `empty`, but large memory of deleted arrays is used again: the system takes long to clear new pages."""
+        dtype = np.dtype(dtype)
+        if not self.shares_memory or size * dtype.itemsize < _LEAST_RECYCLED:
+            return self.empty(size, dtype)
+        try:
+            return _Recycled(self._pool, size, dtype)
+        except (dpctl.memory.USMAllocationError, MemoryError) as error:
+            raise self._no_room(size * dtype.itemsize) from error
+
+    def _no_room(self, nbytes: int) -> DeviceError:
+        memory = self.queue.sycl_device.global_mem_size
+        return DeviceError(
+            f"{nbytes:,} bytes were asked for, and {self.name} (with {memory:,} in all) has no room for them; use more "
+            "engines, or float32, or fewer rows"
+        )
 
     def adopt(self, block: SharedBlock, filled: int, size: int, dtype: npt.DTypeLike) -> Array:
         """Return a device array that begins with the elements at the start of a shared block.

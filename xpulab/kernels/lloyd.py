@@ -22,7 +22,7 @@ from xpulab.kernels.launch import launch
 from xpulab.kernels.moves import BATCH, MAX_BYTES, MAX_COUNT, QUEUE, PartialSums, move
 from xpulab.kernels.nearest import Labels, find_nearest, new_labels, room_for, tile_for
 from xpulab.kernels.plusplus import pass_kernel
-from xpulab.kernels.rows import BLOCK, SPAN, Rows, column_kernels, lay_out_kernel
+from xpulab.kernels.rows import BLOCK, SPAN, Rows, column_kernels, lay_out_kernels
 
 __all__ = [
     "Labels",
@@ -123,7 +123,7 @@ def first_kernels(
     return [
         *searches,
         *passes,
-        lay_out_kernel(device, dtype),
+        *lay_out_kernels(device, dtype),
         _own_kernel(dtype, weighted, True),
         *column_kernels(dtype),
     ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -24,7 +25,7 @@ __all__ = [
     "every_kernel",
     "find_nonfinite",
     "in_order",
-    "lay_out_kernel",
+    "lay_out_kernels",
     "shift_for",
     "take",
     "weighted",
@@ -38,6 +39,8 @@ BLOCK = 64
 SPAN = 1024
 _LANES = 16  # work-items of a work-group that adds up columns of a span
 _STAGE_BYTES = 8 << 20
+_READ_BYTES = 1 << 20  # that a thread reads at a time, and that its core's cache holds until they are laid out
+_READERS = 8  # threads that read at the same time
 _FEW = 64  # up to this many rows, a copy by the host takes less time than the launch of a kernel
 
 
@@ -85,18 +88,13 @@ class Rows:
         DeviceError
             If the dtype is not one that the device computes with, or its memory is full.
         """
-        dtype = device.check_dtype(block.dtype)
         if block.ndim != 2 or block.shape[1] == 0:
             raise ValueError(f"an array of shape {block.shape} was given, (n_samples, n_features) expected")
-        n_samples, n_features = block.shape
-        data = device.empty(-(-n_samples // BLOCK) * n_features * BLOCK, dtype)
-        step = BLOCK * max(1, _STAGE_BYTES // (BLOCK * n_features * block.itemsize))
-        for start in range(0, n_samples, step):
-            part = np.ascontiguousarray(block[start : start + step])
-            device.store(part, data, start * n_features)
-            _lay_out(device, data, start // BLOCK, -(-len(part) // BLOCK), n_samples, n_features)
-        device.wait()
-        return cls._of(device, data, n_samples, n_features, sample_weight)
+
+        def fill(first: int, part: npt.NDArray[Any]) -> None:
+            part[...] = block[first : first + len(part)]
+
+        return cls.read(device, block.shape, block.dtype, fill, sample_weight)[0]
 
     @classmethod
     def copied(
@@ -136,6 +134,68 @@ class Rows:
         _lay_out(device, data, 0, n_blocks, n_samples, n_features)
         device.wait()
         return cls(device, data, n_samples, n_features, None)
+
+    @classmethod
+    def read(
+        cls,
+        device: Device,
+        shape: tuple[int, ...],
+        dtype: npt.DTypeLike,
+        fill: Callable[[int, npt.NDArray[Any]], None],
+        sample_weight: npt.NDArray[Any] | None = None,
+    ) -> tuple[Rows, bool]:
+        """Read rows in pieces, with a thread for each core, and arrange them while they are in the cores' caches.
+
+        Parameters
+        ----------
+        device : Device
+        shape : tuple of two ints
+            (n_samples, n_features).
+        dtype : numpy.dtype
+            float32 or float64.
+        fill : callable
+            Fills an array with rows: called with the index of the first of them and with the array, in several threads.
+        sample_weight : numpy.ndarray of shape (n_samples,) or None
+            Converted to the dtype of the rows.
+
+        Returns
+        -------
+        rows : Rows
+        finite : bool
+            True if there is no NaN and no infinity. False if there may be any: a sum of large numbers is infinite, too.
+
+        Raises
+        ------
+        ValueError
+            If the weights do not fit.
+        DeviceError
+            If the dtype is not one that the device computes with, or its memory is full.
+        """
+        dtype, (n_samples, n_features) = device.check_dtype(dtype), shape
+        data = device.recycled(-(-n_samples // BLOCK) * n_features * BLOCK, dtype)
+        threads = min(device.compute_units, _READERS) if device.is_cpu else 1
+        step = BLOCK * max(1, min(_READ_BYTES // (BLOCK * n_features * dtype.itemsize), -(-n_samples // BLOCK)))
+        stage = device.empty(step * threads * n_features, dtype)
+        host = stage.host if stage.host is not None else np.empty(stage.size, dtype)
+
+        def read(place: int, first: int) -> bool:
+            part = host.reshape(-1, n_features)[place * step :][: min(step, n_samples - first)]
+            fill(first, part)
+            with np.errstate(over="ignore", invalid="ignore"):
+                return bool(np.isfinite(part.sum()))
+
+        finite = True
+        with ThreadPoolExecutor(threads, "xpulab-read") as pool:
+            run = pool.map if threads > 1 else map
+            for first in range(0, n_samples, step * threads):
+                starts = range(first, min(first + step * threads, n_samples), step)
+                finite = all([finite, *run(read, range(threads), starts)])
+                there = min(step * threads, n_samples - first)
+                if stage.host is None:
+                    device.store(host[: there * n_features], stage)
+                _arrange(device, stage, data, first // BLOCK, there, n_features)
+                device.wait()
+        return cls._of(device, data, n_samples, n_features, sample_weight), finite
 
     @classmethod
     def adopt(
@@ -284,9 +344,10 @@ def _lay_out_cut(device: Device) -> tuple[int, int]:
     return (1, 8) if device.is_cpu else (BLOCK, 1)
 
 
-def lay_out_kernel(device: Device, dtype: np.dtype[Any]) -> Kernel:
-    """Return the kernel that rearranges rows into blocks."""
-    return _lay_out_kernel(dtype, *_lay_out_cut(device))
+def lay_out_kernels(device: Device, dtype: np.dtype[Any]) -> tuple[Kernel, Kernel]:
+    """Return the kernels that rearrange rows into blocks: in place, and from other memory."""
+    cut = _lay_out_cut(device)
+    return _lay_out_kernel(dtype, *cut), _arrange_kernel(dtype, *cut)
 
 
 def _lay_out(device: Device, data: Array, first: int, n_blocks: int, n: int, n_features: int) -> None:
@@ -296,8 +357,45 @@ def _lay_out(device: Device, data: Array, first: int, n_blocks: int, n: int, n_f
     workers = min(n_blocks, 8 * device.compute_units, max(1, _STAGE_BYTES // block_bytes))
     stage = device.empty(workers * n_features * BLOCK, data.dtype)
     launch(
-        device, lay_out_kernel(device, data.dtype), workers, lanes,
+        device, lay_out_kernels(device, data.dtype)[0], workers, lanes,
         data, np.int64(first), np.int64(n_blocks), np.int64(n), np.int64(n_features), stage,
+    )  # fmt: skip
+
+
+@cache
+def _arrange_kernel(dtype: np.dtype[Any], lanes: int, rows_at_once: int) -> Kernel:
+    zero = dtype.type(0)
+
+    @kernel("T* T[] i8 i8 i8", dtype)
+    def arrange(item, given, data, first, n, n_features):  # type: ignore[no-untyped-def]
+        # Each work-group writes one block, with zeros after the last row.
+        group = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        there = n - group * BLOCK
+        for row in range(lane * rows_at_once, BLOCK, lanes * rows_at_once):
+            at = group * BLOCK * n_features + row * n_features
+            to = (first + group) * BLOCK * n_features + row
+            if row + rows_at_once <= there:
+                for f in range(n_features):
+                    for r in range(rows_at_once):
+                        data[index(to + f * BLOCK + r)] = given[index(at + r * n_features + f)]
+            else:
+                for f in range(n_features):
+                    for r in range(rows_at_once):
+                        x = zero
+                        if row + r < there:
+                            x = given[index(at + r * n_features + f)]
+                        data[index(to + f * BLOCK + r)] = x
+
+    return arrange
+
+
+def _arrange(device: Device, given: Array, data: Array, first: int, n: int, n_features: int) -> None:
+    """Write `n` rows of C order into blocks, from block `first` on."""
+    lanes, _ = _lay_out_cut(device)
+    launch(
+        device, lay_out_kernels(device, data.dtype)[1], -(-n // BLOCK), lanes,
+        given, data, np.int64(first), np.int64(n), np.int64(n_features),
     )  # fmt: skip
 
 
@@ -468,6 +566,6 @@ def find_nonfinite(rows: Rows) -> int:
 def every_kernel() -> Iterator[Kernel]:
     """Yield all kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.float32, np.float64)):
-        yield from (_lay_out_kernel(dtype, 1, 8), _lay_out_kernel(dtype, BLOCK, 1))
+        yield from (make(dtype, *cut) for make in (_lay_out_kernel, _arrange_kernel) for cut in ((1, 8), (BLOCK, 1)))
         yield from (_column_kernel(dtype, squared) for squared in (False, True))
         yield from (_take_kernel(dtype), _finite_kernel(dtype))

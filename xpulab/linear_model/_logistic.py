@@ -17,7 +17,7 @@ from sklearn.utils.optimize import _check_optimize_result
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab.advice import to_resume
-from xpulab.data import Outgoing, ShardedArray
+from xpulab.data import ShardedArray
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
@@ -282,7 +282,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         call = Call(self, "fit", job.X, cluster, 1, callbacks.reached, job.parameters)
         kept: dict[str, Any] | None = None
         try:
-            with call, Outgoing(cluster.blocks) as outgoing, Checkpoint.create(_ROOM) as checkpoint:
+            with call, cluster.outgoing() as outgoing, Checkpoint.create(_ROOM) as checkpoint:
                 packing = Packing(
                     self, outgoing, call, job.X, job.weights, job.targets, self._rules, self._held_as(job.X)
                 )

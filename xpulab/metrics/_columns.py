@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.validation import _check_sample_weight
 
-from xpulab.data import Outgoing, ShardedArray
+from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.call import Call, Functions
 from xpulab.estimator.rows import Packing
@@ -79,7 +79,7 @@ def sums(
     """
     cluster = current_cluster()
     who = Functions("metrics")
-    with Call(who, function, rows, cluster) as call, Outgoing(cluster.blocks) as outgoing:
+    with Call(who, function, rows, cluster) as call, cluster.outgoing() as outgoing:
         if weights is not None:
             weights = weights.astype(rows.dtype)
         packing = Packing(who, outgoing, call, rows, weights, targets)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import sklearn.model_selection
 
-from xpulab.data import Outgoing, ShardedArray, bounds_of
+from xpulab.data import ShardedArray, bounds_of
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.call import Call, Functions
 from xpulab.estimator.rows import Packing
@@ -88,8 +88,8 @@ def _selected(handle: ShardedArray, places: np.ndarray) -> ShardedArray:
     array = cluster.made_handle(shape, handle.dtype, bounds, handle.columns)
     with (
         Call(who, "train_test_split", handle, cluster) as call,
-        Outgoing(cluster.blocks) as outgoing,
-        Outgoing(cluster.blocks) as order,
+        cluster.outgoing() as outgoing,
+        cluster.outgoing() as order,
     ):
         call.send(
             "select",

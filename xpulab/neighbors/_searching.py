@@ -140,7 +140,7 @@ class NeighborsProxy(Proxy):
     ) -> Answer:
         """Run a task on the rows of the fit; the queries are X, unless this is the fit."""
         fits = method == "fit"
-        with Call(self, method, X, cluster) as call, Outgoing(cluster.blocks) as outgoing:
+        with Call(self, method, X, cluster) as call, cluster.outgoing() as outgoing:
             if fits:
                 self.report_ = call.report
             packing = _Searched(self, outgoing, call, None if fits else X, results, given)

@@ -191,6 +191,10 @@ class Ranks(RowsOnEngines):
     def _require_running(self) -> Ranks:
         return self
 
+    def _engines_read(self) -> bool:
+        """Return False, because the rows of this rank are in its own process."""
+        return False
+
     def receive(
         self, outgoing: Outgoing, X: Any, shape: tuple[int, ...], dtype: Any
     ) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
