@@ -126,7 +126,7 @@ class XPUMagics(Magics):
         return {"completions": [SimpleCompletion(word) for word in known], "suppress": bool(known)}
 
     def parser(self) -> Parser:
-        """The parser of the line, with the defaults as they are now."""
+        """Return the parser of the line, with the defaults as they are now."""
         parser = Parser(
             prog=f"%{_NAME}", description="Start, inspect and stop the engines of xpulab, one for each device."
         )
@@ -303,7 +303,7 @@ def _logs(arguments: Any) -> Text:
 
 
 def _cell_parser() -> Parser:
-    """The parser of the arguments of ``%%xpu``."""
+    """Return the parser of the arguments of ``%%xpu``."""
     parser = Parser(
         prog="%%xpu",
         description=(
@@ -336,7 +336,7 @@ def _looked_up(names: list[str], variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _profile_parser() -> Parser:
-    """The parser of the arguments of ``%%xpu_profile``."""
+    """Return the parser of the arguments of ``%%xpu_profile``."""
     parser = Parser(
         prog="%%xpu_profile",
         description=(

@@ -237,7 +237,7 @@ def _reinstall(*packages: str) -> str:
 
 
 def cpu_target(cpuinfo: str) -> str | None:
-    """The value of `CPU_TARGET` for a processor; None if the compiler recognises the processor itself.
+    """Return the value of `CPU_TARGET` for a processor; None if the compiler recognises the processor itself.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def cpu_target(cpuinfo: str) -> str | None:
 
 
 def processor() -> list[str]:
-    """What machine code for this CPU depends on: its maker, model and instructions, and the variable `CPU_TARGET`."""
+    """Return what machine code for this CPU depends on: maker, model, instructions, and the variable `CPU_TARGET`."""
     facts = dict(
         re.findall(r"^(vendor_id|model name|flags)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     )

@@ -39,7 +39,7 @@ MANY = {"iterations": report(iterations=1000).iterations}
         (spent(kernel=1.0, cores=(1, 1)), "; engine 1 shares cores with another one: start fewer engines"),
         (spent(wait=2.0, kernel=1.0), "Engines that waited for each other took longest, 3 s of 4 s; engine 1 was "),
         ({"dtype": "float64"}, "; float32 takes about half as long, if its precision is enough: X.astype('float32')"),
-        ({"sent": 3.0}, "Copying the rows into shared memory took longest, 3 s of 4 s; to copy them once"),
+        ({"sent": 3.0}, "Copying the rows into shared memory took longest, 3 s of 4 s; to send them once"),
         ({"waited": 3.0}, "Waiting until another call had ended took longest, 3 s of 4 s"),
         ({"converged": False}, "1.5 s of 4 s; it ended at max_iter, before it converged: raise max_iter, or tol"),
         (spent(communicate=1.0) | MANY, "; each of the 1000 iterations is so short that fewer engines may be faster"),

@@ -211,5 +211,5 @@ class Communicator:
 
 
 def _offsets(counts: np.ndarray) -> list[int]:
-    """The first index of each part."""
+    """Return the first index of each part."""
     return [0, *np.cumsum(counts)[:-1].tolist()]

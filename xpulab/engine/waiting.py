@@ -78,7 +78,7 @@ class held:
 
 
 def _switches() -> int:
-    """How often this thread has made way for another one that could run."""
+    """Return how often this thread has made way for another one that could run."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 

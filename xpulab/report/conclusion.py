@@ -72,8 +72,8 @@ def split(report: FitRecord) -> str:
 
 def _advice(report: FitRecord, name: str) -> str:
     iterations = len(report.iterations)
-    if name == "copy":
-        return "to copy them once for several calls, type: rows = xpulab.current_cluster().scatter(X), and pass rows"
+    if name in ("copy", "transfer"):
+        return "to send them once for several calls, type: rows = xpulab.current_cluster().scatter(X), and pass rows"
     if name == "compile":
         return "the next call takes the compiled kernels from a cache"
     uneven = report.imbalance is not None and report.imbalance >= _ADVICE

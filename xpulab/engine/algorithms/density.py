@@ -55,12 +55,12 @@ class _Region:
     counts: np.ndarray
 
     def of_halo(self, values: np.ndarray) -> np.ndarray:
-        """The values of the halo's rows, from the ranks that have these in their regions."""
+        """Return the values of the halo's rows, from the ranks that have these in their regions."""
         return self.task.comm.exchange_rows(values[self.sent, None], self.counts)[self.halo.order, 0]
 
 
 def _owners(task: Task, rows: np.ndarray) -> np.ndarray:
-    """The rank of each row's region; the regions are halves of halves of a sample's rows."""
+    """Return the rank of each row's region; the regions are halves of halves of a sample's rows."""
     every = np.concatenate(task.comm.allgather(rows[:: max(1, len(rows) // _SAMPLE)]))
     owners = np.zeros(len(rows), np.int64)
 
@@ -84,7 +84,7 @@ def _owners(task: Task, rows: np.ndarray) -> np.ndarray:
 
 
 def _apart(rows: np.ndarray, box: np.ndarray, near: Near) -> np.ndarray:
-    """Whether rows are too far from a box; with room for the rounding of sums in another order."""
+    """Return whether rows are too far from a box, with room for the rounding of sums in another order."""
     with np.errstate(over="ignore", invalid="ignore"):
         gaps = np.maximum(np.maximum(box[0] - rows, rows - box[1]), 0)
         if near.name == "chebyshev":
@@ -97,7 +97,7 @@ def _apart(rows: np.ndarray, box: np.ndarray, near: Near) -> np.ndarray:
 
 
 def _divided(task: Task, rows: np.ndarray, first: int, weights: np.ndarray | None, near: Near) -> _Region:
-    """The region of this rank, from the rows of all ranks; those of this one begin with number `first`."""
+    """Return the region of this rank, from the rows of all ranks; those of this one begin with number `first`."""
     comm, n, d = task.comm, *rows.shape
     owners = _owners(task, rows)
     order = np.argsort(owners, kind="stable")
@@ -123,7 +123,7 @@ def _divided(task: Task, rows: np.ndarray, first: int, weights: np.ndarray | Non
 
 
 def _everywhere(task: Task, rows: np.ndarray) -> np.ndarray:
-    """The rows of all ranks, on all of them."""
+    """Return the rows of all ranks, on all of them."""
     size = task.comm.size
     return task.comm.exchange_rows(np.tile(rows, (size, 1)), np.full(size, len(rows)))
 
@@ -188,7 +188,7 @@ def clustered(
 
 
 def _sets(task: Task, region: _Region, near: Near, core: np.ndarray) -> np.ndarray:
-    """The number of each core's cluster, and -1 for other rows: clusters are in the order of their first cores."""
+    """Number the clusters of the cores in the order of their first cores; other rows get -1."""
     own, n = region.own, len(region.own)
     roots = np.where(core, np.arange(n), -1)
     link_near(own, own, near, roots, task.leave_if_cancelled)

@@ -147,7 +147,13 @@ class _Place:
 
 
 def _in_float32(task: Task, rows: Rows) -> np.ndarray:
-    """The rows of this rank in float32, as scikit-learn's trees take them; all ranks raise if a number is too large."""
+    """Return the rows of this rank in float32, as scikit-learn's trees take them.
+
+    Raises
+    ------
+    ValueError
+        If a number of any rank is too large for float32; all ranks raise it.
+    """
     made = on_host(rows, np.float32)
     if any(task.comm.allgather(bool(np.isinf(made).any()))):
         raise ValueError("Input X contains infinity or a value too large for dtype('float32').")
@@ -156,7 +162,7 @@ def _in_float32(task: Task, rows: Rows) -> np.ndarray:
 
 @contextmanager
 def _shared(task: Task, shape: tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
-    """An array that all ranks of the host see, until all have left the context."""
+    """Open an array that all ranks of the host see, until all have left the context."""
     block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize) if task.comm.rank == 0 else None
     path: Any = task.comm.bcast(block.path if block else None)
     with block or SharedBlock.open(path, writable=True) as opened:
@@ -219,7 +225,7 @@ def _balanced(classes: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def _in_threads(task: Task, function: Any, arguments: list[Any], threads: int) -> list[Any]:
-    """What a function returns for each argument; a request to stop ends the wait. The machine code holds no lock."""
+    """Call a function for each argument in threads; a request to stop ends the wait. The machine code holds no lock."""
     with ThreadPoolExecutor(threads) as pool:
         futures = [pool.submit(function, argument) for argument in arguments]
         pending: set[Future[Any]] = set(futures)
@@ -236,7 +242,7 @@ def _in_threads(task: Task, function: Any, arguments: list[Any], threads: int) -
 
 
 def _lent(task: Task, trees: list[Grown]) -> dict[str, Any]:
-    """The trees in shared memory."""
+    """Return the trees, which are in shared memory."""
     found: dict[str, Any] = {"counts": [len(tree.nodes) for tree in trees], "depths": [tree.depth for tree in trees]}
     for name in ("nodes", "values"):
         found[name] = task.lend([getattr(tree, name) for tree in trees])

@@ -48,7 +48,7 @@ class Metric:
 
     @property
     def kind(self) -> Kind:
-        """The scores that are exact."""
+        """Return the scores that are exact."""
         return _KINDS[self.name]
 
     @property
@@ -57,7 +57,7 @@ class Metric:
         return {"euclidean": 2.0, "minkowski": self.p}.get(self.name, 1.0)
 
     def compare(self, index: Index, queries: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """The queries with some of the rows, in float64."""
+        """Return the queries with some of the rows, in float64."""
         found = index.compare(queries, places, self.kind, self.p)
         return np.where(places < 0, np.inf, np.clip(1 + found, 0, 2)) if self.name == "cosine" else found
 
@@ -125,7 +125,7 @@ def _ranked(
 
 
 def _certain(index: Index, queries: np.ndarray, worst: np.ndarray, farthest: np.ndarray) -> np.ndarray:
-    """Whether all rows that are no candidates are farther from a query than its neighbours are.
+    """Return whether all rows that are no candidates are farther from a query than its neighbours are.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def within_of(
 
 
 def _index_of(task: Task, index: str, metric: Metric, rows: dict[str, Any] | None) -> Index:
-    """The index that is kept here, made of rows that come with the task if there are any."""
+    """Return the index that is kept here, made of rows that come with the task if there are any."""
     if rows is not None:
         data = data_of(task, rows["source"])
         task.show(doing="computing the index")
@@ -254,7 +254,7 @@ def _nearest(
 
 
 def _merged(compared: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest of what the ranks found, arrays of shape (size, n_queries, k): by what is compared, then by place."""
+    """Merge what the ranks found, arrays of shape (size, n_queries, k), by what is compared and then by place."""
     if len(places) == 1:
         return compared[0], places[0]
     k = places.shape[2]
