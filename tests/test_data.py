@@ -29,11 +29,11 @@ def test_nan_and_infinity_are_found_while_rows_are_copied(dtype: Any, order: Any
             X[row, 13] = value
             assert send() == 1
             X[row, 13] = 1
-        X[:] = np.finfo(dtype).max  # finite, and its sum is not
+        X[:] = np.finfo(dtype).max  # the values are finite, and their sum is not
         assert send() == 1
 
 
-def test_an_error_of_the_check_ends_the_sending() -> None:
+def test_after_an_error_of_the_check_no_block_is_kept() -> None:
     def refuse() -> None:
         raise ValueError("Input X contains NaN.")
 
@@ -62,11 +62,11 @@ def test_each_rank_gets_a_block_with_its_rows(order: Any, counts: list[int] | No
                     rows = block.array((last - first, 7), source["dtype"])
                     np.testing.assert_array_equal(rows, X[first:last])
             del rows
-        assert X.nbytes - 300 < pool.nbytes < X.nbytes + 100  # what is small is not kept
+        assert X.nbytes - 300 < pool.nbytes < X.nbytes + 100  # small blocks are not kept
     pool.clear()
 
 
-def test_after_an_error_nothing_waits_for_the_next_call() -> None:
+def test_after_an_error_no_block_is_kept_for_the_next_call() -> None:
     pool = BlockPool()
 
     def fail() -> None:

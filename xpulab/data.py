@@ -1,4 +1,4 @@
-"""How rows are cut into one block per rank, how they reach the engines, and the handle for rows that stay there."""
+"""Cuts rows into one block per rank, sends them to the engines, and has the handle for rows that stay there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
     "result_of_engines",
 ]
 
-_CHUNK = 8 << 20  # bytes that one thread copies at a time: one thread copies a smaller array
+_CHUNK = 8 << 20  # bytes that a thread copies at a time; an array that is smaller is copied by one thread
 _PIECE = 1 << 20  # bytes that are checked for NaN and then copied while they are in the processor's cache
 _THREADS = 4  # more threads do not fill new pages faster
 
@@ -62,7 +62,7 @@ def bounds_of(n_samples: int, size: int, counts: list[int] | None = None) -> lis
         return [n_samples * rank // size for rank in range(size + 1)]
     try:
         rows = [operator.index(count) for count in counts]
-    except TypeError:  # not whole numbers, or not several
+    except TypeError:  # counts is not a list, or has other things than whole numbers
         rows = []
     if len(rows) != size or min(rows) < 0 or sum(rows) != n_samples:
         raise ValueError(
@@ -150,7 +150,7 @@ class Outgoing:
             block.close()
 
     def send(self, array: np.ndarray[Any, Any]) -> dict[str, Any]:
-        """Copy an array. The result is the description that tells the engines where it is."""
+        """Copy an array, and return the description that tells the engines where the copy is."""
         (block,) = self._copies(array, [0, len(array)])
         return _place_in(block, array.shape, array.dtype)
 
@@ -183,7 +183,15 @@ class Outgoing:
         return {**source, "parts": [block.path for block in self._copies(rows, bounds, doubt)]}
 
     def receive(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
-        """Allocate memory for a result: returns its description, for the engines, and the array that will hold it."""
+        """Allocate memory for a result.
+
+        Returns
+        -------
+        description : dict
+            Tells the engines where to write the result.
+        array : numpy.ndarray
+            The array that will contain the result.
+        """
         block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize)
         self._results.append(block)
         return _place_in(block, shape, dtype), block.array(shape, dtype)
@@ -224,10 +232,10 @@ class Outgoing:
 
 
 def looked_at_later(X: Any) -> bool:
-    """Whether `Outgoing.send_rows` checks X for NaN and infinity while it copies: large arrays of float32 or float64.
+    """Return whether `Outgoing.send_rows` checks X for NaN and infinity during the copy.
 
-    scikit-learn's check takes one thread and a separate pass over the memory. All other input goes through
-    scikit-learn's check, which raises its own errors.
+    It does for large arrays of float32 or float64, because scikit-learn's check takes one thread and a separate pass
+    over the memory. All other input goes through scikit-learn's check, which raises its own errors.
     """
     rows = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype in (np.float32, np.float64)
     return rows and X.nbytes >= 2 * _CHUNK
@@ -249,14 +257,14 @@ def place_named(X: Any) -> Iterator[None]:
 
 
 def _columns_without_numbers(X: Any) -> str | None:
-    """A sentence about the columns of a data frame that cannot become numbers; None if there are none."""
+    """Return a sentence about the columns of a data frame that hold no numbers; None if there are none."""
     if not hasattr(X, "columns") or getattr(X, "ndim", 2) != 2:
         return None
     names = []
     for name in X.columns:
         column = np.asarray(X[name])
         try:
-            if column.dtype.kind not in "mM":  # times: a single one would be taken as a number, beside others not
+            if column.dtype.kind not in "mM":  # NumPy converts columns of times only if there are no others
                 column.astype(np.float64)
                 continue
         except (TypeError, ValueError):
@@ -273,7 +281,7 @@ def _columns_without_numbers(X: Any) -> str | None:
 
 
 def _first_not_finite(X: Any) -> str | None:
-    """A sentence about the place of the first NaN or infinity in X, by row; None if X has neither, or no numbers."""
+    """Return a sentence about the place of the first NaN or infinity in X; None if X has neither, or no numbers."""
     place = _place_not_finite(X)
     if place is None:
         return None
@@ -286,7 +294,7 @@ def _first_not_finite(X: Any) -> str | None:
 
 
 def _place_not_finite(X: Any) -> tuple[int, int | None] | None:
-    """Row and column of the first NaN or infinity, row by row; None if X has neither, or does not hold numbers."""
+    """Return row and column of the first NaN or infinity, row by row; None if X has neither, or no numbers."""
     try:
         stored = X.tocsr() if hasattr(X, "tocsr") else None
         values = np.asarray(X if stored is None else stored.data)
@@ -309,7 +317,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def mapped(X: Any) -> dict[str, Any] | None:
-    """The description of a memory-mapped array with which the engines read the file themselves.
+    """Return the description of a memory-mapped array with which the engines read the file themselves.
 
     Parameters
     ----------
@@ -323,7 +331,7 @@ def mapped(X: Any) -> dict[str, Any] | None:
     Raises
     ------
     ValueError
-        If the file was removed or replaced since it was mapped: the engines would read other rows than X has.
+        If the file was removed or replaced since it was mapped, so that the engines would read other rows.
     """
     if not isinstance(X, np.memmap) or X.ndim != 2 or X.dtype not in (np.float32, np.float64) or not X.size:
         return None
@@ -346,7 +354,7 @@ def mapped(X: Any) -> dict[str, Any] | None:
 
 
 def result_of_engines(X: Any) -> dict[str, Any] | None:
-    """The description of rows that the engines returned in shared memory, with which they can read the rows there.
+    """Return the description of rows that the engines returned in shared memory, with which they can read them.
 
     Parameters
     ----------
@@ -367,7 +375,13 @@ def result_of_engines(X: Any) -> dict[str, Any] | None:
 
 
 def _state_of_mapped(path: str, address: int) -> list[int]:
-    """The state of the file at a path. Raises ValueError if another file is mapped at the address of this process."""
+    """Return the state of the file at a path.
+
+    Raises
+    ------
+    ValueError
+        If another file is mapped at the address of this process.
+    """
     try:
         file = open(path, "rb")  # noqa: SIM115
     except FileNotFoundError:
@@ -388,7 +402,7 @@ def _mapping_of(descriptor: int) -> str:
 
 
 def _mapping_at(address: int) -> str:
-    """Device and inode of the file that is mapped at an address, as /proc/self/maps shows them."""
+    """Return device and inode of the file that is mapped at an address, as /proc/self/maps shows them."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             addresses, _, _, device, inode, *_ = line.split()
@@ -457,7 +471,7 @@ class ShardedArray:
         self.id = uuid.uuid4().hex
 
     def about(self) -> dict[str, Any]:
-        """JSON-serialisable values with which another process can use the rows."""
+        """Return JSON-serialisable values with which another process can use the rows."""
         columns = None if self.columns is None else list(self.columns)
         shape, dtype = list(self.shape), self.dtype.str
         return {"name": self.name, "shape": shape, "dtype": dtype, "bounds": self.bounds, "columns": columns}
@@ -489,16 +503,16 @@ class ShardedArray:
             Always; the message says what to pass.
         """
         raise TypeError(
-            f"an array in this process was expected, and received {self!r}, whose rows are on the engines; pass "
+            f"{self!r} was given, whose rows are on the engines; expected an array in this process: pass "
             "X.gather(), or use estimators of xpulab, xpulab.metrics and xpulab.model_selection.train_test_split"
         )
 
     def __getitem__(self, key: Any) -> NoReturn:
-        """Raise the error of `__array__`: selected rows, as a search asks for them, are not in this process either."""
+        """Raise the error of `__array__`, because this process has no rows to select, as scikit-learn's searches do."""
         self.__array__()
 
     def source(self, cluster: Holder) -> dict[str, Any]:
-        """The description that tells the engines of `cluster` to use these rows.
+        """Return the description that tells the engines of `cluster` to use these rows.
 
         Raises
         ------
@@ -514,14 +528,14 @@ class ShardedArray:
         return {"handle": self.id, "bounds": self.bounds}
 
     def is_on(self, cluster: Holder) -> bool:
-        """Whether the engines of `cluster` have these rows."""
+        """Return whether the engines of `cluster` have these rows."""
         try:
             return bool(self.source(cluster))
         except HandleError:
             return False
 
     def cast(self, dtype: DTypeLike) -> ShardedArray:
-        """These rows as targets of rows with another dtype: rows on the engines keep their dtype."""
+        """Return these targets for rows of another dtype, unchanged: rows on the engines keep their dtype."""
         return self
 
     def check_weights(self, X: Any, only_non_negative: bool) -> None:
@@ -535,7 +549,11 @@ class ShardedArray:
         self.__array__()
 
     def gather(self) -> np.ndarray[Any, Any]:
-        """The rows as a NumPy array of the handle's shape in this process.
+        """Copy the rows into this process.
+
+        Returns
+        -------
+        numpy.ndarray of the handle's shape and dtype
 
         Raises
         ------
@@ -556,5 +574,5 @@ class ShardedArray:
 
 
 def _place_in(block: SharedBlock, shape: tuple[int, ...], dtype: DTypeLike) -> dict[str, Any]:
-    """The description that tells the engines that an array is at the start of this block."""
+    """Return the description that tells the engines that an array is at the start of this block."""
     return {"path": block.path, "shape": list(shape), "dtype": np.dtype(dtype).str, "offset": 0}

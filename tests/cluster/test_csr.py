@@ -23,7 +23,7 @@ def rows(n: int = 2000, d: int = 30, dtype: Any = np.float64, density: float = 0
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("init", ["k-means++", "random", "array"])
-def test_the_same_fit(current: xpulab.XPUCluster, dtype: Any, init: str) -> None:
+def test_the_fit_is_that_of_scikit_learn(current: xpulab.XPUCluster, dtype: Any, init: str) -> None:
     X = rows(dtype=dtype)
     given = X[:6].toarray() if init == "array" else init
     parameters: dict[str, Any] = {"n_clusters": 6, "init": given, "n_init": 1, "random_state": 0, "max_iter": 20}
@@ -38,7 +38,7 @@ def test_the_same_fit(current: xpulab.XPUCluster, dtype: Any, init: str) -> None
     np.testing.assert_allclose(ours.transform(X), ours.transform(X.toarray()), rtol=1e-3, atol=1e-3)
 
 
-def test_weights_and_empty_clusters(current: xpulab.XPUCluster) -> None:
+def test_weights_count_and_empty_clusters_are_relocated(current: xpulab.XPUCluster) -> None:
     X = rows()
     weights = np.random.default_rng(1).uniform(0.5, 2, X.shape[0])
     init = np.concatenate([X[:4].toarray(), np.full((2, X.shape[1]), 9.0)])  # no row is near the last two centres
@@ -49,7 +49,7 @@ def test_weights_and_empty_clusters(current: xpulab.XPUCluster) -> None:
     np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=1e-9)
 
 
-def test_rows_without_stored_values_and_fewer_rows_than_engines(current: xpulab.XPUCluster) -> None:
+def test_rows_may_be_empty_and_fewer_than_engines(current: xpulab.XPUCluster) -> None:
     empty = sparse.csr_matrix((50, 30))
     with pytest.warns(sklearn.exceptions.ConvergenceWarning, match="distinct clusters"):
         assert not KMeans(2, random_state=0).fit(empty).labels_.any()
@@ -57,7 +57,7 @@ def test_rows_without_stored_values_and_fewer_rows_than_engines(current: xpulab.
     assert sorted(KMeans(2, random_state=0).fit(X).labels_) == [0, 1]
 
 
-def test_other_formats_and_the_input_stays_as_it_is(on_pair: xpulab.XPUCluster) -> None:
+def test_other_sparse_formats_give_the_same_and_the_input_is_not_changed(on_pair: xpulab.XPUCluster) -> None:
     X = rows(300)
     expected = KMeans(5, random_state=0).fit(X).labels_
     for other in (X.tocsc(), X.tocoo(), sparse.csr_array(X), X.toarray()):
@@ -111,7 +111,7 @@ def test_a_handle_of_sparse_rows_is_refused(on_pair: xpulab.XPUCluster) -> None:
         on_pair.scatter(rows(30))
 
 
-def test_ranks_get_about_as_many_stored_values() -> None:
+def test_ranks_get_similar_numbers_of_stored_values() -> None:
     indptr = np.concatenate([[0], np.cumsum([1000] * 10 + [0] * 90)])
     bounds = bounds_by_stored(indptr, 2)
     assert (bounds[0], bounds[-1]) == (0, 100)

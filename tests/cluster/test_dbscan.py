@@ -70,14 +70,16 @@ def test_the_clusters_are_scikit_learn_s(current: xpulab.XPUCluster, d: int, eps
 
 @pytest.mark.parametrize("parameters", METRICS, ids=str)
 @pytest.mark.parametrize("d", [3, 20])
-def test_metrics(current: xpulab.XPUCluster, parameters: dict[str, Any], d: int) -> None:
+def test_clusters_for_each_metric_are_scikit_learn_s(
+    current: xpulab.XPUCluster, parameters: dict[str, Any], d: int
+) -> None:
     X = blobs(1500, d)
     eps = {"sqeuclidean": 1.0, "manhattan": 2.2, "cosine": 0.004}.get(parameters["metric"], 0.9) * (d / 3) ** 0.5
     ours = check(X, eps=eps, min_samples=6, **parameters)
     assert 0 < len(ours.core_sample_indices_) < 1500
 
 
-def test_moons_whose_clusters_cross_every_border(current: xpulab.XPUCluster) -> None:
+def test_clusters_that_cross_borders_of_regions_are_joined(current: xpulab.XPUCluster) -> None:
     X, moon = make_moons(3000, noise=0.04, random_state=0)
     ours = check(X, eps=0.1, min_samples=5)
     assert ours.labels_.max() == 1
@@ -91,7 +93,7 @@ def test_one_long_chain_is_one_cluster(current: xpulab.XPUCluster) -> None:
     assert set(check(X, eps=0.5, min_samples=2).labels_) == {-1}
 
 
-def test_the_distance_may_be_eps_and_no_more(current: xpulab.XPUCluster) -> None:
+def test_rows_at_a_distance_of_exactly_eps_are_neighbours(current: xpulab.XPUCluster) -> None:
     X = np.array([0, 1, 2, 3, np.nextafter(4.0, 5.0), 6.0])[:, None]
     assert check(X, eps=1.0, min_samples=2, algorithm="kd_tree").labels_.tolist() == [0, 0, 0, 0, -1, -1]
     single = X.astype(np.float32)
@@ -99,13 +101,13 @@ def test_the_distance_may_be_eps_and_no_more(current: xpulab.XPUCluster) -> None
     assert check(single, eps=1.0, min_samples=2, algorithm="kd_tree").labels_.tolist() == [0, 0, 0, 0, -1, -1]
 
 
-def test_a_row_at_two_clusters_is_in_the_first(current: xpulab.XPUCluster) -> None:
+def test_a_row_near_two_clusters_is_in_the_first(current: xpulab.XPUCluster) -> None:
     left, right = np.array([-1.0, -1.1, -1.2, -1.3]), np.array([1.0, 1.1, 1.2, 1.3])
     X = np.concatenate([[0.0], right, left])[:, None]
     assert check(X, eps=1.0, min_samples=4).labels_.tolist() == [0] * 5 + [1] * 4
 
 
-def test_many_rows_near_to_each_other(current: xpulab.XPUCluster) -> None:
+def test_rows_that_are_all_neighbours_are_clustered_without_all_pairs(current: xpulab.XPUCluster) -> None:
     """All rows are neighbours. Of the 4e8 pairs few are compared, and none are stored."""
     X = np.random.default_rng(0).normal(size=(20_000, 2))
     X[5000:9000] = 0
@@ -114,13 +116,13 @@ def test_many_rows_near_to_each_other(current: xpulab.XPUCluster) -> None:
     assert len(ours.core_sample_indices_) == 20_000
 
 
-def test_numbers_that_overflow(current: xpulab.XPUCluster) -> None:
+def test_distances_that_overflow_are_compared(current: xpulab.XPUCluster) -> None:
     X = np.random.default_rng(0).normal(size=(200, 3))
     assert set(DBSCAN(eps=1e200, min_samples=200).fit(X).labels_) == {0}
     assert set(DBSCAN(eps=1.0, min_samples=2).fit(X * 1e200).labels_) == {-1}
 
 
-def test_negative_weights_of_rows_that_come_late(current: xpulab.XPUCluster) -> None:
+def test_negative_weights_keep_neighbours_from_being_cores(current: xpulab.XPUCluster) -> None:
     """No row has enough weight before all of its neighbours are counted."""
     X, weights = np.repeat([0.0, 0.5, 9.0], [100, 300, 20])[:, None], np.repeat([1.0, -1.0, 1.0], [100, 300, 20])
     assert np.unique(check(X, weights, eps=1.0, min_samples=5).core_sample_indices_ >= 400).tolist() == [True]
@@ -130,8 +132,10 @@ def test_negative_weights_of_rows_that_come_late(current: xpulab.XPUCluster) -> 
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(data=st.data())
-def test_any_rows(current: xpulab.XPUCluster, data: st.DataObject) -> None:
-    """Few different values, so that rows are equal and distances are exactly eps; weights of any sign; any shards."""
+def test_random_rows_weights_and_shards_give_scikit_learn_s_clusters(
+    current: xpulab.XPUCluster, data: st.DataObject
+) -> None:
+    """The rows have few different values, so that rows are equal and distances are exactly eps."""
     n, d = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 6))
     dtype = data.draw(st.sampled_from([np.float32, np.float64]))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
@@ -155,7 +159,9 @@ def test_any_rows(current: xpulab.XPUCluster, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-def test_a_handle_of_uneven_shards_and_a_file(current: xpulab.XPUCluster, tmp_path: Path, metric: str) -> None:
+def test_uneven_shards_and_a_file_give_the_same_clusters(
+    current: xpulab.XPUCluster, tmp_path: Path, metric: str
+) -> None:
     X = blobs(900, 3, np.float32)
     parameters = {"eps": 0.4 if metric == "euclidean" else 0.002, "min_samples": 6, "metric": metric}
     theirs = sklearn.cluster.DBSCAN(**parameters).fit(X)
@@ -167,7 +173,7 @@ def test_a_handle_of_uneven_shards_and_a_file(current: xpulab.XPUCluster, tmp_pa
     assert_same(DBSCAN(**parameters).fit(np.load(tmp_path / "X.npy", mmap_mode="r")), theirs)
 
 
-def test_rows_of_zeros_have_no_direction(current: xpulab.XPUCluster) -> None:
+def test_rows_of_zeros_get_scikit_learn_s_cosine_distances(current: xpulab.XPUCluster) -> None:
     X = blobs(300, 3)
     X[::10] = 0
     for eps in (0.01, 1.0, 1.5):
@@ -175,12 +181,12 @@ def test_rows_of_zeros_have_no_direction(current: xpulab.XPUCluster) -> None:
         check(X, eps=eps, min_samples=40, metric="cosine")
 
 
-def test_fewer_rows_than_engines(current: xpulab.XPUCluster) -> None:
+def test_there_may_be_fewer_rows_than_engines(current: xpulab.XPUCluster) -> None:
     assert check([[1.0, 2.0]], eps=1.0, min_samples=1).labels_.tolist() == [0]
     assert check([[1, 2], [1, 2]], eps=1.0, min_samples=3).components_.shape == (0, 2)
 
 
-def test_names_of_columns(on_pair: xpulab.XPUCluster) -> None:
+def test_names_of_columns_are_kept(on_pair: xpulab.XPUCluster) -> None:
     frame = pd.DataFrame(blobs(300, 3), columns=list("abc"))
     ours = DBSCAN(eps=0.5)
     np.testing.assert_array_equal(ours.fit_predict(frame), sklearn.cluster.DBSCAN(eps=0.5).fit_predict(frame))

@@ -73,7 +73,7 @@ def test_few_rows_get_the_engines_labels_and_the_report_says_where(
 @pytest.mark.usefixtures("current")
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("cluster", [3], indirect=True, ids="{}-engines".format)
-def test_few_rows_with_nan_are_refused_as_many_are(cluster: xpulab.XPUCluster) -> None:
+def test_few_rows_with_nan_are_refused_like_many_rows(cluster: xpulab.XPUCluster) -> None:
     model = KMeans(2, n_init=1, random_state=0).fit(np.arange(12.0).reshape(6, 2))
     for value in (np.nan, np.inf):
         with pytest.raises(ValueError, match=r"NaN|infinity"):

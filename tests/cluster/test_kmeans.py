@@ -106,7 +106,7 @@ def test_more_clusters_than_distinct_rows_warns_as_scikit_learn() -> None:
     assert len(np.unique(ours.labels_)) == 3
 
 
-def test_equal_rows_on_a_few_of_the_engines(current: xpulab.XPUCluster) -> None:
+def test_equal_rows_on_some_of_the_engines_give_one_cluster(current: xpulab.XPUCluster) -> None:
     # With 3 engines the first has no rows, and no row is farther than 0 from the first centre.
     X = np.repeat(np.random.default_rng(0).normal(size=(1, 33)), 2, axis=0)
     for rows in (X, sparse.csr_matrix(X)):
@@ -219,7 +219,7 @@ def test_the_loop_ends_where_scikit_learn_ends(tol: float, max_iter: int) -> Non
         assert_same_fit(X, *both(X, n_clusters=8, init=X[:8], n_init=1, tol=tol, max_iter=max_iter))
 
 
-def test_a_start_from_a_function() -> None:
+def test_a_function_chooses_the_initial_centres() -> None:
     X = blobs(500, 3, 4)
 
     def pick(X: np.ndarray, n_clusters: int, random_state: np.random.RandomState) -> np.ndarray:
@@ -228,7 +228,7 @@ def test_a_start_from_a_function() -> None:
     assert_same_fit(X, *both(X, n_clusters=4, init=pick, n_init=3, random_state=2))
 
 
-def test_integers_lists_frames_and_orders() -> None:
+def test_integers_lists_frames_and_both_orders_of_memory_are_taken() -> None:
     X = np.random.RandomState(0).randint(0, 100, size=(400, 3))
     start = X[:5]
     for given_ in (X, X.tolist(), np.asfortranarray(X), X.astype(np.float32)[::1], X.astype(np.int8)):
@@ -242,7 +242,7 @@ def test_integers_lists_frames_and_orders() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_everything_after_fit(dtype: Any) -> None:
+def test_methods_after_fit_give_scikit_learn_s_results(dtype: Any) -> None:
     X, new = blobs(1000, 6, 7, dtype), blobs(333, 6, 7, dtype, seed=1)
     ours, theirs = both(X, n_clusters=7, init=X[:7], n_init=1)
     assert_same_labels(new, theirs.cluster_centers_, ours.predict(new), theirs.predict(new))
@@ -292,7 +292,7 @@ def test_uneven_and_empty_shards_change_nothing(current: xpulab.XPUCluster, dtyp
             assert_same_fit(X, KMeans(4, random_state=0).fit(handle), seeded)
 
 
-def test_fewer_rows_than_engines() -> None:
+def test_there_may_be_fewer_rows_than_engines() -> None:
     X = np.array([[1.0, 2.0], [8.0, 9.0]])
     for k in (1, 2):
         assert_same_fit(X[:k], *both(X[:k], n_clusters=k, random_state=0))
@@ -339,7 +339,7 @@ def test_the_input_is_never_changed() -> None:
     np.testing.assert_array_equal(X, before)
 
 
-def test_elkan_is_the_same_result() -> None:
+def test_elkan_gives_the_same_result() -> None:
     X = blobs(500, 3, 4)
     assert_same_fit(X, *both(X, n_clusters=4, random_state=0, algorithm="elkan"))
 
@@ -354,7 +354,7 @@ def test_verbose_says_what_scikit_learn_says() -> None:
     assert said[0] == said[1]
 
 
-def test_the_report_says_what_ran_where(current: xpulab.XPUCluster) -> None:
+def test_the_report_has_the_work_of_each_engine(current: xpulab.XPUCluster) -> None:
     X = blobs(5000, 8, 10, np.float32)
     fitted = KMeans(10, init=X[:10], n_init=1).fit(X)
     report = fitted.report_
@@ -372,7 +372,7 @@ def test_the_report_says_what_ran_where(current: xpulab.XPUCluster) -> None:
     assert current.last_report is report
 
 
-def test_a_dead_handle_frees_its_rows(current: xpulab.XPUCluster) -> None:
+def test_a_deleted_handle_frees_its_rows(current: xpulab.XPUCluster) -> None:
     def held() -> int:
         return sum(engine.device_bytes or 0 for engine in current.status().engines)
 
@@ -387,7 +387,7 @@ def test_a_dead_handle_frees_its_rows(current: xpulab.XPUCluster) -> None:
     assert held() == 0
 
 
-def test_rows_from_a_file(current: xpulab.XPUCluster, tmp_path: Any) -> None:
+def test_rows_are_loaded_from_a_file_and_checked(current: xpulab.XPUCluster, tmp_path: Any) -> None:
     X = blobs(901, 3, 4, np.float32)
     np.save(tmp_path / "x.npy", X)
     handle = current.load_npy(tmp_path / "x.npy")

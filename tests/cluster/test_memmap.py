@@ -26,7 +26,9 @@ def on_disk(path: Path, n: int = 3001, dtype: Any = np.float32) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_same_as_the_array(current: xpulab.XPUCluster, tmp_path: Path, dtype: Any) -> None:
+def test_a_mapped_file_gives_the_same_results_as_the_array(
+    current: xpulab.XPUCluster, tmp_path: Path, dtype: Any
+) -> None:
     X = on_disk(tmp_path / "x.npy", dtype=dtype)
     Y = np.load(tmp_path / "x.npy", mmap_mode="r")
     for ours, same in ((Y, X), (Y[100:2000], X[100:2000]), (Y[7:][3:], X[10:])):
@@ -49,7 +51,7 @@ def test_arrays_that_are_not_plain_rows_of_a_file_are_sent(pair: xpulab.XPUClust
         np.testing.assert_array_equal(pair.scatter(other).gather(), other)
 
 
-def test_columns_in_a_file(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+def test_a_file_in_column_order_is_read(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     X = np.asfortranarray(on_disk(tmp_path / "x.npy"))
     np.save(tmp_path / "f.npy", X)
     Y = np.load(tmp_path / "f.npy", mmap_mode="r")
@@ -59,7 +61,9 @@ def test_columns_in_a_file(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
         np.testing.assert_array_equal(handle.gather(), X[: len(handle)])
 
 
-def test_the_notebook_does_not_grow(pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_s_memory_does_not_grow(
+    pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair.activate()
     X = on_disk(tmp_path / "x.npy", n=2_000_000)  # 112 MB
     size = X.nbytes
@@ -81,7 +85,7 @@ def test_the_notebook_does_not_grow(pair: xpulab.XPUCluster, tmp_path: Path, mon
     assert not sent
 
 
-def test_columns_in_a_file_are_not_copied_here(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+def test_a_file_in_column_order_is_not_copied_in_the_notebook(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     pair.activate()
     X = on_disk(tmp_path / "x.npy", n=200_000)  # 11 MB
     np.save(tmp_path / "f.npy", np.asfortranarray(X))
@@ -96,7 +100,7 @@ def test_columns_in_a_file_are_not_copied_here(pair: xpulab.XPUCluster, tmp_path
     np.testing.assert_array_equal(km.labels_, same.labels_)
 
 
-def test_a_file_that_was_replaced(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+def test_a_file_that_was_replaced_is_refused(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     pair.activate()
     X = on_disk(tmp_path / "x.npy")
     np.save(tmp_path / "other.npy", X + 100)
@@ -119,7 +123,7 @@ def test_a_file_that_was_replaced(pair: xpulab.XPUCluster, tmp_path: Path) -> No
         KMeans(3).fit(after)
 
 
-def test_a_file_that_was_written_to_is_read_as_it_is(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+def test_a_file_that_was_changed_through_the_array_is_read(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     X = on_disk(tmp_path / "x.npy")
     np.save(tmp_path / "x.npy", X)
     shared = np.load(tmp_path / "x.npy", mmap_mode="r+")
@@ -127,7 +131,7 @@ def test_a_file_that_was_written_to_is_read_as_it_is(pair: xpulab.XPUCluster, tm
     np.testing.assert_array_equal(pair.scatter(shared).gather(), shared)
 
 
-def test_nan_and_a_file_that_became_shorter(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+def test_nan_and_a_file_that_became_shorter_are_refused(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     pair.activate()
     X = on_disk(tmp_path / "x.npy")
     X[2000, 3] = np.nan

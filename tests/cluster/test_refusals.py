@@ -143,7 +143,7 @@ def test_a_random_start_needs_a_row_with_a_weight_for_each_cluster(
     assert two.inertia_ == 0
 
 
-def test_other_columns_and_no_fit_are_refused() -> None:
+def test_other_columns_and_estimators_without_a_fit_are_refused() -> None:
     fitted = KMeans(3, random_state=0).fit(pd.DataFrame(GOOD, columns=list("abc")))
     with pytest.raises(ValueError, match="feature names"):
         fitted.predict(pd.DataFrame(GOOD[:, :2], columns=list("ab")))
@@ -154,7 +154,7 @@ def test_other_columns_and_no_fit_are_refused() -> None:
             getattr(KMeans(3), method)(GOOD)
 
 
-def test_a_function_as_start_needs_the_rows_here(on_pair: xpulab.XPUCluster) -> None:
+def test_a_function_as_start_needs_the_rows_in_this_process(on_pair: xpulab.XPUCluster) -> None:
     with pytest.raises(TypeError, match="gather"):
         KMeans(3, init=lambda X, k, random_state: X[:k]).fit(on_pair.scatter(GOOD))
 

@@ -58,7 +58,7 @@ def X() -> np.ndarray:
     return np.random.RandomState(0).normal(size=(300, 5))
 
 
-def test_clones_and_pickles(X: np.ndarray) -> None:
+def test_clones_and_pickles_keep_the_right_state(X: np.ndarray) -> None:
     km = KMeans(4, random_state=0).fit(X)
     again = pickle.loads(pickle.dumps(km))
     np.testing.assert_array_equal(again.predict(X), km.labels_)
@@ -67,7 +67,7 @@ def test_clones_and_pickles(X: np.ndarray) -> None:
     assert clone(km).get_params() == km.get_params()
 
 
-def test_in_a_pipeline_and_a_grid_search(X: np.ndarray) -> None:
+def test_pipelines_and_grid_searches_give_scikit_learn_s_results(X: np.ndarray) -> None:
     steps = make_pipeline(StandardScaler(), KMeans(4, random_state=0))
     theirs = make_pipeline(StandardScaler(), sklearn.cluster.KMeans(4, random_state=0))
     np.testing.assert_array_equal(steps.fit_predict(X), theirs.fit_predict(X))
@@ -78,7 +78,7 @@ def test_in_a_pipeline_and_a_grid_search(X: np.ndarray) -> None:
     np.testing.assert_allclose(ours.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"])
 
 
-def test_set_output_and_the_names_of_columns(X: np.ndarray) -> None:
+def test_set_output_and_names_of_columns_work(X: np.ndarray) -> None:
     import pandas as pd
 
     frame = pd.DataFrame(X, columns=list("abcde"))
@@ -117,7 +117,7 @@ except sys.modules["xpulab"].exceptions.NoClusterError as error:
 """
 
 
-def test_fitted_estimators_in_a_process_without_a_cluster(X: np.ndarray, tmp_path: Path) -> None:
+def test_pickles_are_loaded_in_a_process_without_a_cluster(X: np.ndarray, tmp_path: Path) -> None:
     km = KMeans(4, random_state=0).fit(X)
     (tmp_path / "km").write_bytes(pickle.dumps((X, km.labels_, pickle.dumps(km.to_sklearn()), pickle.dumps(km))))
     run = subprocess.run(

@@ -38,7 +38,7 @@ def _spend_more(task: Any) -> None:
 
 
 @pytest.mark.cluster
-def test_a_fit_tunes_and_the_next_cluster_knows(tiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_tunes_and_the_next_cluster_uses_the_result(tiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XPULAB_TUNE", "0")
     with xpulab.XPUCluster(2) as cluster:
         plain = fitted()
@@ -71,7 +71,7 @@ def test_a_fit_tunes_and_the_next_cluster_knows(tiles: Path, monkeypatch: pytest
         second.score(X)
         assert cluster.last_report is not None
         assert cluster.last_report.tiles == first.report_.tiles
-        # A short fit may spend a twentieth of almost no time on tuning. A longer fit tries tiles.
+        # A fit spends at most a twentieth of its time on tuning: a short fit tries no tiles, and a longer fit does.
         assert "tried" not in str(fitted(9).report_)
         cluster.run(_spend_more)
         third = fitted(9)

@@ -1,4 +1,4 @@
-"""Forests on real engines are the same for any number of engines, and as good as scikit-learn's."""
+"""Forests are the same for any number of engines, and their scores are as good as scikit-learn's."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ DATA = {
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_as_good_as_scikit_learn_s(on_pair: xpulab.XPUCluster, name: str) -> None:
-    """Over paired seeds, the mean difference is within three standard errors, or a hundredth."""
+def test_the_scores_are_as_good_as_scikit_learn_s(on_pair: xpulab.XPUCluster, name: str) -> None:
+    """The mean difference of the scores for the same seeds is at least minus three standard errors, or minus 0.01."""
     X, y = DATA[name]
     kind = "RandomForestRegressor" if name in ("friedman", "diabetes") else "RandomForestClassifier"
     differences = []
@@ -88,7 +88,7 @@ def test_as_good_as_scikit_learn_s(on_pair: xpulab.XPUCluster, name: str) -> Non
 def test_columns_of_few_values_give_scikit_learn_s_tree(
     on_pair: xpulab.XPUCluster, criterion: str, outputs: int
 ) -> None:
-    """With all columns, all rows, and nodes of many rows that no two columns split equally, each split is exact."""
+    """All columns and rows are used, and no two columns split a node equally well, so only one tree is possible."""
     rng = np.random.default_rng(1)
     X = rng.permuted(np.tile(np.arange(200.0), (5, 1)), axis=1).T
     X[rng.random(X.shape) < 0.05] = np.nan
@@ -124,12 +124,14 @@ def test_columns_of_few_values_give_scikit_learn_s_tree(
     ],
     ids=str,
 )  # fmt: skip
-def test_the_rules_for_nodes(on_pair: xpulab.XPUCluster, parameters: dict[str, Any]) -> None:
+def test_parameters_for_the_size_of_trees_work_as_in_scikit_learn(
+    on_pair: xpulab.XPUCluster, parameters: dict[str, Any]
+) -> None:
     X, t = table()
     ours = RandomForestClassifier(3, random_state=0, max_features=None, **parameters).fit(X, t > 0)
     theirs = sklearn.ensemble.RandomForestClassifier(3, random_state=0, max_features=None, **parameters).fit(X, t > 0)
     for one, other in zip(ours.estimators_, theirs.estimators_, strict=True):
-        # The splits separate the same rows. Only thresholds between other values can differ, and the later pruning.
+        # The splits separate the same rows. Only the thresholds between values, and therefore pruning, can differ.
         assert (
             "ccp_alpha" in parameters
             or abs(one.tree_.n_leaves - other.tree_.n_leaves) <= 0.1 * other.tree_.n_leaves + 1
@@ -212,7 +214,7 @@ def test_out_of_bag_predictions_are_scikit_learn_s_of_the_same_trees(on_pair: xp
 
 
 @pytest.mark.parametrize("class_weight", ["balanced", "balanced_subsample", {0: 1, 1: 5}])
-def test_weights_of_classes(on_pair: xpulab.XPUCluster, class_weight: Any) -> None:
+def test_class_weights_work_as_in_scikit_learn(on_pair: xpulab.XPUCluster, class_weight: Any) -> None:
     X, t = table()
     y = (t > 1.2).astype(int)
     arguments = {"n_estimators": 30, "max_depth": 3, "random_state": 0, "class_weight": class_weight}
@@ -223,7 +225,7 @@ def test_weights_of_classes(on_pair: xpulab.XPUCluster, class_weight: Any) -> No
         np.testing.assert_allclose(one.tree_.value[0], other.tree_.value[0])
 
 
-def test_rows_of_weight_zero_are_not_there(on_pair: xpulab.XPUCluster) -> None:
+def test_rows_of_weight_zero_do_not_count(on_pair: xpulab.XPUCluster) -> None:
     X, t = table()
     weights = (np.arange(600) % 2).astype(float)
     kept = RandomForestRegressor(2, bootstrap=False, random_state=0).fit(X[1::2], t[1::2])
@@ -242,7 +244,7 @@ def test_bad_input_is_refused_before_anything_is_sent(
     infinite = X.copy()
     infinite[3, 1] = np.inf
     cases: list[tuple[Any, Any, tuple[Any, ...], str]] = [
-        (RandomForestRegressor(criterion="absolute_error"), t, (), "medians do not follow from histograms"),
+        (RandomForestRegressor(criterion="absolute_error"), t, (), "histograms do not give medians"),
         (RandomForestClassifier(monotonic_cst=[1, 0, 0, 0, 0, 0]), t > 0, (), "monotonic_cst was given"),
         (RandomForestClassifier(), t[:-1] > 0, (), "inconsistent numbers of samples"),
         (RandomForestClassifier(), None, (), "requires y to be passed"),
@@ -263,7 +265,7 @@ def test_bad_input_is_refused_before_anything_is_sent(
         fitted.predict(np.zeros((20_000, 3)))
 
 
-def test_numbers_that_float32_does_not_hold_are_refused(on_pair: xpulab.XPUCluster) -> None:
+def test_numbers_too_large_for_float32_are_refused(on_pair: xpulab.XPUCluster) -> None:
     X, t = table(50)
     large = X.astype(np.float64)
     large[49, 5] = 1e300
@@ -273,7 +275,7 @@ def test_numbers_that_float32_does_not_hold_are_refused(on_pair: xpulab.XPUClust
         RandomForestClassifier(2).fit(large, t > 0)
 
 
-def test_one_class_constant_columns_and_one_row(on_pair: xpulab.XPUCluster) -> None:
+def test_forests_of_one_class_of_constant_columns_and_of_one_row(on_pair: xpulab.XPUCluster) -> None:
     X = np.ones((30, 3))
     assert (RandomForestClassifier(2, random_state=0).fit(X, ["a"] * 30).predict(X) == "a").all()
     assert RandomForestRegressor(2, random_state=0).fit(X, np.arange(30)).estimators_[0].tree_.node_count == 1

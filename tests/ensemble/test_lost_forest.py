@@ -1,4 +1,4 @@
-"""A forest whose fit is interrupted, or loses an engine."""
+"""A forest's fit that is interrupted fits nothing; one that loses an engine continues with new engines."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_fit_goes_on_with_new_engines(running: xpulab.XPUCluster, expected: np
     ours = RandomForestClassifier(20, random_state=0).fit(X, Y)
     assert any("new engines" in note for note in ours.report_.notes)
     np.testing.assert_array_equal(ours.predict_proba(X), expected)
-    running.restart()  # these have no trees
+    running.restart()  # the new engines have no trees
     np.testing.assert_array_equal(ours.predict_proba(X), expected)
 
 

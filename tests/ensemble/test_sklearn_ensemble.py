@@ -17,12 +17,12 @@ pytestmark = pytest.mark.cluster
 #: Parts of the names of tests of other estimators, and of input that raises an error.
 REFUSED = [
     *("ExtraTrees", "RandomTreesEmbedding", "sparse", "csr", "csc", "embedding", "hasher", "absolute_error"),
-    *("memory_layout", "criterion_object"),  # CSR, and criteria that are objects
+    *("memory_layout", "criterion_object"),  # tests with CSR matrices, and with criteria that are objects
 ]
 CANNOT = {
-    "test_pickle": "the class that counts calls has no place from which it could be imported",
+    "test_pickle": "the class that counts calls of fit cannot be pickled",
     "test_backend_respected": "the engines compute, and joblib is not asked",
-    "test_estimators_samples": "a tree of scikit-learn is grown again, and draws other columns for its nodes",
+    "test_estimators_samples": "it grows a tree with scikit-learn again, which draws other columns for the nodes",
 }
 LEAST_CALLING = 90
 PROXIES = [f"xpulab.ensemble:{name}" for name in ("RandomForestClassifier", "RandomForestRegressor")]

@@ -56,7 +56,7 @@ def test_twelve_colours_can_be_distinguished(kind: str) -> None:
 
 
 @pytest.mark.parametrize("colour", PALETTE)
-def test_a_colour_is_seen_on_light_and_on_dark_and_its_number_on_it(colour: str) -> None:
+def test_a_colour_is_visible_on_light_and_dark_and_its_number_on_the_colour(colour: str) -> None:
     assert min(contrast(colour, "#ffffff"), contrast(colour, "#111111")) > 2.2
     assert contrast(colour, ink_on(colour)) > 4.5
 
@@ -65,13 +65,13 @@ def test_a_pixel_has_the_colour_of_the_cluster_with_most_rows_and_the_first_line
     counts = np.zeros((14, 3, 2), int)
     counts[:, 0, 0] = range(14)  # the lowest line, 91 rows
     counts[2, 2, 1] = 1
-    counts[5, 2, 1] = 1  # among equals the first
+    counts[5, 2, 1] = 1  # of clusters with equally many rows, the first counts
     image = INKS[colour(counts)]
     assert image.shape == (3, 2, 4)
     assert tuple(image[2, 0, :3]) == tuple(bytes.fromhex(PALETTE[hues(counts)[13]][1:]))
     assert tuple(image[0, 1, :3]) == tuple(bytes.fromhex(PALETTE[2][1:]))
     assert (image[..., 3] > 0).sum() == 2
-    assert image[2, 0, 3] > image[0, 1, 3] >= 100  # denser where more rows are, and seen where one is
+    assert image[2, 0, 3] > image[0, 1, 3] >= 100  # more rows are denser, and one row is visible
 
 
 def test_more_clusters_than_colours_differ_from_their_neighbours() -> None:

@@ -59,7 +59,8 @@ def test_the_picture_counts_every_row_at_its_pixel_and_cluster(current: xpulab.X
 
 
 def test_one_and_two_engines_count_the_same(pair: xpulab.XPUCluster) -> None:
-    X = np.random.default_rng(0).normal(1e3, 1, (20001, 2)).astype(np.float32)  # near-ties, and a mean that is rounded
+    # The mean is rounded, and some rows are almost equally near to two centres.
+    X = np.random.default_rng(0).normal(1e3, 1, (20001, 2)).astype(np.float32)
 
     def counts(cluster: xpulab.XPUCluster) -> list[np.ndarray]:
         explorer = Explorer(cluster.scatter(X), 7, random_state=3)
@@ -147,7 +148,7 @@ def test_the_elbow_falls_and_is_the_inertia_of_kmeans(current: xpulab.XPUCluster
 
 
 @pytest.mark.parametrize("points", [1, 2, 999, 2999])
-def test_the_number_of_points_is_the_chosen_one(current: xpulab.XPUCluster, points: int) -> None:
+def test_as_many_points_as_chosen_are_spread_over_all_rows(current: xpulab.XPUCluster, points: int) -> None:
     X = np.arange(3000.0)[:, None] * [1, 0]  # the index of a row is its position
     explorer = Explorer(X, 1, points=points, shape=(1, 30000))
     low, high = explorer.limits
@@ -297,7 +298,9 @@ def test_the_engines_free_the_state_of_a_deleted_explorer(pair: xpulab.XPUCluste
     assert pair.run(held) == [False, False]
 
 
-def test_without_a_cluster_it_says_what_to_type(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cluster_the_error_says_what_to_type(
+    pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from xpulab.deploy import cluster as registry
 
     monkeypatch.setattr(registry, "_clusters", [])
@@ -305,7 +308,7 @@ def test_without_a_cluster_it_says_what_to_type(pair: xpulab.XPUCluster, monkeyp
         Explorer(groups())
 
 
-def test_a_stopped_elbow_leaves_the_explorer_usable(pair: xpulab.XPUCluster) -> None:
+def test_an_interrupted_elbow_leaves_the_explorer_usable(pair: xpulab.XPUCluster) -> None:
     pair.activate()
     X = np.random.default_rng(0).normal(size=(200_000, 14))
     explorer = Explorer(pair.scatter(X), 3, points=len(X))
@@ -313,7 +316,7 @@ def test_a_stopped_elbow_leaves_the_explorer_usable(pair: xpulab.XPUCluster) -> 
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            explorer.elbow(range(12, 60))  # a minute, and little of it for the starts
+            explorer.elbow(range(12, 60))  # without the interrupt this would take a minute, mostly for iterations
     finally:
         timer.join()
     assert np.isfinite(explorer.elbow([2])[2])

@@ -75,12 +75,12 @@ def test_a_number_goes_with_each_colour() -> None:
     assert keys[12:] == [f"background:{colour}" for colour in snapshot(k=14).picture.colours[12:]]
 
 
-def test_without_styles_and_svg_there_is_a_picture() -> None:
+def test_front_ends_without_styles_and_svg_show_a_png() -> None:
     """JupyterLab removes style sheets and SVG from an output that is not trusted, and keeps ``hidden`` and images."""
     shown = snapshot(turns=4)
     document = Document(shown._repr_html_())
     (picture, *_) = [each for each in document.attributes("div") if "xpu-drawn" in str(each.get("class"))]
-    assert picture["hidden"] == "hidden"  # without a value it would be removed too
+    assert picture["hidden"] == "hidden"  # without a value, JupyterLab would remove the attribute, too
     (image,) = document.attributes("img")
     png = base64.b64decode(str(image["src"]).removeprefix("data:image/png;base64,"))
     assert png == shown.image()
@@ -101,7 +101,7 @@ def test_the_axis_of_the_elbow_has_numbers() -> None:
     )
 
 
-def test_a_start_has_neither_trails_nor_a_curve() -> None:
+def test_before_the_first_iteration_there_are_no_trails_and_no_curve() -> None:
     document = Document(snapshot(turns=0, elbows=1)._repr_html_())
     assert not [each for each in document.attributes("polyline") if each.get("class") == "xpu-trail"]
     assert len([each for each in document.attributes("svg") if each.get("role") == "img"]) == 1
@@ -130,7 +130,7 @@ def test_the_text_has_the_same_numbers() -> None:
     assert len(str(snapshot(elbows=0)).splitlines()) == len(lines) - 1
 
 
-def test_a_front_end_gets_both_forms() -> None:
+def test_a_front_end_gets_html_and_text() -> None:
     assert set(snapshot()._repr_mimebundle_()) == {"text/html", "text/plain"}
 
 

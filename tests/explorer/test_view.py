@@ -104,7 +104,7 @@ def done(view: ExploreView) -> list[Any]:
     return view.explorer.done  # type: ignore[attr-defined]
 
 
-def test_dragging_coalesces_and_the_last_value_is_always_drawn() -> None:
+def test_of_waiting_requests_with_one_name_only_the_last_is_handled() -> None:
     drawn: list[Any] = []
     started, free = threading.Event(), threading.Event()
 
@@ -170,7 +170,7 @@ def test_play_goes_on_until_it_has_converged(view: ExploreView) -> None:
     assert not view.playing
 
 
-def test_pause_ends_it_and_other_controls_work_meanwhile(view: ExploreView) -> None:
+def test_pause_ends_play_and_other_controls_work_during_play(view: ExploreView) -> None:
     view.ask("pace", 1 / 30)
     view.ask("play", True)
     view.ask("k", 4)
@@ -206,7 +206,7 @@ def test_stop_ends_play_and_elbow(view: ExploreView) -> None:
     assert not view.playing
 
 
-def test_play_has_a_speed(view: ExploreView) -> None:
+def test_play_keeps_its_pace(view: ExploreView) -> None:
     view.ask("pace", 5)
     started = time.monotonic()
     view.ask("play", True)
@@ -217,7 +217,7 @@ def test_play_has_a_speed(view: ExploreView) -> None:
 
 def test_changes_from_python_are_shown(view: ExploreView) -> None:
     explorer: Any = view.explorer
-    explorer.changed()  # not shown yet: there is nothing to redraw
+    explorer.changed()  # the view is not shown yet, so there is nothing to redraw
     assert not [thread for thread in threading.enumerate() if thread.name == "xpulab-explore"]
     view._standing = shown = Shown()
     explorer.k = 7
@@ -284,7 +284,7 @@ def test_the_widget_has_what_the_browser_shows(view: ExploreView) -> None:
     assert [each["data-center"] for each in document.attributes("g") if "data-center" in each] == list("012345")
 
 
-def test_what_was_chosen_in_python_can_be_chosen_again() -> None:
+def test_values_set_from_python_are_among_the_choices() -> None:
     explorer: Any = Slow(12)
     explorer.state.update(k=11, points=7)
     widget = ExploreView(explorer)._make_widget()
@@ -337,7 +337,7 @@ def test_the_javascript_is_in_the_package() -> None:
 
 
 @pytest.mark.cluster
-def test_on_engines(pair: xpulab.XPUCluster) -> None:
+def test_the_controls_work_on_real_engines(pair: xpulab.XPUCluster) -> None:
 
     pair.activate()
     X = np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32)

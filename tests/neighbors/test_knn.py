@@ -1,4 +1,4 @@
-"""Neighbours against scikit-learn's brute force, and their votes and means."""
+"""Neighbours against those of scikit-learn's brute force, and the predictions from them against scikit-learn's."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_neighbours_are_those_of_brute_force(
 
 
 @pytest.mark.parametrize("parameters", METRICS, ids=str)
-def test_within_a_radius(current: xpulab.XPUCluster, parameters: dict[str, Any]) -> None:
+def test_rows_within_a_radius_are_those_of_brute_force(current: xpulab.XPUCluster, parameters: dict[str, Any]) -> None:
     X, Q = table(300, 4, m=40)
     radius = {"cosine": 0.2, "manhattan": 2.0}.get(parameters.get("metric", ""), 1.3)
     ours = NearestNeighbors(radius=radius, **parameters).fit(X)
@@ -72,8 +72,8 @@ def test_within_a_radius(current: xpulab.XPUCluster, parameters: dict[str, Any])
 
 
 @pytest.mark.parametrize("d", [3, 40])
-def test_float32_is_off_by_near_ties_only(current: xpulab.XPUCluster, d: int) -> None:
-    """A neighbour that is not among the nearest in float64 is farther only by rounding, at most d + 2 units."""
+def test_only_near_ties_differ_in_float32(current: xpulab.XPUCluster, d: int) -> None:
+    """A neighbour that is not among the nearest in float64 is farther by at most d + 2 rounding errors."""
     X, Q = table(3000, d, dtype=np.float32)
     distances, places = NearestNeighbors(n_neighbors=10).fit(X).kneighbors(Q)
     exact = np.sqrt(((Q[:, None].astype(np.float64) - X) ** 2).sum(axis=2))
@@ -84,7 +84,7 @@ def test_float32_is_off_by_near_ties_only(current: xpulab.XPUCluster, d: int) ->
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_far_from_the_origin_where_products_are_too_rough(current: xpulab.XPUCluster, dtype: Any) -> None:
+def test_neighbours_far_from_the_origin_are_exact(current: xpulab.XPUCluster, dtype: Any) -> None:
     """From products alone the neighbours would be random, because |y|^2 is 1e8 times the squared distances."""
     X, Q = table(2000, 20, dtype=dtype)
     X, Q = X + dtype(1e4), Q + dtype(1e4)
@@ -93,7 +93,7 @@ def test_far_from_the_origin_where_products_are_too_rough(current: xpulab.XPUClu
     np.testing.assert_array_equal(places, np.argsort(exact, axis=1, kind="stable")[:, :10])
 
 
-def test_numbers_whose_squares_float32_does_not_hold(current: xpulab.XPUCluster) -> None:
+def test_rows_whose_squares_overflow_float32_have_exact_neighbours(current: xpulab.XPUCluster) -> None:
     X, Q = table(300, 20, m=5, dtype=np.float32)
     X, Q = X * np.float32(1e25), Q * np.float32(1e25)
     distances, places = NearestNeighbors(n_neighbors=4).fit(X).kneighbors(Q)
@@ -133,7 +133,7 @@ def test_a_radius_is_exact(current: xpulab.XPUCluster) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 7, 10])
-def test_more_neighbours_than_rows_of_a_shard(current: xpulab.XPUCluster, k: int) -> None:
+def test_a_query_has_more_neighbours_than_a_shard_has_rows(current: xpulab.XPUCluster, k: int) -> None:
     X, Q = table(10, 3)
     _, places = NearestNeighbors(n_neighbors=k).fit(X).kneighbors(Q)
     np.testing.assert_array_equal(places, brute(X, Q, k)[1])
@@ -141,12 +141,12 @@ def test_more_neighbours_than_rows_of_a_shard(current: xpulab.XPUCluster, k: int
 
 @pytest.mark.parametrize("weights", ["uniform", "distance", lambda distances: 1 / (1 + distances)])
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_votes_and_means(current: xpulab.XPUCluster, weights: Any, outputs: int) -> None:
+def test_votes_and_means_are_those_of_scikit_learn(current: xpulab.XPUCluster, weights: Any, outputs: int) -> None:
     X, Q = table(600, 5)
-    Q[:20] = X[:20]  # at no distance
+    Q[:20] = X[:20]  # these queries are rows of the fit
     rng = np.random.default_rng(1)
     labels = rng.choice(["a", "b", "c"], (600, outputs))
-    labels[:5] = "first"  # a class that one rank has
+    labels[:5] = "first"  # a class that only one rank has
     targets = rng.normal(size=(600, outputs))
     labels, targets = (each[:, 0] if outputs == 1 else each for each in (labels, targets))
     ours = KNeighborsClassifier(7, weights=weights).fit(X, labels)
@@ -164,7 +164,7 @@ def test_votes_and_means(current: xpulab.XPUCluster, weights: Any, outputs: int)
     np.testing.assert_allclose(mine.to_sklearn().predict(Q), their.predict(Q), atol=1e-6)
 
 
-def test_multilabel_targets(current: xpulab.XPUCluster) -> None:
+def test_predictions_of_several_labels_are_those_of_scikit_learn(current: xpulab.XPUCluster) -> None:
     X, Q = table(300, 5)
     labels = np.random.default_rng(1).integers(0, 2, (300, 4))
     ours = KNeighborsClassifier().fit(X, labels)
@@ -173,7 +173,7 @@ def test_multilabel_targets(current: xpulab.XPUCluster) -> None:
     assert ours.score(Q, labels[:80]) == theirs.score(Q, labels[:80])
 
 
-def test_graphs(current: xpulab.XPUCluster) -> None:
+def test_graphs_are_those_of_scikit_learn(current: xpulab.XPUCluster) -> None:
     X, Q = table(300, 5)
     ours = NearestNeighbors().fit(X)
     theirs = sklearn.neighbors.NearestNeighbors(algorithm="brute").fit(X)
@@ -183,7 +183,7 @@ def test_graphs(current: xpulab.XPUCluster) -> None:
             assert abs(difference).max() < 1e-12
 
 
-def test_handles_files_and_uneven_shards(current: xpulab.XPUCluster, tmp_path: Path) -> None:
+def test_handles_files_and_uneven_shards_give_the_same_neighbours(current: xpulab.XPUCluster, tmp_path: Path) -> None:
     X, Q = table(500, 20)
     expected = brute(X, Q, 5)[1]
     counts = [500 - 7 * (current.size - 1)] + [7] * (current.size - 1) if current.size > 1 else [500]
@@ -217,13 +217,13 @@ def test_the_engines_keep_the_rows_and_free_them(on_pair: xpulab.XPUCluster) -> 
     second = ours._index.id
     on_pair.run(held)  # the next call after a handle has died frees its rows
     assert all(first not in ids and second in ids for ids in on_pair.run(held))
-    assert not {first, second} & set(on_pair.handles())  # they are the estimator's, not the user's
+    assert not {first, second} & set(on_pair.handles())  # they belong to the estimator, and not to the user
     del ours
     on_pair.run(held)
     assert all(second not in ids for ids in on_pair.run(held))
 
 
-def test_another_cluster_gets_the_rows_again() -> None:
+def test_the_rows_are_sent_to_another_cluster() -> None:
     X, Q = table(300, 20)
     with xpulab.XPUCluster(1, timeout=60):
         ours = NearestNeighbors().fit(X)
@@ -245,7 +245,7 @@ def test_bad_input_is_refused_before_anything_is_sent(
     refused: list[tuple[Any, str]] = [
         (lambda: NearestNeighbors().fit(spoilt), "contains NaN"),
         (lambda: NearestNeighbors().fit(sparse.csr_matrix(X)), "[Ss]parse"),
-        (lambda: NearestNeighbors().fit(sklearn.neighbors.KDTree(X)), "a KDTree was given, and rows are expected"),
+        (lambda: NearestNeighbors().fit(sklearn.neighbors.KDTree(X)), "a KDTree was given; expected rows"),
         (lambda: fitted.kneighbors(spoilt), "contains NaN"),
         (lambda: fitted.kneighbors(X[:, :2]), "X has 2 features, but NearestNeighbors is expecting 3"),
         (lambda: fitted.kneighbors(Q, 21), "Expected n_neighbors <= n_samples_fit, but n_neighbors = 21"),
@@ -258,7 +258,7 @@ def test_bad_input_is_refused_before_anything_is_sent(
         (lambda: NearestNeighbors(metric=lambda a, b: 0.0).fit(X), "is not computed on the engines"),
         (lambda: NearestNeighbors(metric="hyperspace").fit(X), "hyperspace"),
         (lambda: NearestNeighbors(metric_params={"w": np.ones(3)}).fit(X), "weights 'w' of the features"),
-        (lambda: NearestNeighbors(metric_params={"v": 2}).fit(X), "takes none but 'p'"),
+        (lambda: NearestNeighbors(metric_params={"v": 2}).fit(X), "expected only 'p'"),
         (lambda: KNeighborsClassifier().fit(X, None), "requires y to be passed"),
         (lambda: KNeighborsClassifier().fit(X, np.ones(19)), "inconsistent numbers of samples"),
         (lambda: KNeighborsClassifier().fit(X, np.linspace(0, 1, 20)), "Unknown label type"),

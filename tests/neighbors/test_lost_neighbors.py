@@ -32,14 +32,14 @@ def die_on_rank_1(task: Any) -> None:
 
 
 def wait_for_the_interrupt(task: Any) -> None:
-    """Let the second next check for a request to stop wait until there is one."""
+    """Let the third check for a request to stop wait until there is one."""
     from xpulab.engine.engine import Task
 
     check, looks = Task.check, []
 
     def waiting(self: Any) -> None:
         looks.append(self)
-        if len(looks) == 3:  # when the task begins, and before the first queries
+        if len(looks) == 3:  # after the checks at the beginning of the task and before the first queries
             Task.check = check  # type: ignore[method-assign]
             until = time.monotonic() + 10
             while not self.cancelled():
@@ -105,7 +105,7 @@ def test_rows_of_a_handle_are_lost_with_the_engine(running: xpulab.XPUCluster) -
         ours.kneighbors(X[:3])
 
 
-def test_an_interrupted_search_leaves_the_rows_there(running: xpulab.XPUCluster, expected: np.ndarray) -> None:
+def test_an_interrupted_search_leaves_the_rows_on_the_engines(running: xpulab.XPUCluster, expected: np.ndarray) -> None:
     ours = NearestNeighbors().fit(X)
     there = running.run(held)
     running.run(wait_for_the_interrupt)

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.cluster
 REFUSED = [
     *("braycurtis", "canberra", "correlation", "dice", "hamming", "haversine", "jaccard", "mahalanobis", "matching"),
     *("nan_euclidean", "rogerstanimoto", "russellrao", "seuclidean", "sokal", "yule", "boolean_distance", "DM_"),
-    *("precomputed", "callable_metric", "metric_callable", "nearest_neighbors_transformer"),  # other metrics
-    *("sparse", "csr", "parallel_array_radius", "unsupervised_inputs"),  # rows, radii and trees
+    *("precomputed", "callable_metric", "metric_callable", "nearest_neighbors_transformer"),  # tests with other metrics
+    *("sparse", "csr", "parallel_array_radius", "unsupervised_inputs"),  # sparse rows, several radii, trees as input
     *("auto_algorithm", "semimetric_algo_warn"),  # these tests read which of scikit-learn's algorithms was chosen
 ]
 CANNOT = {

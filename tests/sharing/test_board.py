@@ -37,7 +37,7 @@ def test_more_requests_than_slots_still_reach_the_last_task() -> None:
 def test_two_clients_that_cancel_at_once_take_two_slots() -> None:
     board = Board.create(1)
     other = Board.open(board.path)
-    with board._block.claimed():  # it has seen that the first slot is free, and is about to write there
+    with board._block.claimed():  # one client has seen that the first slot is free, and is about to write there
         second = threading.Thread(target=other.cancel, args=(22,))
         second.start()
         second.join(0.02)
@@ -54,7 +54,7 @@ def test_a_client_that_stands_still_while_it_cancels_does_not_block_others() -> 
         assert board.cancelled(22)
 
 
-def test_a_failure_is_of_one_task() -> None:
+def test_a_failure_belongs_to_one_task() -> None:
     board = Board.create(2)
     board.ranks[1]["failed"] = 12
     assert board.failed(12)

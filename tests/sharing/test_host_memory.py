@@ -27,7 +27,7 @@ def mounts(host: Path, cgroup: str, *lines: str) -> None:
 
 
 def second(host: Path, path: str = "/slurm/job", inside: str = "/") -> Path:
-    """cgroups v2: the process in `path`, the tree mounted from `inside`."""
+    """Make cgroups of version 2: the process is in the group `path`, and the tree is mounted from `inside`."""
     top = host / "two"
     mounts(host, f"0::{path}\n", f"30 22 0:26 {inside} {top} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate")
     return top
@@ -42,19 +42,19 @@ def group(path: Path, limit: str | int, used: int = 0, cached: int = 0) -> None:
     )
 
 
-def test_without_control_groups_it_is_the_hosts(host: Path) -> None:
+def test_without_control_groups_the_memory_of_the_host_counts(host: Path) -> None:
     assert host_memory.total() == 64 * GIB
     assert host_memory.available() == 40 * GIB
     assert host_memory.available(swap=True) == 48 * GIB
 
 
-def test_a_limit_counts_less_what_is_used_and_cannot_be_dropped(host: Path) -> None:
+def test_the_memory_in_use_except_cached_pages_is_subtracted_from_the_limit(host: Path) -> None:
     group(second(host) / "slurm/job", 10 * GIB, used=7 * GIB, cached=2 * GIB)
     assert host_memory.total() == 10 * GIB
     assert host_memory.available() == host_memory.available(swap=True) == 5 * GIB
 
 
-def test_the_narrowest_group_on_the_way_up_counts(host: Path) -> None:
+def test_the_narrowest_group_up_to_the_root_counts(host: Path) -> None:
     top = second(host)
     group(top / "slurm/job", "max", used=3 * GIB)
     group(top / "slurm", 32 * GIB, used=31 * GIB)
@@ -78,7 +78,7 @@ def test_a_container_sees_its_group_as_the_topmost(host: Path, path: str, inside
     assert host_memory.available() == 3 * GIB
 
 
-def test_the_first_version_of_cgroups(host: Path) -> None:
+def test_limits_of_the_first_version_of_cgroups_count(host: Path) -> None:
     top = host / "one"
     mounts(
         host,
@@ -97,14 +97,14 @@ def test_the_first_version_of_cgroups(host: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "much\n"])
-def test_files_that_make_no_sense_do_not_count(host: Path, text: str) -> None:
+def test_files_of_control_groups_without_a_number_are_ignored(host: Path, text: str) -> None:
     folder = second(host) / "slurm/job"
     group(folder, 1 * GIB)
     (folder / "memory.current").write_text(text)
     assert host_memory.available() == 40 * GIB
 
 
-def test_this_host_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_this_host_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert 0 < host_memory.available() <= host_memory.total()
     assert host_memory.available() <= host_memory.available(swap=True)

@@ -26,7 +26,7 @@ def test_another_process_reads_what_was_written() -> None:
     assert float(done.stdout) == 45.0
 
 
-def test_another_process_writes_where_it_may() -> None:
+def test_only_a_writable_block_can_be_written() -> None:
     with SharedBlock.create(8) as block:
         other = SharedBlock.open(block.path, writable=True)
         other.array((1,), np.int64)[0] = 7
@@ -77,12 +77,12 @@ def test_memory_is_freed_with_the_last_array() -> None:
     assert mapped() == 0
 
 
-def test_a_block_too_large_says_how_much_there_is() -> None:
+def test_the_error_for_a_block_too_large_says_how_much_is_free() -> None:
     with pytest.raises(MemoryError, match="bytes are free"):
         SharedBlock.create(1 << 62)
 
 
-def test_a_block_has_no_size_limit_at_zero() -> None:
+def test_a_block_may_be_empty() -> None:
     with SharedBlock.create(0) as block:
         assert block.array((0, 3), np.float32).shape == (0, 3)
 
@@ -99,7 +99,7 @@ def test_another_user_is_refused(tmp_path: Path) -> None:
     assert "Permission denied" in done.stderr
 
 
-def test_write_is_what_another_mapping_reads() -> None:
+def test_a_mapping_reads_what_was_written_without_it() -> None:
     rows = np.arange(30, dtype=np.float32).reshape(10, 3)
     with SharedBlock.create(rows.nbytes) as block:
         block.write(rows[4:], 4 * 3 * 4)
@@ -142,7 +142,7 @@ def test_a_pool_frees_blocks_that_would_not_fit_beside_those_in_use() -> None:
         pool.give(block)
 
 
-def test_a_pool_keeps_nothing_small_and_nothing_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_keeps_no_small_blocks_and_none_if_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = BlockPool()
     pool.give(pool.take(1000))
     assert pool.nbytes == 0
@@ -154,7 +154,7 @@ def test_a_pool_keeps_nothing_small_and_nothing_where_memory_is_short(monkeypatc
         block.array((1,), np.int8)
 
 
-def test_a_pool_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_closes_blocks_that_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xpulab.sharing.memory._KEPT", 0.05)
     descriptors = len(os.listdir("/proc/self/fd"))
     pool = BlockPool()
@@ -184,7 +184,7 @@ def test_a_block_can_be_mapped_over_other_memory() -> None:
     assert there[-1] == 1
 
 
-def test_a_path_names_its_block_and_not_the_next_with_its_number() -> None:
+def test_a_path_is_not_valid_for_a_later_block_with_its_descriptor() -> None:
     first = SharedBlock.create(8)
     path = first.path
     first.close()

@@ -30,7 +30,7 @@ def test_a_process_ends_with_its_owner() -> None:
     assert not psutil.pid_exists(served.pid)
 
 
-def test_a_process_whose_owner_has_gone_says_so() -> None:
+def test_a_process_whose_owner_has_ended_says_so() -> None:
     owner = subprocess.Popen(["true"])
     owner.wait()
     code = "import sys; from xpulab.sharing import owner; owner.end_with(int(sys.argv[1]))"
@@ -40,7 +40,7 @@ def test_a_process_whose_owner_has_gone_says_so() -> None:
 
 
 @pytest.mark.parametrize("signal", ["TERM", "KILL"])
-def test_either_end_of_the_owner_counts(signal: str) -> None:
+def test_a_process_ends_if_its_owner_is_terminated_or_killed(signal: str) -> None:
     owner = subprocess.Popen(["sleep", "60"])
     code = "import sys, time; from xpulab.sharing import owner; owner.end_with(int(sys.argv[1])); time.sleep(60)"
     served = subprocess.Popen([sys.executable, "-c", code, str(owner.pid)])
@@ -72,7 +72,7 @@ def test_a_detached_process_ends_with_the_processes_that_follow_its_owner(others
     served.stdout.close()
 
 
-def test_processes_follow_each_other_only_where_they_were_detached(tmp_path: Path) -> None:
+def test_only_processes_of_a_detached_cluster_have_successors(tmp_path: Path) -> None:
     assert owner.successors(str(tmp_path)) == []
     for detached, pids in ((True, [7, 8]), (False, [])):
         record = {"detached": detached, "processes": {"controller": [7, 0.5], "mpiexec": [8, 0.5]}}

@@ -50,14 +50,14 @@ def test_the_files_may_be_removed_before_they_are_read(tmp_path: Path) -> None:
     told.close()
 
 
-def test_the_beginning_is_kept_and_the_rest_counted(tmp_path: Path) -> None:
+def test_the_beginning_is_kept_and_the_rest_is_counted(tmp_path: Path) -> None:
     with Writer(str(tmp_path / "rank-0"), most=10) as writer:
         assert [writer.write("x" * 8) for _ in range(3)] == [8, 8, 8]
         assert writer.omitted == 14
     assert (tmp_path / "rank-0").read_text() == "x" * 10
 
 
-def test_a_full_disk_costs_the_text_and_not_the_code(tmp_path: Path) -> None:
+def test_on_a_full_disk_the_text_is_lost_and_the_code_goes_on(tmp_path: Path) -> None:
     with Writer("/dev/full") as writer:
         print("lost", file=writer)
         writer.raised("lost, too")

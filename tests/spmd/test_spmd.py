@@ -43,7 +43,7 @@ def test_a_script_computes_what_scikit_learn_does_for_the_joined_rows(n: int) ->
 
 
 @pytest.mark.slow
-def test_a_cell_does_the_same_and_the_cluster_goes_on(
+def test_a_cell_computes_the_same_and_the_cluster_works_afterwards(
     on_pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_cell(on_pair, SCRIPT.read_text())
@@ -113,7 +113,7 @@ with config_context(array_api_dispatch=True):
 """
 
 
-def test_a_script_in_the_way_of_sklearnex_under_the_command_that_show_prints(tmp_path: Path) -> None:
+def test_a_script_written_for_sklearnex_runs_with_the_command_that_show_prints(tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(EXAMPLE)
     shown = started("-n", "2", "--show", "example.py", cwd=tmp_path)
@@ -149,7 +149,7 @@ for info in pkgutil.iter_modules(xpulab.spmd.__path__):
     assert {"KMeans", "PCA", "Ridge", "KNeighborsClassifier", "MaxAbsScaler"} <= set(done.stdout.split())
 
 
-def test_settings_of_sklearnex() -> None:
+def test_settings_of_sklearnex_are_taken_or_refused() -> None:
     with xpulab.config_context(array_api_dispatch=True, assume_finite=True):
         pass
     with (

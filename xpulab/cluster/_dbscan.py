@@ -1,4 +1,4 @@
-"""`DBSCAN`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`DBSCAN`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -182,9 +182,9 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
     def _cores(self, X: Any, answer: Answer) -> np.ndarray:
         """Return the core rows; those of a handle come from the engines."""
         if not len(self.core_sample_indices_):
-            return np.empty((0, X.shape[1]))  # as scikit-learn: float64
+            return np.empty((0, X.shape[1]))  # float64, as in scikit-learn
         if isinstance(X, ShardedArray) and X.stays:
             return np.concatenate([result["components"] for result in answer.results])
-        if isinstance(X, ShardedArray):  # a rank's own rows
+        if isinstance(X, ShardedArray):  # a rank has passed its own rows
             return np.asarray(X.values[self.core_sample_indices_])  # type: ignore[attr-defined]
         return np.asarray(X[self.core_sample_indices_])

@@ -1,4 +1,4 @@
-"""Computes the labels of a few rows in the notebook's process, if they are certain to equal those of the engines."""
+"""Computes the labels of a few rows in the notebook's process, if they are certainly those of the engines."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class _Job:
 
 
 class KMeans(Proxy, sklearn.cluster.KMeans):
-    """K-Means clustering on every device of the active cluster.
+    """K-means clustering on all engines of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.cluster.KMeans`, for any number of engines. The same
     initial centres give the same labels, and the same centres and inertia to 1e-10 in float64 and 1e-5 in float32. A
@@ -60,8 +60,8 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     n_clusters : int, default=8
         Number of clusters, and of centres to find.
     init : {"k-means++", "random"}, callable or array-like of shape (n_clusters, n_features), default="k-means++"
-        How the initial centres are chosen. "k-means++" is scikit-learn's greedy k-means++, over the rows of all
-        engines. A callable gets the centred rows in this process, so X must be an array, not a `ShardedArray`.
+        How the initial centres are chosen. "k-means++" is scikit-learn's greedy k-means++ [1]_, over the rows of
+        all engines. A callable gets the centred rows in this process, so X must be an array, not a `ShardedArray`.
     n_init : "auto" or int, default="auto"
         Number of runs from different initial centres; the best run is kept. "auto" is 10 for "random" and callables,
         and 1 otherwise.
@@ -81,7 +81,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         Accepted for compatibility with scikit-learn: the input is never changed.
     algorithm : {"lloyd", "elkan"}, default="lloyd"
         Accepted for compatibility with scikit-learn. Both give the same result, which is computed with Lloyd's
-        algorithm.
+        algorithm [2]_.
 
     Attributes
     ----------
@@ -103,6 +103,11 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     See Also
     --------
     sklearn.cluster.KMeans : The same in one process.
+
+    References
+    ----------
+    .. [1] D. Arthur, S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, 1027-1035.
+    .. [2] S. P. Lloyd, "Least squares quantization in PCM", IEEE Transactions on Information Theory 28 (1982), 129-137.
 
     Examples
     --------
@@ -136,7 +141,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative.
+            Weights of the rows, not negative; 1 by default.
 
         Returns
         -------
@@ -175,7 +180,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     def resume(self) -> KMeans:
         """Continue a fit that was interrupted (with the Stop button or Ctrl-C), from the centres of its last iteration.
 
-        The rows and parameters are those of the interrupted fit, also if parameters were changed since.
+        The rows and parameters are those of the interrupted fit, even if parameters were changed since.
 
         Returns
         -------
@@ -295,6 +300,11 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         Returns
         -------
         ndarray of shape (n_samples, n_clusters), of the dtype of X
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `predict`.
         """
         check_is_fitted(self)
         cluster = self._cluster()
@@ -312,12 +322,17 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative.
+            Weights of the rows, not negative; 1 by default.
 
         Returns
         -------
         ndarray of shape (n_samples, n_clusters), of the dtype of X
             Distance of each row to each centre.
+
+        Raises
+        ------
+        NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
+            As `fit`.
         """
         with self._sent_once(X):
             return self.fit(X, sample_weight=sample_weight).transform(X)
@@ -331,11 +346,16 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows.
+            Weights of the rows, not negative; 1 by default.
 
         Returns
         -------
         float
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `predict`.
         """
         check_is_fitted(self)
         cluster = self._cluster()

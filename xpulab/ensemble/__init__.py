@@ -1,4 +1,4 @@
-"""Forests: scikit-learn's estimators on every device of the active cluster."""
+"""Random forests, under the names of `sklearn.ensemble`."""
 
 from xpulab.ensemble._forest import RandomForestClassifier, RandomForestRegressor
 

@@ -1,4 +1,4 @@
-"""`RandomForestClassifier` and `RandomForestRegressor`: scikit-learn's forests, grown by all engines of the cluster."""
+"""`RandomForestClassifier` and `RandomForestRegressor`: scikit-learn's forests, grown on all engines of the cluster."""
 
 from __future__ import annotations
 
@@ -15,76 +15,86 @@ __all__ = ["RandomForestClassifier", "RandomForestRegressor"]
 
 
 class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifier):
-    """A random forest that votes, grown by every device of the active cluster.
+    """A random forest for classification, grown on all engines of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.ensemble.RandomForestClassifier` [1]_. The trees are grown
-    from histograms [2]_: each column's values are sorted into at most 255 places, between which splits are looked for,
-    and missing values have one more. Columns of at most 255 different values lose nothing by it. The forest is the same
-    for any number of engines. The processors of the engines grow it, also where their devices are GPUs.
+    Parameters and attributes are those of `sklearn.ensemble.RandomForestClassifier` [1]_. The trees are grown from
+    histograms [2]_: the values of each column are sorted into at most 255 bins, a split lies between two bins, and
+    missing values have a bin of their own. A column with at most 255 different values has one bin for each value, so
+    that every possible split is considered. The forest is the same for any number of engines. The CPUs of the engines'
+    hosts grow it, even if the devices of the engines are GPUs.
 
     Parameters
     ----------
     n_estimators : int, default=100
         Number of trees.
     criterion : {"gini", "entropy", "log_loss"}, default="gini"
-        What splits make smaller.
+        The impurity of a node, which splits reduce.
     max_depth : int, optional
+        Largest depth of a tree; not limited by default.
     min_samples_split : int or float, default=2
-        Rows, or share of the rows, that a node needs to be split.
+        Smallest number of rows, or share of the rows, of a node that is split.
     min_samples_leaf : int or float, default=1
-        Rows, or share of the rows, on each side of a split.
+        Smallest number of rows, or share of the rows, on each side of a split.
     min_weight_fraction_leaf : float, default=0.0
-        Share of the weight on each side of a split.
+        Smallest share of the total weight on each side of a split.
     max_features : {"sqrt", "log2", None}, int or float, default="sqrt"
-        Columns that a node looks at, drawn anew for each.
+        Number, or share, of the columns in which the split of a node is searched. They are drawn anew for each node.
     max_leaf_nodes : int, optional
-        With it, the nodes whose split is best are split first.
+        Largest number of leaves of a tree; not limited by default. With a limit, the nodes whose splits reduce the
+        impurity most are split first.
     min_impurity_decrease : float, default=0.0
+        Smallest decrease of the weighted impurity by a split.
     bootstrap : bool, default=True
-        Whether each tree gets rows that are drawn with replacement.
+        Whether each tree is grown from rows that are drawn with replacement, or from all rows.
     oob_score : bool or callable, default=False
-        Whether the rows that a tree did not get are predicted by it, and scored.
+        Whether to predict each row with the trees that were grown without it, and to compute the score of these
+        predictions; a callable computes the score from the targets and the predictions.
     n_jobs : int, optional
         Accepted and ignored: all engines compute.
     random_state : int, RandomState instance or None, default=None
         The rows of each tree are drawn as scikit-learn draws them; the columns of the nodes are not.
     verbose : int, default=0
-        Accepted and ignored: views show the trees as they grow.
+        Accepted and ignored: live views show the trees as they grow.
     warm_start : bool, default=False
-        Whether `fit` adds trees to those that are there.
+        Whether `fit` adds trees to those of the last fit.
     class_weight : {"balanced", "balanced_subsample"}, dict or list of dict, optional
+        Weights of the classes. "balanced" weights are inversely proportional to the numbers of rows of the classes, and
+        "balanced_subsample" weights to their numbers among the rows that are drawn for a tree.
     ccp_alpha : non-negative float, default=0.0
-        Cost of a leaf for pruning.
+        Cost of a leaf, by which trees are pruned after they are grown.
     max_samples : int or float, optional
-        Rows that are drawn for a tree.
+        Number of rows, or share of the rows, that are drawn for a tree; as many as X has by default.
     monotonic_cst : None
-        Anything else is refused.
+        Not supported: other values raise ValueError.
 
     Attributes
     ----------
     estimators_ : list of DecisionTreeClassifier
         scikit-learn's trees.
     classes_ : ndarray of shape (n_classes,), or a list of them for several outputs
+        The classes, in ascending order.
     n_classes_ : int or list of int
     n_outputs_ : int
+        Number of columns of y.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
-    feature_importances_ : ndarray of shape (n_features_in_,)
+        Names of the columns; set only if the input has names, and all of them are strings.
+    feature_importances_ : ndarray of float64 of shape (n_features_in_,)
+        Share of each column in the reduction of the impurity.
     oob_score_ : float
-        Only with `oob_score`.
-    oob_decision_function_ : ndarray of shape (n_samples, n_classes) or (n_samples, n_classes, n_outputs)
-        Only with `oob_score`.
+        Score of the predictions of rows by the trees that were grown without them; set only with `oob_score`.
+    oob_decision_function_ : ndarray of float64 of shape (n_samples, n_classes) or (n_samples, n_classes, n_outputs)
+        Class probabilities of these predictions; set only with `oob_score`.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------
-    sklearn.ensemble.RandomForestClassifier : The same in one process, with exact splits.
+    sklearn.ensemble.RandomForestClassifier : The same in one process, with splits between any two values.
 
     References
     ----------
-    .. [1] L. Breiman, "Random Forests", Machine Learning 45 (2001).
+    .. [1] L. Breiman, "Random Forests", Machine Learning 45 (2001), 5-32.
     .. [2] G. Ke et al., "LightGBM: A Highly Efficient Gradient Boosting Decision Tree", NeurIPS 2017.
 
     Examples
@@ -103,11 +113,11 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
-            Converted to float32, as by scikit-learn. NaN is a missing value.
+            Rows, which are converted to float32 as in scikit-learn. NaN is a missing value.
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_outputs)
-            Labels. Those of a handle are gathered in this process.
+            Labels. If y is a handle, its labels are gathered in this process.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative.
+            Weights of the rows, not negative; 1 by default.
 
         Returns
         -------
@@ -130,7 +140,9 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
         return self._grow(X, y, sample_weight)
 
     def predict_proba(self, X: Any) -> Any:
-        """Mean shares of the classes in the leaves that rows come to.
+        """Return the class probabilities of each row: the mean over the trees of the shares of the classes in its leaf.
+
+        For a few rows this process computes the probabilities, without the engines.
 
         Parameters
         ----------
@@ -142,7 +154,14 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If the engines are needed, and no cluster is running.
+        ValueError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         means = self._means("predict_proba", X)
         if means is None:
@@ -162,68 +181,74 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
 
 
 class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor):
-    """A random forest that averages numbers, grown by every device of the active cluster.
+    """A random forest for regression, grown on all engines of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.ensemble.RandomForestRegressor`; the trees are grown as
-    those of `RandomForestClassifier`.
+    Parameters and attributes are those of `sklearn.ensemble.RandomForestRegressor`. The trees are grown from histograms
+    as those of `RandomForestClassifier`, whose documentation names the sources of the algorithm.
 
     Parameters
     ----------
     n_estimators : int, default=100
         Number of trees.
     criterion : {"squared_error", "friedman_mse", "poisson"}, default="squared_error"
-        What splits make smaller; "friedman_mse" is "squared_error", as in scikit-learn from 1.9 on. "absolute_error"
-        is refused: medians do not follow from histograms.
+        The impurity of a node, which splits reduce. "friedman_mse" is the same as "squared_error", as in scikit-learn
+        from 1.9 on. "absolute_error" raises ValueError, because histograms do not give medians.
     max_depth : int, optional
+        Largest depth of a tree; not limited by default.
     min_samples_split : int or float, default=2
-        Rows, or share of the rows, that a node needs to be split.
+        Smallest number of rows, or share of the rows, of a node that is split.
     min_samples_leaf : int or float, default=1
-        Rows, or share of the rows, on each side of a split.
+        Smallest number of rows, or share of the rows, on each side of a split.
     min_weight_fraction_leaf : float, default=0.0
-        Share of the weight on each side of a split.
+        Smallest share of the total weight on each side of a split.
     max_features : {"sqrt", "log2", None}, int or float, default=1.0
-        Columns that a node looks at, drawn anew for each.
+        Number, or share, of the columns in which the split of a node is searched. They are drawn anew for each node.
     max_leaf_nodes : int, optional
-        With it, the nodes whose split is best are split first.
+        Largest number of leaves of a tree; not limited by default. With a limit, the nodes whose splits reduce the
+        impurity most are split first.
     min_impurity_decrease : float, default=0.0
+        Smallest decrease of the weighted impurity by a split.
     bootstrap : bool, default=True
-        Whether each tree gets rows that are drawn with replacement.
+        Whether each tree is grown from rows that are drawn with replacement, or from all rows.
     oob_score : bool or callable, default=False
-        Whether the rows that a tree did not get are predicted by it, and scored.
+        Whether to predict each row with the trees that were grown without it, and to compute the score of these
+        predictions; a callable computes the score from the targets and the predictions.
     n_jobs : int, optional
         Accepted and ignored: all engines compute.
     random_state : int, RandomState instance or None, default=None
         The rows of each tree are drawn as scikit-learn draws them; the columns of the nodes are not.
     verbose : int, default=0
-        Accepted and ignored: views show the trees as they grow.
+        Accepted and ignored: live views show the trees as they grow.
     warm_start : bool, default=False
-        Whether `fit` adds trees to those that are there.
+        Whether `fit` adds trees to those of the last fit.
     ccp_alpha : non-negative float, default=0.0
-        Cost of a leaf for pruning.
+        Cost of a leaf, by which trees are pruned after they are grown.
     max_samples : int or float, optional
-        Rows that are drawn for a tree.
+        Number of rows, or share of the rows, that are drawn for a tree; as many as X has by default.
     monotonic_cst : None
-        Anything else is refused.
+        Not supported: other values raise ValueError.
 
     Attributes
     ----------
     estimators_ : list of DecisionTreeRegressor
         scikit-learn's trees.
     n_outputs_ : int
+        Number of columns of y.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
-    feature_importances_ : ndarray of shape (n_features_in_,)
+        Names of the columns; set only if the input has names, and all of them are strings.
+    feature_importances_ : ndarray of float64 of shape (n_features_in_,)
+        Share of each column in the reduction of the impurity.
     oob_score_ : float
-        Only with `oob_score`.
-    oob_prediction_ : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-        Only with `oob_score`.
+        Score of `oob_prediction_`; set only with `oob_score`.
+    oob_prediction_ : ndarray of float64 of shape (n_samples,) or (n_samples, n_outputs)
+        Predictions of rows by the trees that were grown without them; set only with `oob_score`.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------
-    sklearn.ensemble.RandomForestRegressor : The same in one process, with exact splits.
+    sklearn.ensemble.RandomForestRegressor : The same in one process, with splits between any two values.
 
     Examples
     --------
@@ -238,11 +263,11 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
-            Converted to float32, as by scikit-learn. NaN is a missing value.
+            Rows, which are converted to float32 as in scikit-learn. NaN is a missing value.
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_outputs)
-            Numbers. Those of a handle are gathered in this process.
+            Numbers. If y is a handle, its numbers are gathered in this process.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative.
+            Weights of the rows, not negative; 1 by default.
 
         Returns
         -------
@@ -266,7 +291,9 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
         return self._grow(X, y, sample_weight)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Mean of the values of the leaves that rows come to.
+        """Return the prediction for each row: the mean over the trees of the value of its leaf.
+
+        For a few rows this process computes the predictions, without the engines.
 
         Parameters
         ----------
@@ -278,7 +305,14 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If the engines are needed, and no cluster is running.
+        ValueError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         means = self._means("predict", X)
         if means is None:

@@ -1,4 +1,4 @@
-"""What forests share: their trees are grown, and followed, by the engines; each is scikit-learn's tree afterwards."""
+"""The code that both forests share: the engines grow the trees, which become scikit-learn's trees, and predict."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["ForestProxy"]
 
-_MOST_HERE = 20_000  # rows times trees that this process follows sooner than the engines get the rows
+_MOST_HERE = 20_000  # largest number of rows times trees for which this process predicts, because sending takes longer
 _ANY_DEPTH = 2**31 - 1
+#: Whether this release of scikit-learn draws the rows of a tree in proportion to their weights.
 _WEIGHTS_DRAW = "sample_weight" in inspect.signature(_forest._generate_sample_indices).parameters
 
 
 class ForestProxy(Proxy):
-    """Base of forests; among the bases, it comes before scikit-learn's class.
+    """Base class of forests. Among the bases, it comes before scikit-learn's class.
 
-    The engines keep a copy of the trees for `predict`, which the first large prediction sends.
+    The first prediction for many rows sends the trees to the engines, which keep them for further predictions.
     """
 
     _rules: ClassVar[Any] = {"dtype": np.float32, "ensure_all_finite": "allow-nan"}
-    #: On the host: the rows in float32 twice, their places, and what a tree needs.
+    #: In the hosts' memory: two copies of the rows in float32, the bin of each value, and the state of a growing tree.
     _work_memory: ClassVar[tuple[float, float]] = (96.0, 0.25)
 
     n_estimators: int
@@ -60,16 +61,18 @@ class ForestProxy(Proxy):
     n_outputs_: int
     n_features_in_: int
     _index: ShardedArray | None = None
-    _oob: Any = None  # during a fit: sums and counts by row, and what was subtracted from the targets
+    #: During a fit: for each row the sum of the predictions by trees that were grown without it, and the number of
+    #: these trees; and the means that were subtracted from the targets.
+    _oob: Any = None
 
     def _grow(self, X: Any, y: Any, sample_weight: Any) -> Any:
-        """Fit the forest; the steps are those of scikit-learn's `fit`."""
+        """Fit the forest, in the steps of scikit-learn's `fit`."""
         cluster = current_cluster()
         self._require_computed()
         X = self._checked(cluster, X, reset=True)
         y = gathered_targets(self, cluster, X, y)
         weights: Any = self._weights(sample_weight, X)
-        if isinstance(weights, ShardedArray):  # those of a rank's own rows
+        if isinstance(weights, ShardedArray):  # a rank has passed the weights of its own rows
             weights = weights.gather()
         weights = None if weights is None else weights.astype(np.float64)
         y, classes, weights = self._read_targets(y, weights)
@@ -78,7 +81,7 @@ class ForestProxy(Proxy):
         draws = self._draws(n, weights)
         self._validate_estimator()
         if not self.warm_start and hasattr(self, "estimators_"):
-            del self.estimators_  # those of an earlier fit do not belong to what was read now
+            del self.estimators_  # the trees of an earlier fit do not belong to the new targets
         before = getattr(self, "estimators_", [])
         random_state = check_random_state(self.random_state)
         there, more = len(before), self.n_estimators - len(before)
@@ -99,7 +102,7 @@ class ForestProxy(Proxy):
         trees = [self._make_estimator(append=False, random_state=random_state) for _ in range(more)]
         if self.oob_score:
             self._require_oob(y)
-        # The ranks see the new trees alone, and not how they are pruned.
+        # The ranks can compute these predictions only if all trees are new, and none is pruned afterwards.
         together = bool(self.oob_score) and not there and self.ccp_alpha == 0
         middle = np.zeros(y.shape[1])
         if self.criterion in ("squared_error", "friedman_mse"):
@@ -139,24 +142,27 @@ class ForestProxy(Proxy):
         return self
 
     def _require_computed(self) -> None:
-        """Refuse what histograms do not give."""
+        """Raise ValueError for parameters that the engines do not support."""
         if not isinstance(self.criterion, str):
-            raise ValueError(f"criterion={self.criterion!r} was given, and the name of a criterion is expected")
+            raise ValueError(f"criterion={self.criterion!r} was given; expected the name of a criterion")
         if self.criterion == "absolute_error":
             raise ValueError(
                 "criterion='absolute_error' was given; the engines compute 'squared_error' and 'poisson', "
-                "because medians do not follow from histograms; use scikit-learn's RandomForestRegressor"
+                "because histograms do not give medians; use scikit-learn's RandomForestRegressor"
             )
         if self.monotonic_cst is not None:
             raise ValueError(
-                "monotonic_cst was given, which the engines do not compute; use scikit-learn's "
-                f"{type(self).__name__}, or leave it out"
+                "monotonic_cst was given, which the engines do not support; leave it out, or use scikit-learn's "
+                f"{type(self).__name__}"
             )
 
     def _read_targets(
         self, y: np.ndarray, weights: np.ndarray | None
     ) -> tuple[np.ndarray, list[int], np.ndarray | None]:
-        """Targets (n_samples, n_outputs) in float64, numbers of classes, and weights with those of the classes."""
+        """Return the targets, the number of classes of each output, and the weights of rows times those of classes.
+
+        The targets are float64 of shape (n_samples, n_outputs): numbers, or indices of classes.
+        """
         if y.ndim == 2 and y.shape[1] == 1:
             warnings.warn(
                 "A column-vector y was passed when a 1d array was expected. Please change the shape of y to "
@@ -179,7 +185,7 @@ class ForestProxy(Proxy):
         return np.ascontiguousarray(y, np.float64), classes, weights
 
     def _draws(self, n: int, weights: np.ndarray | None) -> int | None:
-        """Number of rows that are drawn for a tree; None without a bootstrap."""
+        """Return the number of rows that are drawn for a tree; None without a bootstrap."""
         if not self.bootstrap:
             if self.max_samples is not None:
                 raise ValueError(
@@ -195,7 +201,7 @@ class ForestProxy(Proxy):
         return self._n_samples_bootstrap
 
     def _absolute(self, n: int) -> dict[str, Any]:
-        """The parameters as numbers of rows and columns, as scikit-learn's trees compute them."""
+        """Return the parameters of trees, with shares as numbers of rows and columns, as in scikit-learn's trees."""
         d = self.n_features_in_
         leaf = self.min_samples_leaf
         leaf = leaf if isinstance(leaf, numbers.Integral) else int(np.ceil(leaf * n))
@@ -217,7 +223,7 @@ class ForestProxy(Proxy):
         }
 
     def _take(self, answer: Answer, trees: list[Any], classes: list[int], middle: np.ndarray) -> bool:
-        """Make scikit-learn's trees of what the ranks have grown."""
+        """Copy the trees that the ranks have grown into scikit-learn's trees."""
         grown = [self._trees_of(result, classes) for result in answer.results]
         for number, tree in enumerate(trees):
             nodes, values, depth = grown[number % len(grown)][number // len(grown)]
@@ -255,7 +261,7 @@ class ForestProxy(Proxy):
             )
 
     def _score_oob(self, X: Any, y: np.ndarray) -> None:
-        """Set the predictions of rows by the trees that did not get them, and their score."""
+        """Set the predictions of rows by the trees that were grown without them, and the score of these predictions."""
         scoring = {"scoring_function": self.oob_score} if callable(self.oob_score) else {}
         if self._oob is None:
             X = np.asarray(X.gather() if isinstance(X, ShardedArray) else X, np.float32)
@@ -281,11 +287,14 @@ class ForestProxy(Proxy):
         self._take_oob(means, y, scoring_function)
 
     def _take_oob(self, means: np.ndarray, y: np.ndarray, scoring_function: Any) -> None:
-        """Set the attributes; means: (n_samples, n_outputs, width)."""
+        """Set the attributes for `oob_score` from the mean predictions, of shape (n_samples, n_outputs, n_values).
+
+        `n_values` is the largest number of classes of an output; 1 for numbers.
+        """
         raise NotImplementedError
 
     def _means(self, method: str, X: Any) -> np.ndarray | None:
-        """Means of the leaves' values, (n_samples, n_outputs, width); None where this process is to follow the rows."""
+        """Return the means over the trees of the leaves' values, as for `_take_oob`; None if this process predicts."""
         check_is_fitted(self)
         here = not isinstance(X, ShardedArray) and mapped(X) is None
         if here and _num_samples(X) * len(self.estimators_) <= _MOST_HERE:
@@ -315,12 +324,12 @@ class ForestProxy(Proxy):
             sends = False
         finally:
             if sends:
-                self._index = None  # some of the engines may have the trees, and others not
+                self._index = None  # the call failed: perhaps only some of the engines have the trees
         means: np.ndarray = result.value.reshape(len(result.value), *values.shape[1:])
         return means
 
     def _packed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The trees as `xpulab.kernels.forests.add_values` takes them: nodes, roots, and the values of the leaves."""
+        """Return nodes, roots, and the values of the leaves, as `xpulab.kernels.forests.add_values` takes them."""
         trees = [tree.tree_ for tree in self.estimators_]
         roots = np.cumsum([0, *(tree.node_count for tree in trees)])
         first_leaves = np.cumsum([0, *(tree.n_leaves for tree in trees)])
@@ -330,7 +339,7 @@ class ForestProxy(Proxy):
             given, part = tree.__getstate__()["nodes"], nodes[root : root + tree.node_count]
             part[:, 0], part[:, 1] = given["left_child"] + root, given["right_child"] + root
             part[:, 2] = 2 * given["feature"] + given["missing_go_to_left"]
-            part[:, 3] = _in_float32(given["threshold"]).view(np.int32)
+            part[:, 3] = _rounded_down(given["threshold"]).view(np.int32)
             leaves = np.flatnonzero(part[:, 0] < root)
             part[leaves, 0] = part[leaves, 1] = leaves + root
             part[leaves, 2], part[leaves, 3] = 0, first_leaf + np.arange(len(leaves))
@@ -338,7 +347,7 @@ class ForestProxy(Proxy):
         return nodes, roots[:-1], values
 
     def _validate_X_predict(self, X: Any) -> Any:
-        """A handle's rows come to this process for what scikit-learn's methods compute there, such as `apply`."""
+        """Check X for scikit-learn's methods that run in this process, such as `apply`; gather a handle's rows."""
         if isinstance(X, ShardedArray):
             X = self._checked(self._cluster(), X, reset=False).gather()
         return super()._validate_X_predict(X)
@@ -347,19 +356,32 @@ class ForestProxy(Proxy):
         return hasattr(self, "estimators_")
 
     def to_sklearn(self) -> Any:
-        """scikit-learn's forest with the same trees, which needs no cluster."""
+        """Return scikit-learn's forest with the same trees. It needs no cluster.
+
+        Returns
+        -------
+        sklearn.ensemble.RandomForestClassifier or sklearn.ensemble.RandomForestRegressor
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+        """
         plain = super().to_sklearn()
         for name in ("_index", "_oob"):
             vars(plain).pop(name, None)
         return plain
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the handle of the trees on the engines: a copy sends them when it needs them."""
+        """Return the state without the handle of the trees on the engines. A copy sends the trees again if needed."""
         return {name: value for name, value in super().__getstate__().items() if name not in ("_index", "_oob")}
 
 
-def _in_float32(thresholds: np.ndarray) -> np.ndarray:
-    """The largest float32 that are not above the thresholds: a float32 is above both or none."""
+def _rounded_down(thresholds: np.ndarray) -> np.ndarray:
+    """Return the largest float32 numbers that are not above the thresholds.
+
+    A float32 value is above the result exactly if it is above the threshold, so rows take the same way in the tree.
+    """
     found = thresholds.astype(np.float32)
     found[found > thresholds] = np.nextafter(found[found > thresholds], np.float32(-np.inf))
     return found

@@ -61,7 +61,17 @@ def hues(counts: np.ndarray) -> list[int]:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever has more contrast to a colour; the contrast is at least 4.5:1."""
+    """Return black or white, whichever has more contrast to a colour. The contrast is at least 4.5:1.
+
+    Parameters
+    ----------
+    colour : str
+        As ``"#rrggbb"``.
+
+    Returns
+    -------
+    str
+    """
     parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     return "#000000" if float(linear @ (0.2126, 0.7152, 0.0722)) > 0.179 else "#ffffff"
@@ -130,7 +140,7 @@ INKS = _inks()
 
 
 def encode(pixels: np.ndarray) -> bytes:
-    """Encode indices into `INKS` (lines, columns) as PNG, with a byte per pixel and fast compression."""
+    """Encode indices into `INKS`, uint8 of shape (lines, columns), as PNG with fast compression."""
     from PIL import Image
 
     image = Image.fromarray(pixels, "P")

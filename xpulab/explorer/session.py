@@ -34,7 +34,7 @@ _MARGIN = 0.03  # margin around the range of a feature, as a share of the range
 
 
 class Explorer:
-    """k-means on the engines, one iteration at a time, and its picture.
+    """k-means on the engines, one iteration at a time, with a picture of the clusters.
 
     Every change is one task on all engines. They compute the centres and the labels, and count the rows of each cluster
     in each pixel. They return only these counts; the rows stay on the engines.
@@ -52,7 +52,7 @@ class Explorer:
         The features on the horizontal and the vertical axis of the picture. If X has one feature, both axes show it.
     random_state : int, default=0
         The initial centres are those of ``KMeans(k, random_state=random_state + restarts)``.
-    shape : tuple of two ints
+    shape : tuple of two ints, default=(384, 512)
         (lines, columns) of the picture.
 
     Attributes
@@ -210,11 +210,11 @@ class Explorer:
             self._begin(centers)
 
     def elbow(self, ks: Iterable[int] = ELBOW) -> dict[int, float]:
-        """Inertia of ``KMeans(k, random_state=random_state)`` for each number of clusters.
+        """Compute the inertia of ``KMeans(k, random_state=random_state)`` for each number of clusters.
 
         Parameters
         ----------
-        ks : iterable of int
+        ks : iterable of int, default=range(1, 13)
             Numbers of clusters. Those above the number of points are left out. Known inertias are not computed again.
 
         Returns
@@ -289,7 +289,15 @@ class Explorer:
         self.changed()
 
     def _require_rows(self) -> None:
-        """If the engines with the rows were stopped, and new engines run, send the rows again."""
+        """Send the rows again if the engines with the rows were stopped, and new engines run.
+
+        Raises
+        ------
+        NoClusterError
+            If no engines run.
+        HandleError
+            If the rows were passed as a handle, so that this process does not have them.
+        """
         with contextlib.suppress(HandleError):
             if self._cluster.running:
                 self.rows.source(self._cluster)

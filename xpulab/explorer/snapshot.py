@@ -153,7 +153,7 @@ class Snapshot(Displayed):
 
 
 def _ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Round numbers between two values, each with its label."""
+    """Return round numbers between two values, each with its label."""
     from matplotlib.ticker import MaxNLocator
 
     values = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
@@ -200,7 +200,7 @@ def _plot(snapshot: Snapshot, image: str) -> str:
 
 
 def _marks(picture: Picture) -> tuple[list[tuple[float, str]], list[tuple[float, str]]]:
-    """Ticks of both axes: their positions in pixels from the upper left corner, and their labels."""
+    """Return the ticks of both axes: positions in pixels from the upper left corner, and labels."""
     lines, columns = picture.counts.shape[1:]
     (left, bottom), (right, top) = picture.low, picture.high
     across = [(columns * (value - left) / (right - left), text) for value, text in _ticks(left, right)]

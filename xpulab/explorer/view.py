@@ -63,7 +63,7 @@ def explore(X: Any, k: int = 8, **parameters: Any) -> ExploreView:
 class Latest:
     """Handles requests in another thread. If several requests of one name wait, it handles only the latest of them.
 
-    So requests of a slider that is dragged do not queue: at most one value of each control waits.
+    Therefore the requests of a slider that is dragged do not queue: at most one value of each control waits.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Latest:
         return threading.current_thread() is self._thread
 
     def wait(self, timeout: float = 60.0) -> bool:
-        """Wait until all requests are handled; False if this takes longer than `timeout` seconds."""
+        """Wait until all requests are handled. Return False if this takes longer than `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._thread is None, timeout)
 
@@ -169,11 +169,11 @@ class ExploreView:
         self.ask("refresh")
 
     def wait(self, timeout: float = 60.0) -> bool:
-        """Wait until the results of all requests are shown; False if this takes longer than `timeout` seconds."""
+        """Wait until all results are shown. Return False if this takes longer than `timeout` seconds."""
         return self._latest.wait(timeout)
 
     def close(self) -> None:
-        """Stop play, and leave the standing picture."""
+        """End play, remove the widget, and leave the standing picture."""
         self.explorer.changed = lambda: None
         self.ask("stop")
         self.wait()
@@ -214,7 +214,7 @@ class ExploreView:
     # -- requests, in the thread of `Latest` --------------------------------------------------------------------------
 
     def _work(self, asked: dict[str, Any]) -> float | None:
-        """Handle requests, show the result, and return the seconds until the next step of play; None for no step."""
+        """Handle requests, show the result, and return the seconds until the next step of play; None without play."""
         started = time.perf_counter()
         try:
             for name, value in asked.items():

@@ -1,4 +1,4 @@
-"""Neighbours: scikit-learn's estimators on every device of the active cluster."""
+"""Nearest neighbours, under the names of `sklearn.neighbors`."""
 
 from xpulab.neighbors._classification import KNeighborsClassifier
 from xpulab.neighbors._regression import KNeighborsRegressor

@@ -1,4 +1,4 @@
-"""Which distance is computed: scikit-learn's names and parameters, and what the ranks are told."""
+"""The distances that the ranks compute, and scikit-learn's names and parameters for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 __all__ = ["Distance", "distance_of"]
 
-#: scikit-learn's name -> the ranks' name, and the power of the distance that is returned.
+#: scikit-learn's name -> the ranks' name, and the power of the ranks' distance that is returned for this name.
 _NAMES = {
     "euclidean": ("euclidean", 1),
     "l2": ("euclidean", 1),
@@ -27,7 +27,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Distance:
-    """A distance, and the number that grows with it which the ranks compare.
+    """A distance. The ranks compare a power of it, which needs no root.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Distance:
     p : float
         The power of "minkowski".
     power : float
-        What is compared is the distance that is returned to this power.
+        The ranks compare the returned distance raised to this power.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Distance:
 
     @property
     def metric(self) -> tuple[str, float]:
-        """As the ranks take it."""
+        """The argument for the ranks: name and `p`."""
         return self.name, self.p
 
     def of(self, compared: np.ndarray) -> np.ndarray:
-        """The distances."""
+        """Return the distances for the numbers that the ranks compared."""
         if self.power == 1:
             return compared
         found: np.ndarray = np.sqrt(compared) if self.power == 2 else compared ** (1 / self.power)
@@ -57,24 +57,28 @@ class Distance:
 
 
 def distance_of(estimator: Any, instead: str = "") -> Distance:
-    """The distance that an estimator's parameters ask for; sets `effective_metric_` and its parameters.
+    """Return the distance for an estimator's parameters, and set its `effective_metric_` and the metric's parameters.
 
     Parameters
     ----------
     estimator : sklearn.neighbors.NearestNeighbors, or another estimator of neighbours
     instead : str, optional
-        What an error tells to use; scikit-learn's class of the same name by default.
+        The class that an error recommends for other metrics; scikit-learn's class of the same name by default.
+
+    Returns
+    -------
+    Distance
 
     Raises
     ------
     ValueError
-        For a metric, or parameters of it, that are not computed, and for those that scikit-learn refuses.
+        For metrics and parameters that are not supported, or that scikit-learn rejects.
     """
     metric, given = estimator.metric, dict(estimator.metric_params or {})
     if not isinstance(metric, str) or metric not in _NAMES:
         raise ValueError(
             f"metric={metric!r} is not computed on the engines; expected one of {', '.join(map(repr, _NAMES))}; for "
-            f"others use {instead or f'sklearn.neighbors.{type(estimator).__name__}'}"
+            f"other metrics use {instead or f'sklearn.neighbors.{type(estimator).__name__}'}"
         )
     estimator._check_algorithm_metric()
     p = given.pop("p", estimator.p) if metric == "minkowski" else None
@@ -84,13 +88,15 @@ def distance_of(estimator: Any, instead: str = "") -> Distance:
             "times w ** (1 / p) instead"
         )
     if given:
-        raise ValueError(f"metric_params={estimator.metric_params!r} was given; {metric!r} takes none but 'p'")
+        raise ValueError(
+            f"metric_params={estimator.metric_params!r} was given; expected only 'p', and only for metric='minkowski'"
+        )
     name, power = _NAMES[metric]
     estimator.effective_metric_, estimator.effective_metric_params_ = metric, {}
     if metric == "minkowski":
         p = 2 if p is None else p
         if not p > 0:
-            raise ValueError(f"p={p!r} was given, and the Minkowski metric takes a number above 0")
+            raise ValueError(f"p={p!r} was given; expected a number above 0 for the Minkowski metric")
         name = {1: "manhattan", 2: "euclidean", np.inf: "chebyshev"}.get(p, "minkowski")
         estimator.effective_metric_ = name
         if name == "minkowski":
@@ -101,7 +107,7 @@ def distance_of(estimator: Any, instead: str = "") -> Distance:
 
 
 def _look_at_power(algorithm: str, p: float) -> None:
-    """What scikit-learn says of powers below 1."""
+    """Raise scikit-learn's error, or show its warning, if the power is below 1."""
     if p >= 1:
         return
     if algorithm in ("kd_tree", "ball_tree"):

@@ -1,4 +1,4 @@
-"""`KNeighborsRegressor`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`KNeighborsRegressor`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ __all__ = ["KNeighborsRegressor"]
 
 
 class KNeighborsRegressor(NeighborsProxy, sklearn.neighbors.KNeighborsRegressor):
-    """Mean of the nearest neighbours, which every device of the active cluster searches for.
+    """Regression by the mean target of the nearest neighbours, for which all engines of the active cluster search.
 
     Parameters, attributes and results are those of `sklearn.neighbors.KNeighborsRegressor`, for any number of engines.
-    The engines keep the rows and find the neighbours, as those of `NearestNeighbors`; this process has the targets, and
-    takes their means.
+    The engines keep the rows and find the neighbours, as for `NearestNeighbors`. This process keeps the targets, and
+    computes their means.
 
     Parameters
     ----------
     n_neighbors : int, default=5
+        Number of neighbours of a query.
     weights : {"uniform", "distance"}, callable or None, default="uniform"
-        A callable gets an array of distances, and returns an array of the same shape.
+        Weights of the neighbours: "uniform" and None give each the weight 1, and "distance" the inverse of its
+        distance. A callable gets an array of distances, and returns an array of weights of the same shape.
     algorithm : {"auto", "ball_tree", "kd_tree", "brute"}, default="auto"
-        Accepted for scikit-learn's sake: all give the same neighbours, and all are computed by comparing all rows.
+        Accepted for compatibility with scikit-learn: each query is compared with all rows.
     leaf_size : int, default=30
         Accepted and ignored.
     p : float, default=2
@@ -43,13 +45,16 @@ class KNeighborsRegressor(NeighborsProxy, sklearn.neighbors.KNeighborsRegressor)
     Attributes
     ----------
     effective_metric_ : str
+        The metric that is computed, such as "euclidean" for "minkowski" with `p` = 2.
     effective_metric_params_ : dict
+        Its parameters.
     n_samples_fit_ : int
+        Number of rows of the fit.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------
@@ -68,9 +73,9 @@ class KNeighborsRegressor(NeighborsProxy, sklearn.neighbors.KNeighborsRegressor)
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
-            float32 and float64 keep their dtype, other numbers become float64. The estimator keeps X.
+            Rows. float32 and float64 keep their dtype, other numbers become float64. The estimator keeps X.
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_outputs)
-            A handle's come to this process.
+            Targets. If y is a handle, its targets are gathered in this process.
 
         Returns
         -------
@@ -82,13 +87,14 @@ class KNeighborsRegressor(NeighborsProxy, sklearn.neighbors.KNeighborsRegressor)
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, CSR, and metrics that are not computed; nothing has been sent then.
+            For input that scikit-learn rejects, for sparse matrices, and for metrics that are not supported. No rows
+            have been sent.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            The next call sends the rows again.
+            If the user interrupted the fit. The next call sends the rows again.
         """
         return self._fit(X, y)
 

@@ -1,4 +1,4 @@
-"""What all estimators of neighbours share: rows that stay on the engines, and the search in them."""
+"""The code that all estimators of neighbours share: rows that stay on the engines, and the search for neighbours."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ __all__ = ["NeighborsProxy"]
 
 
 class _Searched:
-    """Queries, and the rows that are searched unless the engines have them already, on their way to the engines.
+    """Sends the queries of a search, and the rows of the fit unless the engines have them already.
 
     Parameters
     ----------
     estimator : NeighborsProxy
     outgoing : Outgoing
     call : Call
-    queries : numpy.ndarray, optional
+    queries : numpy.ndarray of shape (n_queries, n_features), optional
+        None during a fit.
     results : mapping of str to Result, optional
-        Results with one entry per query, by the name of the task's argument.
+        Argument of the task -> the result with one entry per query that the task writes there.
     given : array or ShardedArray, optional
-        The queries as they were given, for the results.
+        The queries as the user passed them. If they are a handle, each rank returns the results of its own queries.
 
     Attributes
     ----------
@@ -61,7 +62,7 @@ class _Searched:
         self.sends = False
 
     def __call__(self) -> dict[str, Any]:
-        """Where rows and queries are, and where results go."""
+        """Send rows and queries; return the descriptions of rows, queries and results for the engines."""
         cluster, estimator = self._call.cluster, self._estimator
         self._outgoing.drop()
         sent: dict[str, Any] = {"metric": estimator._distance.metric, "rows": None}
@@ -86,13 +87,13 @@ class _Searched:
 
 
 class NeighborsProxy(Proxy):
-    """Base of estimators of neighbours; put it before scikit-learn's class.
+    """Base class of estimators of neighbours. Among the bases, it comes before scikit-learn's class.
 
-    The engines keep the rows of the fit. Where they do not have them any more, because the cluster was started again
-    or is another one, the next call sends them again from this process.
+    The engines keep the rows of the fit. If the cluster was restarted, or another one is active, the next call sends
+    the rows again from this process, unless they were passed as a handle.
     """
 
-    #: The row that is copied, the half norm and the zero.
+    #: A copy of the rows, and for each row two numbers with which its scores begin: half its squared norm, and zero.
     _work_memory: ClassVar[tuple[float, float]] = (16.0, 1.0)
 
     n_neighbors: int
@@ -105,7 +106,7 @@ class NeighborsProxy(Proxy):
     def _fit(self, X: Any, y: Any = None) -> Any:
         cluster = current_cluster()
         if isinstance(X, (KDTree, BallTree, NeighborsBase)):
-            raise TypeError(f"a {type(X).__name__} was given, and rows are expected; pass those it was made of")
+            raise TypeError(f"a {type(X).__name__} was given; expected rows: pass the array that it was made from")
         distance = distance_of(self)
         X = self._checked(cluster, X, reset=True)
         self._read_targets(cluster, X, y)
@@ -116,14 +117,14 @@ class NeighborsProxy(Proxy):
         return self
 
     def _read_targets(self, cluster: XPUCluster, X: Any, y: Any) -> None:
-        """What is known of the rows besides where they are."""
+        """Check and keep the targets of a fit. Estimators without targets do nothing."""
 
     def _is_on(self, cluster: XPUCluster) -> bool:
-        """Whether the engines have the rows."""
+        """Return whether the engines of the cluster have the rows of the fit."""
         return self._index is not None and self._index.is_on(cluster)
 
     def _keep_on(self, cluster: XPUCluster) -> None:
-        """A handle for the rows that are about to be sent; they are freed when it dies."""
+        """Make a handle for the rows that are about to be sent. The engines free them when Python deletes it."""
         X = self._fit_X
         bounds = X.bounds if isinstance(X, ShardedArray) else bounds_of(X.shape[0], cluster.size)
         self._index = cluster.made_handle(X.shape, X.dtype, bounds)
@@ -138,7 +139,7 @@ class NeighborsProxy(Proxy):
         given: Any = None,
         **arguments: Any,
     ) -> Answer:
-        """Run a task on the rows of the fit; the queries are X, unless this is the fit."""
+        """Run a task on the rows of the fit. X is the queries, or during a fit the rows."""
         fits = method == "fit"
         with Call(self, method, X, cluster) as call, cluster.outgoing() as outgoing:
             if fits:
@@ -152,40 +153,50 @@ class NeighborsProxy(Proxy):
                 raise CallInterrupted(f"{type(self).__name__}.{method} was interrupted{again}") from None
             finally:
                 if packing.sends:
-                    self._index = None  # some of the engines may have the rows, and others not
+                    self._index = None  # the call failed: perhaps only some of the engines have the rows
         return answer
 
     def _read_queries(self, cluster: XPUCluster, X: Any) -> tuple[np.ndarray, Any]:
-        """Queries as an array of this process, and as they were given; raises before anything is sent."""
+        """Return the checked queries as an array in this process, and in the form in which they were passed."""
         if X is None:
             X = self._fit_X
         elif mapped(X) is not None:
-            X = np.asarray(X)  # the engines all need it, and so this process copies it
+            X = np.asarray(X)  # all engines need all queries, so this process reads them from the file
         if X is not self._fit_X:
             X = self._checked(cluster, X, reset=False, look_now=True)
         return (X.gather() if isinstance(X, ShardedArray) else X), X
 
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
-        """The nearest rows of the fit to each query, and how far they are.
+        """Find the rows of the fit that are nearest to each query.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_queries, n_features), optional
-            By default the rows of the fit, each of which is then not its own neighbour.
+            Queries. By default these are the rows of the fit, and a row is not its own neighbour.
         n_neighbors : int, optional
-            By default the estimator's.
+            Number of neighbours of a query; the estimator's `n_neighbors` by default.
         return_distance : bool, default=True
+            Whether to return the distances.
 
         Returns
         -------
         neigh_dist : ndarray of float64 of shape (n_queries, n_neighbors)
-            In their order; only if `return_distance`.
+            Distances of the neighbours in ascending order; only with `return_distance`.
         neigh_ind : ndarray of int64 of shape (n_queries, n_neighbors)
-            Of rows that are equally far the first come first.
+            Indices of the neighbours. Of rows at the same distance, the row with the lowest index comes first.
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, HandleError
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn rejects. Nothing has been sent.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        KeyboardInterrupt
+            If the user interrupted the search.
         """
         check_is_fitted(self)
         k = self.n_neighbors if n_neighbors is None else n_neighbors
@@ -209,27 +220,30 @@ class NeighborsProxy(Proxy):
     def radius_neighbors(
         self, X: Any = None, radius: float | None = None, return_distance: bool = True, sort_results: bool = False
     ) -> Any:
-        """The rows of the fit that are no farther than a radius from each query, and how far they are.
+        """Find the rows of the fit whose distance from a query is at most a radius.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_queries, n_features), optional
-            By default the rows of the fit, each of which is then not its own neighbour.
+            Queries. By default these are the rows of the fit, and a row is not its own neighbour.
         radius : float, optional
-            By default the estimator's.
+            Largest distance; the estimator's `radius` by default.
         return_distance : bool, default=True
+            Whether to return the distances.
         sort_results : bool, default=False
-            Whether the nearest come first; the order is that of the rows otherwise.
+            Whether to sort the neighbours of a query by distance instead of index.
 
         Returns
         -------
         neigh_dist : ndarray of shape (n_queries,) of ndarray of float64
-            Only if `return_distance`.
+            Distances of the neighbours of each query; only with `return_distance`.
         neigh_ind : ndarray of shape (n_queries,) of ndarray of int64
+            Indices of the neighbours of each query.
 
         Raises
         ------
-        NotFittedError, NoClusterError, ValueError, HandleError
+        NotFittedError, NoClusterError, ValueError, HandleError, KeyboardInterrupt
+            As `kneighbors`.
         """
         check_is_fitted(self)
         if sort_results and not return_distance:
@@ -252,13 +266,18 @@ class NeighborsProxy(Proxy):
         return (_to_object_array(compared), found) if return_distance else found
 
     def to_sklearn(self) -> Any:
-        """A plain scikit-learn estimator with the same parameters and rows, which needs no cluster.
+        """Return scikit-learn's estimator with the same parameters and rows. It needs no cluster.
+
+        Returns
+        -------
+        sklearn.base.BaseEstimator
 
         Raises
         ------
         NotFittedError
+            If the estimator is not fitted.
         HandleError
-            If the rows were given as a handle, and are gone.
+            If the rows are those of a handle, and were freed.
         """
         plain = super().to_sklearn()
         for name in ("_distance", "_index"):
@@ -269,7 +288,13 @@ class NeighborsProxy(Proxy):
         return plain
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the handle of the rows on the engines: a copy sends them when it needs them."""
+        """Return the state without the handle of the rows on the engines. A copy sends the rows again if needed.
+
+        Raises
+        ------
+        TypeError
+            If the estimator was fitted to a `ShardedArray`.
+        """
         state = {name: value for name, value in super().__getstate__().items() if name != "_index"}
         if isinstance(state.get("_fit_X"), ShardedArray):
             raise TypeError(
@@ -280,7 +305,7 @@ class NeighborsProxy(Proxy):
 
 
 def _by_query(results: list[dict[str, Any]], queries: range) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Each query, what is compared, and the places: those of the first rank come first."""
+    """Yield the index of each query, and the compared numbers and indices of its neighbours, in the order of ranks."""
     ends = [np.concatenate([[0], np.cumsum(result["counts"])]) for result in results]
     for i in queries:
         parts = [slice(end[i], end[i + 1]) for end in ends]

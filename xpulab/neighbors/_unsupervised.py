@@ -1,4 +1,4 @@
-"""`NearestNeighbors`: scikit-learn's estimator, computed by all engines of the active cluster."""
+"""`NearestNeighbors`: scikit-learn's estimator on all engines of the active cluster."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ __all__ = ["NearestNeighbors"]
 
 
 class NearestNeighbors(NeighborsProxy, sklearn.neighbors.NearestNeighbors):
-    """Search for neighbours on every device of the active cluster.
+    """Search for nearest neighbours on all engines of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.neighbors.NearestNeighbors`, for any number of engines.
-    Each query is compared with all rows, by the engines, which keep the rows. The neighbours are those of differences
-    that are computed in float64, and of rows that are equally far those come first that have the lowest index.
+    Parameters, attributes and results are those of `sklearn.neighbors.NearestNeighbors`, for any number of engines. The
+    engines keep the rows, and compare each query with all of them. The neighbours and their distances are exact up to
+    float64: candidates are compared by differences that are computed in float64. Of rows at the same distance, the row
+    with the lowest index comes first.
 
     Parameters
     ----------
     n_neighbors : int, default=5
-        Neighbours of a query, where `kneighbors` is not told.
+        Number of neighbours of a query, if `kneighbors` gets none.
     radius : float, default=1.0
-        How far neighbours are at most, where `radius_neighbors` is not told.
+        Largest distance of a neighbour, if `radius_neighbors` gets none.
     algorithm : {"auto", "ball_tree", "kd_tree", "brute"}, default="auto"
-        Accepted for scikit-learn's sake: all give the same neighbours, and all are computed by comparing all rows.
+        Accepted for compatibility with scikit-learn: each query is compared with all rows.
     leaf_size : int, default=30
         Accepted and ignored.
     metric : str, default="minkowski"
@@ -42,13 +43,16 @@ class NearestNeighbors(NeighborsProxy, sklearn.neighbors.NearestNeighbors):
     Attributes
     ----------
     effective_metric_ : str
+        The metric that is computed, such as "euclidean" for "minkowski" with `p` = 2.
     effective_metric_params_ : dict
+        Its parameters.
     n_samples_fit_ : int
+        Number of rows of the fit.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What ran where, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------
@@ -67,8 +71,8 @@ class NearestNeighbors(NeighborsProxy, sklearn.neighbors.NearestNeighbors):
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
-            float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array is read by the
-            engines themselves. The estimator keeps X, as scikit-learn's does.
+            Rows. float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array is read by
+            the engines themselves. The estimator keeps X, as in scikit-learn.
         y : None
             Ignored.
 
@@ -82,12 +86,13 @@ class NearestNeighbors(NeighborsProxy, sklearn.neighbors.NearestNeighbors):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn refuses too, CSR, and metrics that are not computed; nothing has been sent then.
+            For input that scikit-learn rejects, for sparse matrices, and for metrics that are not supported. No rows
+            have been sent.
         HandleError
-            For a `ShardedArray` whose rows are elsewhere or gone.
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised or ended.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
-            The next call sends the rows again.
+            If the user interrupted the fit. The next call sends the rows again.
         """
         return self._fit(X)

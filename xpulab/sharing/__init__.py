@@ -1,1 +1,1 @@
-"""What the notebook and the engines of one host share: memory, the board, checkpoints, and rules for their end."""
+"""Memory, the board and checkpoints that the notebook and the engines of one host share, and rules for their end."""

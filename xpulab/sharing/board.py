@@ -36,10 +36,7 @@ _RANK = np.dtype(
         ("doing", "S64"),  # text about its present work; empty if the other fields describe it
         ("client", "i8"),  # pid of the process that sent the task
         ("failed", "u8"),  # number of the last task that raised an exception on this rank
-        (
-            "ended",
-            "u8",
-        ),  # number of the last task whose user's code has ended on this rank
+        ("ended", "u8"),  # number of the last task whose user's code has ended on this rank
         ("rows", "i8"),
         ("device_bytes", "i8"),  # bytes on the device for handles and fits
         ("run", "i8"),  # number of the run, counted from 1, of n_init runs
@@ -57,18 +54,18 @@ _HEAD = np.dtype([("size", "i8"), ("cancelled", "u8", (_CANCELLED,))], align=Tru
 
 
 def new_task_number() -> int:
-    """A number for a task, different from the numbers that other clients of the cluster choose."""
+    """Return a random number for a task, which differs from the numbers that other clients of the cluster choose."""
     return int.from_bytes(os.urandom(7), "little") + 1
 
 
 def metrics_of(record: Any) -> dict[str, float]:
-    """The metrics of a rank's iteration, by name."""
+    """Return the metrics of a rank's iteration by name, from its record in `Board.ranks`."""
     names = [name for name in record["metric_names"].decode().split(",") if name]
     return dict(zip(names, map(float, record["metrics"]), strict=False))
 
 
 def running(ranks: Any, number: int) -> list[int]:
-    """The ranks that run a task, without those on which the user's code has ended.
+    """Return the ranks that run a task, without those on which the user's code has ended.
 
     Parameters
     ----------
@@ -76,12 +73,16 @@ def running(ranks: Any, number: int) -> list[int]:
         Records of `Board.ranks`.
     number : int
         Number of the task.
+
+    Returns
+    -------
+    list of int
     """
     return [int(rank) for rank in np.flatnonzero((ranks["task"] == number) & (ranks["ended"] != number))]
 
 
 def awaited(ranks: Any, number: int) -> str:
-    """The running task for which another task waits, such as ``"KMeans.fit of process 123 (iteration 17)"``.
+    """Return the running task for which another task waits: ``"KMeans.fit of process 123 (iteration 17)"``.
 
     Parameters
     ----------
@@ -131,14 +132,14 @@ class Board:
 
     @classmethod
     def create(cls, size: int) -> Board:
-        """A new board for `size` ranks, all zeros."""
+        """Create a board for `size` ranks, all zeros."""
         block = SharedBlock.create(_HEAD.itemsize + size * _RANK.itemsize, "xpulab-board")
         block.array((_HEAD.itemsize,), np.uint8).view(_HEAD)["size"] = size
         return cls(block)
 
     @classmethod
     def open(cls, path: str) -> Board:
-        """The board that another process made."""
+        """Open the board that another process created."""
         return cls(SharedBlock.open(path, writable=True))
 
     @property
@@ -153,7 +154,7 @@ class Board:
             slots[int(np.argmin(slots != 0)) if (slots == 0).any() else task % _CANCELLED] = task
 
     def cancelled(self, task: int) -> bool:
-        """Whether this task was asked to end."""
+        """Return whether this task was asked to end."""
         # Usually no slot is set. Comparing bytes is ten times faster than comparing the array.
         return self._cancelled.tobytes() != _NOTHING and bool((self._cancelled == task).any())
 
@@ -163,7 +164,7 @@ class Board:
         slots[slots == task] = 0
 
     def failed(self, task: int) -> bool:
-        """Whether a rank raised an exception in this task."""
+        """Return whether a rank raised an exception in this task."""
         return bool((self._failed == task).any())
 
     def close(self) -> None:

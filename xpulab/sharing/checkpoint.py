@@ -16,12 +16,13 @@ class Checkpoint:
     """Shared memory for the latest state of a fit.
 
     One process writes, and another may read at any moment. The memory has two slots, and a number that says which slot
-    is complete. If the writer is killed while it writes, the other slot still has the state before. It is safe to
+    is complete. If the writer is killed while it writes, the other slot still has the last state. It is safe to
     unpickle the state, because only processes of the same user can write to the memory.
 
     Parameters
     ----------
     block : SharedBlock
+        The memory, which `create` or `open` returns.
     """
 
     def __init__(self, block: SharedBlock) -> None:
@@ -32,12 +33,12 @@ class Checkpoint:
 
     @classmethod
     def create(cls, nbytes: int) -> Checkpoint:
-        """A new, empty checkpoint for states of up to `nbytes` bytes."""
+        """Create an empty checkpoint for states of up to `nbytes` bytes."""
         return cls(SharedBlock.create(24 + 2 * nbytes, "xpulab-checkpoint"))
 
     @classmethod
     def open(cls, path: str) -> Checkpoint:
-        """The checkpoint that another process created."""
+        """Open the checkpoint that another process created."""
         return cls(SharedBlock.open(path, writable=True))
 
     @property
@@ -46,7 +47,7 @@ class Checkpoint:
         return self._block.path
 
     def write(self, state: dict[str, Any]) -> None:
-        """Keep this state instead of the one before. A state that is too large for a slot is ignored."""
+        """Keep this state instead of the last one. A state that is too large for a slot is ignored."""
         packed = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
         if len(packed) > self._room:
             return
@@ -56,7 +57,7 @@ class Checkpoint:
         self._head[0] += 1  # the slot is complete now
 
     def read(self) -> dict[str, Any] | None:
-        """The latest state; None if no state was written."""
+        """Return the latest state; None if no state was written."""
         written = int(self._head[0])
         if not written:
             return None

@@ -26,24 +26,28 @@ _FILES = {
 
 
 def total() -> int:
-    """Bytes that this process and the other processes of its container or batch job may use together."""
+    """Return the bytes that this process and the other processes of its container or batch job may use together."""
     return int(min([psutil.virtual_memory().total, *(limit for limit, _ in _limits())]))
 
 
 def available(*, swap: bool = False) -> int:
-    """Bytes that are free, or that the kernel can free because they are cached pages of files.
+    """Return the bytes that are free, or that the kernel can free because they are cached pages of files.
 
     Parameters
     ----------
-    swap : bool
+    swap : bool, default=False
         Whether to count the host's free swap space, too. The limits of control groups stay the same.
+
+    Returns
+    -------
+    int
     """
     free = psutil.virtual_memory().available + (psutil.swap_memory().free if swap else 0)
     return int(min([free, *(left for _, left in _limits())]))
 
 
 def _limits() -> Iterator[tuple[float, float]]:
-    """The limit of each control group from this process's own up to the root, and the bytes left below each limit."""
+    """Yield the limit of each control group, from this process's own up to the root, and the bytes left below it."""
     with contextlib.suppress(OSError):  # not Linux, or /proc is hidden
         for kind, group, root in _groups():
             names = _FILES[kind]
@@ -65,7 +69,7 @@ def _limit(group: Path, limit_file: str, use_file: str, cached: tuple[str, ...])
 
 
 def _groups() -> Iterator[tuple[str, Path, Path]]:
-    """Version, folder and topmost folder of this process's control groups that count memory."""
+    """Yield version, folder and topmost folder of this process's control groups that count memory."""
     own: dict[str, PurePosixPath] = {}
     for line in (_PROCESS / "cgroup").read_text().splitlines():
         number, controllers, path = line.split(":", 2)

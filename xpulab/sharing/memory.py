@@ -48,7 +48,7 @@ class SharedBlock:
     nbytes : int
         Size in bytes.
     writable : bool
-        Whether this process may write to it.
+        Whether this process may write to the memory.
     """
 
     def __init__(self, descriptor: int, nbytes: int, *, writable: bool) -> None:
@@ -58,7 +58,14 @@ class SharedBlock:
 
     @classmethod
     def create(cls, nbytes: int, name: str = "xpulab") -> SharedBlock:
-        """New memory, all zeros.
+        """Create a block, all zeros.
+
+        Parameters
+        ----------
+        nbytes : int
+            Size in bytes.
+        name : str, default="xpulab"
+            The name in ``/proc/<pid>/maps``, which tells blocks apart there.
 
         Raises
         ------
@@ -69,7 +76,10 @@ class SharedBlock:
             # The kernel allocates pages only when they are written. If there are too few, it then kills a process.
             free = host_memory.available(swap=True)
             if nbytes > free:
-                raise MemoryError(f"no shared block of {nbytes:,} bytes: {free:,} bytes are free")
+                raise MemoryError(
+                    f"no shared block of {nbytes:,} bytes: {free:,} bytes are free; delete arrays or stop other "
+                    "processes, or use fewer rows"
+                )
         try:
             descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
         except OSError as error:
@@ -90,8 +100,8 @@ class SharedBlock:
         ----------
         path : str
             `path` of the block in that process.
-        writable : bool
-            Whether this process may write to it.
+        writable : bool, default=False
+            Whether this process may write to the memory.
 
         Raises
         ------
@@ -116,7 +126,7 @@ class SharedBlock:
         return f"/proc/{os.getpid()}/fd/{self._descriptor}?{os.fstat(self._descriptor).st_ino}"
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> np.ndarray[Any, Any]:
-        """The memory from `offset` (in bytes) on as an array, which stays valid after `close`.
+        """Return the memory from `offset` (in bytes) on as an array, which stays valid after `close`.
 
         Raises
         ------
@@ -150,9 +160,9 @@ class SharedBlock:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """A context in which only one process or thread uses the block; the others wait for at most 0.1 s.
+        """Open a context in which only one process or thread uses the block; the others wait for at most 0.1 s.
 
-        The limit means that a process that is stopped in this context does not block the others for ever.
+        Because of this limit, a process that is stopped in this context does not block the others for ever.
         """
         # A lock belongs to an open file, and threads of this process share the descriptor. So the file is opened again.
         descriptor = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY)
@@ -297,7 +307,7 @@ def keep_reachable(block: SharedBlock) -> None:
 
 
 def reachable(array: np.ndarray[Any, Any]) -> tuple[str, int] | None:
-    """Path of the block that contains an array, and the array's offset in bytes; None if no known block does."""
+    """Return the path of the block that contains an array, and its offset in bytes; None if no known block does."""
     address = array.__array_interface__["data"][0]
     with _reachable_lock:
         for start, block in _reachable.items():
@@ -316,7 +326,18 @@ def _not_reachable(address: int) -> None:
 def shared_or_sent(
     buffers: Sequence[pickle.PickleBuffer], share: Callable[[np.ndarray[Any, Any]], dict[str, Any]]
 ) -> list[bytes | dict[str, Any]]:
-    """The buffers of a pickle, for another process: the bytes of small ones, and where `share` has put large ones."""
+    """Return the buffers of a pickle for another process: the bytes of small buffers, and descriptions of large ones.
+
+    Parameters
+    ----------
+    buffers : sequence of pickle.PickleBuffer
+    share : callable
+        Copies a large buffer, an array of uint8, into shared memory, and returns the description of its place.
+
+    Returns
+    -------
+    list of bytes or dict
+    """
     arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
     return [share(raw) if raw.nbytes >= LEAST_SHARED else raw.tobytes() for raw in arrays]
 
@@ -327,7 +348,13 @@ def restore(address: int, nbytes: int) -> None:
 
 
 def file_state(file: int | str) -> list[int]:
-    """Device, inode and time of the last change in ns, which show whether a file is the same as before."""
+    """Return device, inode and time of the last change in ns. They show whether a file is the same as before.
+
+    Parameters
+    ----------
+    file : int or str
+        Descriptor or path of the file.
+    """
     status = os.stat(file)
     return [status.st_dev, status.st_ino, status.st_mtime_ns]
 

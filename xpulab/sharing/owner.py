@@ -20,7 +20,7 @@ _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 
 
 def end_with(pid: int, then: Callable[[], Sequence[int]] = list) -> None:
-    """End this process when the process `pid` of this host has ended: with SIGTERM, and SIGKILL 3 s later.
+    """End this process after the process `pid` of this host has ended: with SIGTERM, and with SIGKILL 3 s later.
 
     A thread waits on a pidfd, so it needs no polling, and is not misled if the system reuses the pid.
 
@@ -40,12 +40,12 @@ def end_with(pid: int, then: Callable[[], Sequence[int]] = list) -> None:
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
-        raise SystemExit(f"the process {pid} that asked for this one has ended") from None
+        raise SystemExit(f"the process {pid}, with which this process has to end, has ended") from None
     threading.Thread(target=_wait_and_end, args=(descriptor, then), name="xpulab-owner", daemon=True).start()
 
 
 def successors(folder: str) -> list[int]:
-    """The processes with which a process of a cluster ends after the owner has ended.
+    """Return the processes with which a process of a cluster ends after the owner has ended.
 
     The processes of a detached cluster end together with its controller and mpiexec. The processes of any other cluster
     end at once.

@@ -28,7 +28,7 @@ class Writer(io.TextIOBase):
     Parameters
     ----------
     path : str
-    most : int
+    most : int, default=1_000_000
         Largest number of characters to keep.
 
     Attributes
@@ -45,7 +45,7 @@ class Writer(io.TextIOBase):
         self.omitted = 0
 
     def fileno(self) -> int:
-        """The file's descriptor, for child processes that write to the file."""
+        """Return the file's descriptor, for child processes that write to the file."""
         return self._file
 
     def writable(self) -> bool:
@@ -96,7 +96,7 @@ class Transcripts:
 
     def __init__(self, folder: Path, size: int) -> None:
         token = uuid.uuid4().hex
-        # `Processes.logs` shows the name of a file up to its first dot.
+        # `Processes.logs` shows the part of a file's name before the first dot.
         self.paths = [str(folder / f"rank-{rank}.{token}.log") for rank in range(size)]
         self._files: list[int] = []
         for path in self.paths:
@@ -105,7 +105,7 @@ class Transcripts:
         self._texts = [""] * size
 
     def read(self) -> list[str]:
-        """The text that each rank has printed since the last call."""
+        """Return the text that each rank has printed since the last call."""
         return [self._read(rank) for rank in range(len(self._files))]
 
     def _read(self, rank: int) -> str:
@@ -117,13 +117,13 @@ class Transcripts:
         return self.printed(rank)[before:] if new else ""
 
     def printed(self, rank: int) -> str:
-        """All text that a rank has printed, up to the last `read`."""
+        """Return all text that a rank has printed up to the last `read`."""
         text = self._texts[rank].partition(RAISED)[0]
         said, crashed, stack = text.partition(_CRASHED)
         return said + crashed + stack.partition(_ENGINES_FRAME)[0]
 
     def raised(self, rank: int) -> str:
-        """The traceback of a rank whose code has raised an exception; "" if it has not."""
+        """Return the traceback of a rank whose code has raised an exception; an empty string otherwise."""
         return self._texts[rank].partition(RAISED)[2]
 
     def close(self) -> None:

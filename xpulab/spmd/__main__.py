@@ -19,14 +19,14 @@ from xpulab import oneapi
 from xpulab.commands import numbers
 from xpulab.sharing import owner
 
-#: As in `xpulab.deploy.script`, which takes half a second to import.
+#: The same name as in `xpulab.deploy.script`, whose import takes half a second.
 RUN = "XPULAB_RUN"
 
 
 def main() -> None:
-    """Run the script, and end with its status."""
+    """Run the script, and end this process with the script's exit status."""
     parser = argparse.ArgumentParser(prog="python -m xpulab.spmd", description="Run a script as one rank.")
-    parser.add_argument("--cores", type=numbers, help="logical CPUs of this rank; by default all of this process")
+    parser.add_argument("--cores", type=numbers, help="logical CPUs of this rank; by default all CPUs of this process")
     parser.add_argument("script", help="the file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Makes an estimator for the ranks out of a proxy: the same class, whose methods take the rows of each rank."""
+"""Makes an estimator for the ranks from a proxy: a subclass, whose methods take the rows of each rank."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def on_ranks(proxy: Any) -> Any:
 
 
 def _described(proxy: Any) -> str:
-    """Return the documentation of a proxy, for the ranks."""
+    """Return the documentation of a proxy's estimator for the ranks."""
     _, _, rest = (inspect.getdoc(proxy) or "").partition("\n\n")
     return (
         f"`{proxy.__module__.rpartition('.')[0]}.{proxy.__name__}` for code that runs on the ranks, each of which "
@@ -86,7 +86,7 @@ def _with_queue(method: Callable[..., Any]) -> Callable[[Callable[..., Any]], Ca
 
 
 def _own(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an estimator's method of xpulab, which runs on the engines, with handles for the rows of all ranks."""
+    """Wrap a method that xpulab defines: it runs on the engines, and gets handles for the rows of all ranks."""
     signature = inspect.signature(method)
 
     @_with_queue(method)
@@ -108,7 +108,7 @@ def _own(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _theirs(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an estimator's method of scikit-learn, which computes with this rank's rows, and may call xpulab's."""
+    """Wrap a method that scikit-learn defines: it computes with this rank's rows, and may call xpulab's methods."""
     signature = inspect.signature(method)
 
     @_with_queue(method)
@@ -143,7 +143,9 @@ def _score(self: Any, X: Any, y: Any, sample_weight: Any = None, *, queue: Any =
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         If a classifier has several outputs, a row counts as right if all of its outputs are right.
     sample_weight : array-like of shape (n_samples,), optional
+        Weights of the rows; 1 by default.
     queue : dpctl.SyclQueue, optional
+        A queue of this rank's device.
 
     Returns
     -------
@@ -157,10 +159,10 @@ def _score(self: Any, X: Any, y: Any, sample_weight: Any = None, *, queue: Any =
         found = np.asarray(self.predict(on_host(X)))
         true = np.asarray(on_host(y))
         if found.shape != true.shape:
-            raise ValueError(f"y has the shape {true.shape}, and the predictions {found.shape}")
+            raise ValueError(f"y has the shape {true.shape}; expected the shape of the predictions, {found.shape}")
         weights = np.ones(len(true)) if sample_weight is None else np.asarray(on_host(sample_weight), np.float64)
         if weights.shape != (len(true),):
-            raise ValueError(f"sample_weight has the shape {weights.shape}, expected ({len(true)},)")
+            raise ValueError(f"sample_weight has the shape {weights.shape}; expected ({len(true)},)")
 
         def total(values: Any) -> Any:
             return np.sum(here.exchange(np.tensordot(weights, values, 1)), axis=0)
@@ -188,7 +190,7 @@ def _require_queue(here: Ranks, queue: Any, X: Any) -> None:
 
 
 def _like(X: Any, result: Any) -> Any:
-    """Return results with one entry per row as arrays of the kind of X, on the queue of X."""
+    """Return results with one entry per row as arrays of the same kind as X, on the queue of X."""
     module = kind_of(X)
     if module is None:
         return result
@@ -203,19 +205,20 @@ def _like(X: Any, result: Any) -> Any:
 def _joined(
     here: Ranks, estimator: Any, method: str, signature: inspect.Signature, args: Any, kwargs: Any
 ) -> Iterator[inspect.BoundArguments]:
-    """Check that all ranks pass the same kinds of arguments, and put handles for the rows of all ranks in their place.
+    """Check that all ranks pass the same kinds of arguments, and replace arrays by handles for the rows of all ranks.
 
     Raises
     ------
     ValueError
-        If the ranks called other methods, or passed other parameters, columns or dtypes.
+        If the ranks called different methods, or passed different parameters, columns or dtypes.
     """
     bound = signature.bind(*args, **kwargs)
     given = bound.arguments
     name = next((name for name in _ROWS if name in given), None)
     if name is not None and _get_output_config("transform", estimator)["dense"] != "default":
         raise ValueError(
-            "set_output asks for data frames, and rows of the ranks are arrays; type: set_output(transform='default')"
+            "the output is set to data frames, and estimators of xpulab.spmd return arrays; type: "
+            "set_output(transform='default')"
         )
     facts = {"methods": f"{type(estimator).__name__}.{method}"}
     arrays: dict[str, Any] = {}
@@ -258,7 +261,7 @@ def _aligned(value: Any, name: str, n: int) -> np.ndarray[Any, Any]:
     Raises
     ------
     ValueError
-        If their number is not that of the rows.
+        If their number differs from the number of rows.
     """
     array = np.asarray(value)
     if array.shape[0] != n:
@@ -287,7 +290,7 @@ def _value(value: Any) -> str:
     name = getattr(value, "__qualname__", None) or type(value).__name__
     try:
         return f"{name} {joblib.hash(on_host(value))}"
-    except Exception:  # such as a function of a cell
+    except Exception:  # it has no hash: a function of a cell, for example
         return name
 
 

@@ -1,4 +1,4 @@
-"""Loads the oneAPI runtime, before other modules import dpctl; ``xpulab run`` and engines have done so already."""
+"""Loads the oneAPI runtime before other modules import dpctl, unless ``xpulab run`` or the engine has loaded it."""
 
 import sys
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from sklearn.utils import check_array
 
-import xpulab.spmd._load  # noqa: F401 -- first
+import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
 from xpulab.data import ShardedArray
 from xpulab.exceptions import HandleError
 from xpulab.kernels.device import Device
@@ -32,7 +32,7 @@ def kind_of(X: Any) -> Any:
 
 
 def on_host(X: Any) -> Any:
-    """Return an array of a device as a NumPy array; everything else as it is."""
+    """Return an array on a device as a NumPy array, and everything else unchanged."""
     module = kind_of(X)
     return X if module is None else module.asnumpy(X)
 
@@ -58,9 +58,9 @@ def checked(X: Any, name: str) -> Any:
 
 
 class LocalRows(ShardedArray):
-    """A handle for rows, targets or weights of which each rank has its own.
+    """A handle for rows, targets or weights, of which each rank has passed a part.
 
-    Nothing is copied before a task needs the rows on the device. They are then copied directly from their place.
+    The rows are copied only when a task needs them on the device, directly from the array that was passed.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class LocalRows(ShardedArray):
         return 1 if self.ndim == 1 else self.shape[1]
 
     def forget(self) -> None:
-        """Free the copy on the device."""
+        """Free the copy of the rows on the device."""
         self._rows = None
 
     def cast(self, dtype: DTypeLike) -> LocalRows:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-import xpulab.spmd._load  # noqa: F401 -- first
+import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
 from xpulab.data import Outgoing
 from xpulab.deploy.answers import raise_errors
 from xpulab.deploy.cluster import in_place_of_cluster
@@ -63,7 +63,7 @@ class Ranks(RowsOnEngines):
     warnings : tuple of str
     last_report : FitReport or None
     interrupted : Any
-        As those of `XPUCluster`.
+        These three have the same meaning as in `XPUCluster`.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -138,7 +138,7 @@ class Ranks(RowsOnEngines):
             )
 
     def exchange(self, thing: T) -> list[T]:
-        """Return the things of all ranks, in the order of the ranks."""
+        """Return what each rank has passed, in the order of the ranks. All ranks call this together."""
         return [message["thing"] for message in self._exchange_messages("thing", thing)]
 
     def _exchange_messages(self, status: str, thing: Any, error: Exception | None = None) -> list[dict[str, Any]]:
@@ -238,7 +238,7 @@ _ranks: list[Ranks] = []
 
 
 def ranks() -> Ranks:
-    """Return the ranks of this program. All ranks call this together the first time.
+    """Return the ranks of this program. The first call is made by all ranks together.
 
     Raises
     ------
