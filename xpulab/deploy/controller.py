@@ -5,8 +5,29 @@ from __future__ import annotations
 import functools
 import os
 import secrets
+from collections.abc import Callable
+from typing import Any
 
 from xpulab.sharing import owner
+
+_LONGEST = 3000  # milliseconds between two heartbeats of engines that are not new
+
+
+def _ever_slower(beat: Callable[[Any], None]) -> Callable[[Any], None]:
+    """`HeartMonitor.beat`, which is called less and less often after the last engine has registered.
+
+    An engine counts as registered after two beats, so the first beats follow each other quickly. If all beats did, an
+    idle engine would use five times as much processor time.
+    """
+
+    def beat_and_wait(monitor: Any) -> None:
+        known = len(monitor.hearts)
+        beat(monitor)
+        all_known = known and len(monitor.hearts) == known
+        period = monitor.caller.callback_time * 1.1 if all_known else monitor.period
+        monitor.caller.callback_time = min(period, _LONGEST)
+
+    return beat_and_wait
 
 
 def main() -> None:
@@ -18,9 +39,13 @@ def main() -> None:
     # with the controller.
     os.register_at_fork(after_in_child=lambda: owner.end_with(os.getppid()))
 
+    import zmq
     from ipyparallel.controller.app import IPController
+    from ipyparallel.controller.heartmonitor import HeartMonitor
     from ipyparallel.controller.hub import Hub
     from traitlets.config import Config
+
+    HeartMonitor.beat = _ever_slower(HeartMonitor.beat)
 
     # Without this, the hub would parse every message and keep a record of every call for ever, which nobody reads.
     Hub.save_broadcast_request = Hub.save_broadcast_result = lambda *_: None
@@ -32,6 +57,13 @@ def main() -> None:
         """
 
         def start(self) -> None:
+            # Engines register when this runs. They learn the longest period from the hub.
+            self.hub.heartmonitor_period = _LONGEST
+            # No scheduler listens on this port, and every client and engine would try to connect to it seven times a
+            # second. These sockets take the connections, and no messages arrive.
+            nobody = [self.context.socket(zmq.ROUTER) for _ in range(2)]
+            self.bind(nobody[0], self.client_url("task"))
+            self.bind(nobody[1], self.engine_url("task"))
             self.loop.add_callback(lambda: owner.end_with(self.heartmonitor_process.pid))
             super().start()
 

@@ -65,8 +65,8 @@ def controller_settings(folder: Path, owner: int) -> Config:
         "--TaskScheduler.scheme_name=none",
         # One scheduler sends every SPMD task to all engines, so that they get tasks in the same order from all clients.
         "--IPController.broadcast_scheduler_depth=0",
-        # An engine counts as registered after two beats (3 s each by default). The controller must not drop an engine
-        # that misses beats: the board and mpiexec show whether engines are lost, and a stopped process may continue.
+        # This is the period of the first heartbeats. The controller must not drop an engine that misses beats: the
+        # board and mpiexec show whether engines are lost, and a stopped process may continue.
         "--HeartMonitor.period=100",
         "--HeartMonitor.max_heartmonitor_misses=1000000",
         # The controller does not store results.
@@ -102,6 +102,7 @@ def engine_settings(folder: Path, owner: int, variables: Mapping[str, str]) -> C
     config.MPIEngineSetLauncher.engine_cmd = [sys.executable, "-m", "xpulab.engine"]
     config.MPIEngineSetLauncher.engine_args = [
         "--Session.digest_history_size=0",  # CurveZMQ rejects repeated messages, so no signatures are kept
+        "--IPEngine.max_heartbeat_misses=10",  # of the controller, 3.5 s each: an engine that was left alone ends
         "--IPEngine.enable_nanny=False",  # one process per engine, which passes on signals; the board does this
         "--IPEngine.init_mpi=",
     ]
