@@ -73,7 +73,7 @@ def refusal(call: Callable[[], Any]) -> Exception | None:
     return None
 
 
-def sklearns(call: Callable[[], Any]) -> Exception | None:
+def raised(call: Callable[[], Any]) -> Exception | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -167,7 +167,7 @@ def test_arguments_that_scikit_learn_rejects_are_rejected(
             estimator.n_features_in_, estimator._n_threads, estimator._n_features_out = D, 1, 4
         return getattr(estimator, method)(X, **weighted)
 
-    theirs, ours = sklearns(lambda: call(sklearn.cluster.KMeans)), refusal(lambda: call(KMeans))
+    theirs, ours = raised(lambda: call(sklearn.cluster.KMeans)), refusal(lambda: call(KMeans))
     if theirs is not None:
         assert ours is not None, f"scikit-learn says {theirs!r}"
         assert isinstance(ours, (type(theirs), XpulabError)), f"{ours!r}; scikit-learn says {theirs!r}"
@@ -310,7 +310,7 @@ def test_nan_in_a_data_frame_is_named_by_its_labels(engines: xpulab.XPUCluster) 
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_nan_in_many_rows_gives_the_same_message_during_the_copy(
+def test_nan_in_many_rows_for_which_the_engines_look_gives_the_same_message(
     engines: xpulab.XPUCluster, right: np.ndarray, value: float
 ) -> None:
     X = np.random.default_rng(0).random((300_000, 14), dtype=np.float32)
@@ -325,7 +325,7 @@ def test_nan_in_many_rows_gives_the_same_message_during_the_copy(
         (lambda: engines.scatter(X), lambda: sklearn.utils.check_array(X, input_name="X")),
     ]
     for ours, theirs in calls:
-        error, expected = refusal(ours), sklearns(theirs)
+        error, expected = raised(ours), raised(theirs)
         assert type(error) is type(expected) is ValueError
         assert str(error) == f"{expected}\nThe first such value is in row 299999, column 13."
     np.testing.assert_array_equal(KMeans(4, random_state=0).fit(GOOD).labels_, right)

@@ -128,8 +128,9 @@ def test_a_radius_is_exact(current: xpulab.XPUCluster) -> None:
     np.testing.assert_array_equal(found, [0, 1, 3])
     (found,) = ours.radius_neighbors(np.array([[1e-12]]), return_distance=False)
     np.testing.assert_array_equal(found, [0, 1])
-    (found,) = ours.radius_neighbors(X[:1], np.inf, return_distance=False)
-    np.testing.assert_array_equal(found, np.arange(5))
+    for radius in (np.inf, 1e200):  # the square of which is infinite
+        (found,) = ours.radius_neighbors(X[:1], radius, return_distance=False)
+        np.testing.assert_array_equal(found, np.arange(5))
 
 
 @pytest.mark.parametrize("k", [1, 7, 10])
@@ -251,6 +252,7 @@ def test_bad_input_is_refused_before_anything_is_sent(
         (lambda: fitted.kneighbors(Q, 21), "Expected n_neighbors <= n_samples_fit, but n_neighbors = 21"),
         (lambda: fitted.kneighbors(None, 20), "Expected n_neighbors < n_samples_fit, but n_neighbors = 20"),
         (lambda: fitted.kneighbors(Q, 0), "Expected n_neighbors > 0"),
+        (lambda: fitted.kneighbors(Q, -1.5), "enter integer value"),
         (lambda: fitted.radius_neighbors(Q, -1.0), "one number of at least 0"),
         (lambda: fitted.radius_neighbors(Q, sort_results=True, return_distance=False), "return_distance must be True"),
         (lambda: NearestNeighbors(metric="haversine").fit(X), "metric='haversine' is not computed on the engines"),

@@ -200,10 +200,10 @@ class NeighborsProxy(Proxy):
         """
         check_is_fitted(self)
         k = self.n_neighbors if n_neighbors is None else n_neighbors
-        if n_neighbors is not None and n_neighbors <= 0:
-            raise ValueError(f"Expected n_neighbors > 0. Got {n_neighbors:d}")
         if not isinstance(k, numbers.Integral):
             raise TypeError(f"n_neighbors does not take {type(k)} value, enter integer value")
+        if k <= 0:
+            raise ValueError(f"Expected n_neighbors > 0. Got {k:d}")
         cluster, own = self._cluster(), X is None
         queries, given = self._read_queries(cluster, X)
         n = self.n_samples_fit_
@@ -253,7 +253,8 @@ class NeighborsProxy(Proxy):
         limit = self.radius if radius is None else radius
         if np.ndim(limit) or not limit >= 0:
             raise ValueError(f"radius={limit!r} was given, and one number of at least 0 is expected")
-        limit = float(limit) ** self._distance.power
+        with np.errstate(over="ignore"):  # then every row is near
+            limit = float(np.float64(limit) ** self._distance.power)
         answer = self._call(cluster, "radius_neighbors", "neighbors.within", queries, limit=limit)
         compared, places = [], []
         for i, near, some in _by_query(answer.results, cluster.entries(given)):

@@ -278,9 +278,11 @@ def _same_draws(state: Any) -> Iterator[None]:
     random = check_random_state(None)
     before = random.get_state()
     random.set_state(state)
-    yield
-    if ranks().engine.rank:
-        random.set_state(before)
+    try:
+        yield
+    finally:
+        if ranks().engine.rank:
+            random.set_state(before)
 
 
 def _value(value: Any) -> str:
