@@ -16,9 +16,8 @@ from xpulab.engine.engine import Task
 from xpulab.exceptions import HandleError
 from xpulab.kernels import dense, sparse
 from xpulab.kernels.choice import AnyRows, kernels_for
-from xpulab.kernels.device import Device
 from xpulab.kernels.moments import column_facts
-from xpulab.kernels.rows import Rows
+from xpulab.kernels.rows import Fill, Rows, copying
 from xpulab.kernels.scaling import host_pieces
 from xpulab.kernels.sparse import SparseRows
 from xpulab.sharing.memory import SharedBlock, file_state
@@ -191,17 +190,15 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         elif "csr" in source:
             rows = _sparse(task, source, sample_weight)
         elif "file" in source:
-            rows = Rows.upload(device, _from_file(source, rank), sample_weight)
-            _look_through(task, rows, source)
+            mapped = _from_file(source, rank)
+            rows = _read(task, source, mapped.shape, copying(mapped), sample_weight)
         elif "block" in source:
             with SharedBlock.open(source["block"]) as block:
                 whole = block.array(tuple(source["shape"]), source["dtype"], source["offset"])
-                rows = Rows.upload(device, whole[bounds[rank] : bounds[rank + 1]], sample_weight)
-            _look_through(task, rows, source)
+                part = whole[bounds[rank] : bounds[rank + 1]]
+                rows = _read(task, source, part.shape, copying(part), sample_weight)
         elif "memory" in source:
-            rows, finite = _from_memory(source, device, rank, sample_weight)
-            if not source["finite"] and not all(task.comm.allgather(finite)):
-                _look_through(task, rows, source)
+            rows = _from_memory(task, source, sample_weight)
         else:
             with SharedBlock.open(source["parts"][rank], writable=True) as block:
                 shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
@@ -265,20 +262,27 @@ def _sparse(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         return SparseRows.upload(task.device, data[stored], indices[stored], mine, source["shape"][1], sample_weight)
 
 
-def _from_memory(
-    source: dict[str, Any], device: Device, rank: int, sample_weight: np.ndarray | None
-) -> tuple[Rows, bool]:
-    """Return this rank's rows from the memory of the process that sent them, and whether they are certainly finite."""
-    place, (first, last) = dict(source["memory"]), source["bounds"][rank : rank + 2]
-    shape, dtype = (last - first, source["shape"][1]), np.dtype(source["dtype"])
-    address, row_bytes, memory = place.pop("address"), shape[1] * dtype.itemsize, ProcessMemory(**place)
+def _read(task: Task, source: dict[str, Any], shape: Any, fill: Fill, sample_weight: np.ndarray | None) -> Rows:
+    """Read this rank's rows, and raise the same error on all ranks if a row has NaN or infinity."""
+    rows, finite = Rows.read(task.device, shape, source["dtype"], fill, sample_weight)
+    if not source.get("finite") and not all(task.comm.allgather(finite)):
+        _look_through(task, rows, source)
+    return rows
+
+
+def _from_memory(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None) -> Rows:
+    """Read this rank's rows in the memory of the process that sent them."""
+    first, last = source["bounds"][task.comm.rank : task.comm.rank + 2]
+    shape = last - first, source["shape"][1]
+    place, row_bytes = dict(source["memory"]), shape[1] * np.dtype(source["dtype"]).itemsize
+    address, memory = place.pop("address"), ProcessMemory(**place)
 
     def fill(start: int, part: np.ndarray) -> None:
         memory.read(address + (first + start) * row_bytes, part)
 
-    rows, finite = Rows.read(device, shape, dtype, fill, sample_weight)
+    rows = _read(task, source, shape, fill, sample_weight)
     memory.require_running()
-    return rows, finite
+    return rows
 
 
 def _from_file(source: dict[str, Any], rank: int) -> np.ndarray:

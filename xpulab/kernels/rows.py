@@ -19,9 +19,11 @@ from xpulab.sharing.memory import SharedBlock
 __all__ = [
     "BLOCK",
     "SPAN",
+    "Fill",
     "Rows",
     "column_kernels",
     "column_sums",
+    "copying",
     "every_kernel",
     "find_nonfinite",
     "in_order",
@@ -42,6 +44,10 @@ _STAGE_BYTES = 8 << 20
 _READ_BYTES = 1 << 20  # that a thread reads at a time, and that its core's cache holds until they are laid out
 _READERS = 8  # threads that read at the same time
 _FEW = 64  # up to this many rows, a copy by the host takes less time than the launch of a kernel
+
+
+#: Fills an array with rows: called with the index of the first of them and with the array.
+Fill = Callable[[int, npt.NDArray[Any]], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +97,7 @@ class Rows:
         if block.ndim != 2 or block.shape[1] == 0:
             raise ValueError(f"an array of shape {block.shape} was given, (n_samples, n_features) expected")
 
-        def fill(first: int, part: npt.NDArray[Any]) -> None:
-            part[...] = block[first : first + len(part)]
-
-        return cls.read(device, block.shape, block.dtype, fill, sample_weight)[0]
+        return cls.read(device, block.shape, block.dtype, copying(block), sample_weight)[0]
 
     @classmethod
     def copied(
@@ -141,7 +144,7 @@ class Rows:
         device: Device,
         shape: tuple[int, ...],
         dtype: npt.DTypeLike,
-        fill: Callable[[int, npt.NDArray[Any]], None],
+        fill: Fill,
         sample_weight: npt.NDArray[Any] | None = None,
     ) -> tuple[Rows, bool]:
         """Read rows in pieces, with a thread for each core, and arrange them while they are in the cores' caches.
@@ -154,7 +157,7 @@ class Rows:
         dtype : numpy.dtype
             float32 or float64.
         fill : callable
-            Fills an array with rows: called with the index of the first of them and with the array, in several threads.
+            Called in several threads.
         sample_weight : numpy.ndarray of shape (n_samples,) or None
             Converted to the dtype of the rows.
 
@@ -290,6 +293,15 @@ class Rows:
     def weights_or(self, other: Array) -> tuple[Array, np.int32]:
         """Return two arguments for kernels that read weights if there are any: the weights and 1, or an array and 0."""
         return (other, np.int32(0)) if self.sample_weight is None else (self.sample_weight, np.int32(1))
+
+
+def copying(block: npt.NDArray[Any]) -> Fill:
+    """Return a function for `Rows.read` that copies rows of an array."""
+
+    def fill(first: int, part: npt.NDArray[Any]) -> None:
+        part[...] = block[first : first + len(part)]
+
+    return fill
 
 
 def weighted(rows: Rows, sample_weight: npt.NDArray[Any]) -> Rows:
