@@ -45,7 +45,7 @@ CANNOT = {
     for name in ("neighbors_metrics", "brute_backend")
     for dtype in ("float32", "float64")
 }
-LEAST_CALLING = 100
+LEAST_CALLING = 120
 PROXIES = [f"xpulab.neighbors:{name}" for name in ("NearestNeighbors", "KNeighborsClassifier", "KNeighborsRegressor")]
 
 
