@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nbformat
 import pytest
-from jupyter_server_process import SCREENSHOTS, JupyterServer
+from jupyter_server_process import ROOT, SCREENSHOTS, JupyterServer
 from notebook_page import NotebookPage, colours, write_notebook
 from PIL import ImageChops, ImageStat
 from playwright.sync_api import Error
@@ -134,6 +136,14 @@ def choose_theme(lab: NotebookPage, theme: str) -> None:
         lab.page.locator(".lm-Menu-itemLabel").get_by_text(name, exact=True).click()
     lab.page.locator(f"body[data-jp-theme-name='JupyterLab {theme}']").wait_for(state="attached")
     lab.page.wait_for_timeout(500)  # JupyterLab loads the colours after it has set the name
+
+
+def test_binder_opens_on_the_first_notebook(server: JupyterServer) -> None:
+    """This is the first page of an image of binder/."""
+    with urllib.request.urlopen(f"{server.address}/?token={server.token}") as answer:
+        path = urllib.parse.urlsplit(answer.url).path
+    assert path.startswith("/lab/tree/")
+    assert (ROOT / path.removeprefix("/lab/tree/")) == min((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def test_the_first_theme_is_light(lab: NotebookPage) -> None:

@@ -1,17 +1,15 @@
-"""A notebook without kernel and front end, as nbconvert shows it, and the first page of an image of binder/."""
+"""A notebook without kernel and front end, as nbconvert shows it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from jupyter_server_process import ROOT, SCREENSHOTS, VIEWPORT, JupyterServer
+from jupyter_server_process import SCREENSHOTS, VIEWPORT
 from notebook_page import colours, write_notebook
 
 if TYPE_CHECKING:
@@ -65,10 +63,3 @@ def test_nbconvert_executes_a_notebook_and_makes_a_page_of_it(browser: Browser, 
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=SCREENSHOTS / f"nbconvert-{'with' if widgets else 'without'}-widgets.png")
         page.close()
-
-
-def test_binder_opens_on_the_first_notebook(server: JupyterServer) -> None:
-    with urllib.request.urlopen(f"{server.address}/?token={server.token}") as answer:
-        path = urllib.parse.urlsplit(answer.url).path
-    assert path.startswith("/lab/tree/")
-    assert (ROOT / path.removeprefix("/lab/tree/")) == min((ROOT / "notebooks").glob("*.ipynb"))

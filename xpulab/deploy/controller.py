@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import secrets
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -39,11 +40,15 @@ def main() -> None:
     # with the controller.
     os.register_at_fork(after_in_child=lambda: owner.end_with(os.getppid()))
 
+    # ipyparallel's scheduler of single tasks is not used, and would import NumPy, a fifth of this process's start.
+    sys.modules["numpy"] = None  # type: ignore[assignment]
     import zmq
     from ipyparallel.controller.app import IPController
     from ipyparallel.controller.heartmonitor import HeartMonitor
     from ipyparallel.controller.hub import Hub
     from traitlets.config import Config
+
+    del sys.modules["numpy"]
 
     HeartMonitor.beat = _ever_slower(HeartMonitor.beat)
 
