@@ -12,7 +12,18 @@ from typing import Any, NoReturn
 
 from xpulab.exceptions import UsageError
 
-__all__ = ["Help", "Parser", "add_placement", "count", "identifier", "numbers", "variable"]
+__all__ = [
+    "Help",
+    "Parser",
+    "add_hosts",
+    "add_mpi",
+    "add_placement",
+    "count",
+    "identifier",
+    "numbers",
+    "placement",
+    "variable",
+]
 
 #: Values that completion offers for an option. SYCL selectors are not among them, because finding these means asking
 #: the drivers.
@@ -131,6 +142,29 @@ def add_placement(parser: Parser, n: int | None, devices: str | None, strict: bo
         metavar="NAME=VALUE",
         help="set an environment variable on all engines, or with 1:NAME=VALUE on rank 1; repeatable",
     )
+
+
+def add_mpi(parser: Parser) -> None:
+    """Add the option for MPI's own options."""
+    parser.add_argument(
+        "--mpi-args", metavar="ARGS", help='further options for mpiexec, as in --mpi-args="-genv I_MPI_DEBUG 5"'
+    )
+
+
+def add_hosts(parser: Parser) -> None:
+    """Add the options for the hosts of engines and for MPI."""
+    add_mpi(parser)
+
+
+def placement(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `XPUCluster` from the options of `add_placement` and `add_hosts`."""
+    return {
+        "n": arguments.n,
+        "devices": arguments.devices,
+        "strict": arguments.strict,
+        "env": dict(arguments.env),
+        "mpi_args": arguments.mpi_args,
+    }
 
 
 def _near(word: str, known: Sequence[str]) -> str:

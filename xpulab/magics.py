@@ -16,7 +16,7 @@ from traitlets import Bool, Enum, Float, Int, Unicode
 
 from xpulab import widgets
 from xpulab.cells import run_cell
-from xpulab.commands import Help, Parser, add_placement, count, identifier, numbers
+from xpulab.commands import Help, Parser, add_hosts, add_placement, count, identifier, numbers, placement
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster
 from xpulab.deploy.status import ClusterStatus
 from xpulab.estimator.call import last_report
@@ -135,6 +135,8 @@ class XPUMagics(Magics):
         plan = parser.command(commands, "plan", _plan, "show which engine would run on which device; starts nothing")
         for command in (start, plan):
             add_placement(command, self.n, self.devices, self.strict)
+            add_hosts(command)
+        plan.add_argument("--show", action="store_true", help="show the command line, too, that starts the engines")
         start.add_argument(
             "--timeout",
             type=float,
@@ -208,10 +210,7 @@ class XPUMagics(Magics):
             if running is not None:
                 running.stop()
             return XPUCluster(
-                arguments.n,
-                devices=arguments.devices,
-                strict=arguments.strict,
-                env=dict(arguments.env),
+                **placement(arguments),
                 timeout=arguments.timeout,
                 recover=arguments.recover,
                 silence=arguments.silence,
@@ -250,6 +249,7 @@ def _changes(arguments: Any, running: XPUCluster) -> str:
         "--devices": (arguments.devices, None, running.device_filter),
         "--strict": (arguments.strict, False, running.strict),
         "--env": (dict(arguments.env), {}, running.env),
+        "--mpi-args": (arguments.mpi_args, None, running.mpi_args),
         "--recover": (arguments.recover, True, running.recover),
         "--silence": (arguments.silence, 30.0, running.silence),
         "--detach": (arguments.detach, False, running.detached),
@@ -260,7 +260,7 @@ def _changes(arguments: Any, running: XPUCluster) -> str:
         return ""
     settings = " ".join(shlex.join(["--env", f"{name}={value}"]) for name, value in arguments.env)
     flags = {"--env": settings, "--recover": "--no-recover", "--strict": "--strict", "--detach": "--detach"}
-    return " ".join(flags.get(option) or f"{option} {value}" for option, (value, _, _) in given.items())
+    return " ".join(flags.get(option) or shlex.join([option, str(value)]) for option, (value, _, _) in given.items())
 
 
 def _words(line: str) -> list[str]:
@@ -271,7 +271,7 @@ def _words(line: str) -> list[str]:
 
 
 def _plan(arguments: Any) -> Any:
-    return XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env)).plan()
+    return XPUCluster(**placement(arguments)).plan(show=arguments.show)
 
 
 def _detach(arguments: Any) -> None:

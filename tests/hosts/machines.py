@@ -27,7 +27,7 @@ import xpulab
 __all__ = ["Host", "Network", "network", "why_not"]
 
 _REPOSITORY = Path(xpulab.__file__).resolve().parents[1]
-_TOOLS = ("ip", "unshare", "nsenter", "sshd", "ssh", "ssh-keygen")
+_TOOLS = ("ip", "setpriv", "unshare", "nsenter", "sshd", "ssh", "ssh-keygen")
 _NAME = re.compile(r"\bxpu(\d+)[a-z]?\b")
 _START = 10.0  # seconds that an sshd has to start
 _END = 10.0  # seconds that the processes of a host have to end
@@ -186,7 +186,10 @@ def _host(own: Path, tag: str, subnet: str, number: int, started: list[subproces
     clean = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
     with open(own / f"{name}.log", "wb") as log:
         process = subprocess.Popen(
-            ["ip", "netns", "exec", space, *alone, "sh", "-c", init], stdout=log, stderr=log, env=clean
+            ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", space, *alone, "sh", "-c", init],
+            stdout=log,
+            stderr=log,
+            env=clean,
         )
     started.append(process)
     deadline = time.monotonic() + _START

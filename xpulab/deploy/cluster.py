@@ -15,9 +15,11 @@ from typing import Any, cast
 import xpulab
 from xpulab.advice import to_start
 from xpulab.deploy.conversation import not_running
+from xpulab.deploy.mpi import intel
+from xpulab.deploy.mpi.command import HERE, Command, Ranks, split
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
-from xpulab.deploy.processes import Launched, Processes
+from xpulab.deploy.processes import Launched, Processes, engines_shown
 from xpulab.deploy.record import choose, in_use
 from xpulab.deploy.rows import RowsOnEngines
 from xpulab.deploy.signals import uninterrupted
@@ -116,6 +118,8 @@ class XPUCluster(VariablesOnEngines, Displayed):
         Environment variables of the engines: ``{"NAME": "VALUE"}`` for all of them, ``{"1:NAME": "VALUE"}`` for rank 1
         only. A variable that is the same for all is set before the engine starts; one that is not is set after MPI has
         told the engine its rank, and before the device's driver is loaded.
+    mpi_args : str, optional
+        Further options for mpiexec, as a shell reads them; `plan` with ``show=True`` shows the whole command line.
     timeout : float
         Seconds after which a start that has not ended fails.
     recover : bool
@@ -166,6 +170,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         devices: str | None = None,
         strict: bool = False,
         env: Mapping[str, str] | None = None,
+        mpi_args: str | None = None,
         timeout: float = 120.0,
         recover: bool = True,
         silence: float = 30.0,
@@ -178,6 +183,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         self.device_filter = devices
         self.strict = strict
         self.env = {} if env is None else env
+        self.mpi_args = mpi_args
         self.timeout = timeout
         self.display = display
         self.detached = detach
@@ -190,8 +196,13 @@ class XPUCluster(VariablesOnEngines, Displayed):
         self._last_words = ""
         self._owner = os.getpid()
 
-    def plan(self) -> Plan:
+    def plan(self, *, show: bool = False) -> Plan:
         """Which engine would run on which device, and which of these devices other clusters use. Starts nothing.
+
+        Parameters
+        ----------
+        show : bool
+            Whether the plan has the command line that starts the engines.
 
         Raises
         ------
@@ -201,7 +212,12 @@ class XPUCluster(VariablesOnEngines, Displayed):
             If a driver crashes or hangs.
         """
         chosen = self._plan if self._plan and self.running else self._make_plan(probe())
-        return replace(chosen, others=self._others(chosen))
+        command = engines_shown(self._command(len(chosen.ranks)), len(chosen.ranks)) if show else ""
+        return replace(chosen, others=self._others(chosen), command=command)
+
+    def _command(self, n: int) -> Command:
+        """MPI's command line for so many engines."""
+        return intel.command([Ranks(HERE, n)], extra=split(self.mpi_args))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -241,13 +257,13 @@ class XPUCluster(VariablesOnEngines, Displayed):
             try:
                 processes.start_controller()  # it starts while the drivers are asked, which takes about as long
                 if n := self._started_early():
-                    processes.start_engines(n, {})
+                    processes.start_engines(n, {}, self._command(n))
                 self._plan = self._make_plan(probe())
                 n = len(self._plan.ranks)
                 handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
                 for warning in self._plan.warnings:
                     _warn(warning)
-                processes.start(self._plan, self.timeout, say)
+                processes.start(self._plan, self._command(n), self.timeout, say)
                 self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
                 self._board = Board.open(self.facts[0]["board"])
                 processes.watch([fact["pid"] for fact in self.facts])
@@ -288,6 +304,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
             "devices": self.device_filter,
             "strict": self.strict,
             "env": dict(self.env),
+            "mpi_args": self.mpi_args,
             "recover": self.recover,
             "silence": self.silence,
         }
@@ -484,6 +501,9 @@ class XPUCluster(VariablesOnEngines, Displayed):
                 raise UsageError(f"XPUCluster: {name}={value!r} was given; expected True or False")
         if not isinstance(self.env, Mapping):
             raise UsageError(f"XPUCluster: env={self.env!r} was given; expected a dict such as {{'NAME': 'VALUE'}}")
+        if not isinstance(self.mpi_args, str | None):
+            raise UsageError(f"XPUCluster: mpi_args={self.mpi_args!r} was given; expected a text such as '-genv A 1'")
+        split(self.mpi_args)
         if not isinstance(self.device_filter, str | None):
             raise UsageError(
                 f"XPUCluster: devices={self.device_filter!r} was given; expected gpu, cpu, or a selector such as "

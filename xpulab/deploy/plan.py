@@ -78,12 +78,15 @@ class Plan(Displayed):
         The devices and tiles that no engine uses.
     others : tuple of str
         A sentence for each other cluster of this user that uses some of these cores and GPUs.
+    command : str
+        The command line that starts the engines, as a shell takes it, if it was asked for.
     """
 
     ranks: tuple[Placement, ...]
     warnings: tuple[str, ...]
     idle: tuple[Idle, ...]
     others: tuple[str, ...] = ()
+    command: str = ""
 
     def environment(self, rank: int) -> dict[str, str]:
         """Environment variables that the process of `rank` needs before it loads its runtimes."""
@@ -116,11 +119,13 @@ class Plan(Displayed):
 
     def __str__(self) -> str:
         table = table_text(_HEADER, map(_row, self.ranks), _ALIGN)
-        return "\n".join([self._title, table, *(f"  {plain(note)}" for note in self._notes())])
+        command = [f"\n{plain(self.command)}"] * bool(self.command)
+        return "\n".join([self._title, table, *(f"  {plain(note)}" for note in self._notes()), *command])
 
     def _repr_html_(self) -> str:
         table = table_html(_HEADER, map(_row, self.ranks), _ALIGN, caption=self._title)
-        return block("plan of engines", [table, *(f'<div class="xpu-note">{escape(n)}</div>' for n in self._notes())])
+        notes = [f'<div class="xpu-note">{escape(note)}</div>' for note in self._notes()]
+        return block("plan of engines", [table, *notes, *[f"<pre>{escape(self.command)}</pre>"] * bool(self.command)])
 
     @property
     def _title(self) -> str:

@@ -27,15 +27,15 @@ from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLa
 from traitlets.config import Config
 
 import xpulab
-from xpulab import oneapi
 from xpulab.deploy.leftovers import remove_leftovers
+from xpulab.deploy.mpi.command import Command, shown
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.record import Record, identity, runs
 from xpulab.exceptions import ClusterError, ClusterStartError
 from xpulab.sharing.owner import RECORD
 from xpulab.sharing.transcript import RAISED
 
-__all__ = ["Launched", "Processes", "controller_settings", "engine_settings"]
+__all__ = ["Launched", "Processes", "controller_settings", "engine_settings", "engines_shown"]
 
 _STOP_GRACE = 3.0  # seconds to wait until a killed process has ended
 
@@ -85,8 +85,23 @@ def _ipythons_folder(folder: Path) -> dict[str, str]:
     return {"IPYTHONDIR": str(folder / "ipython")}
 
 
-def engine_settings(folder: Path, owner: int, variables: Mapping[str, str]) -> Config:
-    """ipyparallel's settings for the engines of a local cluster, which do not depend on where engines go.
+#: The program of a rank, and its arguments.
+_ENGINE = (sys.executable, "-m", "xpulab.engine")
+_ENGINE_ARGUMENTS = (
+    "--Session.digest_history_size=0",  # CurveZMQ rejects repeated messages, so no signatures are kept
+    "--IPEngine.enable_nanny=False",  # one process per engine, which passes on signals; the board does this
+    "--IPEngine.init_mpi=",
+)
+
+
+def engines_shown(command: Command, n: int) -> str:
+    """The command line that starts the engines, as a shell takes it."""
+    mpiexec, *options = command.words
+    return shown([mpiexec, "-n", str(n), *options, *_ENGINE, *_ENGINE_ARGUMENTS], command.environment)
+
+
+def engine_settings(folder: Path, owner: int, variables: Mapping[str, str], command: Command) -> Config:
+    """ipyparallel's settings for the engines.
 
     Parameters
     ----------
@@ -95,18 +110,16 @@ def engine_settings(folder: Path, owner: int, variables: Mapping[str, str]) -> C
         As for `controller_settings`.
     variables : mapping of str to str
         The user's environment variables for all engines.
+    command : Command
+        MPI's command line.
     """
     config = Config()
-    config.MPIEngineSetLauncher.mpi_cmd = [str(oneapi.mpiexec())]
-    config.MPIEngineSetLauncher.mpi_args = list(oneapi.MPIEXEC_ARGUMENTS)
-    config.MPIEngineSetLauncher.engine_cmd = [sys.executable, "-m", "xpulab.engine"]
-    config.MPIEngineSetLauncher.engine_args = [
-        "--Session.digest_history_size=0",  # CurveZMQ rejects repeated messages, so no signatures are kept
-        "--IPEngine.enable_nanny=False",  # one process per engine, which passes on signals; the board does this
-        "--IPEngine.init_mpi=",
-    ]
+    config.MPIEngineSetLauncher.mpi_cmd = [command.words[0]]
+    config.MPIEngineSetLauncher.mpi_args = list(command.words[1:])
+    config.MPIEngineSetLauncher.engine_cmd = list(_ENGINE)
+    config.MPIEngineSetLauncher.engine_args = list(_ENGINE_ARGUMENTS)
     config.MPIEngineSetLauncher.environment = {
-        **oneapi.MPIEXEC_ENVIRONMENT,
+        **command.environment,
         **_ipythons_folder(folder),
         "MPLBACKEND": "module://xpulab.engine.figures",  # the notebook's backend would draw in the notebook's process
         **variables,
@@ -380,7 +393,7 @@ class Launched(Processes):
         pid = self._cluster.controller.process.pid
         self._watched["controller"] = (pid, os.pidfd_open(pid))
 
-    def start_engines(self, n: int, variables: Mapping[str, str]) -> None:
+    def start_engines(self, n: int, variables: Mapping[str, str], command: Command) -> None:
         """Start mpiexec and the engines without waiting for them, before their devices are chosen.
 
         The engines import the modules that do not depend on the device, and wait until `start` tells them their device.
@@ -391,18 +404,22 @@ class Launched(Processes):
             Number of engines.
         variables : mapping of str to str
             The user's environment variables for all engines.
+        command : Command
+            MPI's command line.
         """
-        self._cluster.update_config(engine_settings(self.folder, self._owner, variables))
+        self._cluster.update_config(engine_settings(self.folder, self._owner, variables, command))
         self._cluster.start_engines_sync(n)
         pid = self._cluster.engine_set.process.pid
         self._watched["mpiexec"] = (pid, os.pidfd_open(pid))
 
-    def start(self, plan: Plan, timeout: float, progress: Callable[[str], None]) -> None:
+    def start(self, plan: Plan, command: Command, timeout: float, progress: Callable[[str], None]) -> None:
         """Start the engines if they were not started before, tell each its device, and wait until every rank answers.
 
         Parameters
         ----------
         plan : Plan
+        command : Command
+            MPI's command line.
         timeout : float
             Seconds after which the start fails.
         progress : callable
@@ -419,7 +436,7 @@ class Launched(Processes):
             progress("starting mpiexec and the engines")
             self._place(plan)
             if "mpiexec" not in self._watched:
-                self.start_engines(n, plan.environment_of_all)
+                self.start_engines(n, plan.environment_of_all, command)
             self._connect(deadline)
             known = -1
             while len(self.client.ids) < n:
