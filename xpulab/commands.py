@@ -18,6 +18,7 @@ __all__ = [
     "add_hosts",
     "add_mpi",
     "add_placement",
+    "add_ssh",
     "count",
     "identifier",
     "numbers",
@@ -153,7 +154,17 @@ def add_mpi(parser: Parser) -> None:
 
 def add_hosts(parser: Parser) -> None:
     """Add the options for the hosts of engines and for MPI."""
+    parser.add_argument("--hosts", metavar="A,B", help="hosts on which engines run, as ssh knows them: node1,node2:4")
+    parser.add_argument(
+        "--hostfile", metavar="FILE", help="file that names a host on each line: node1, node1:4, or node1 slots=4"
+    )
+    add_ssh(parser)
     add_mpi(parser)
+
+
+def add_ssh(parser: Parser) -> None:
+    """Add the option for ssh's configuration."""
+    parser.add_argument("--ssh-config", metavar="FILE", help="ssh's configuration; by default yours")
 
 
 def placement(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -163,6 +174,9 @@ def placement(arguments: argparse.Namespace) -> dict[str, Any]:
         "devices": arguments.devices,
         "strict": arguments.strict,
         "env": dict(arguments.env),
+        "hosts": arguments.hosts,
+        "hostfile": arguments.hostfile,
+        "ssh_config": arguments.ssh_config,
         "mpi_args": arguments.mpi_args,
     }
 

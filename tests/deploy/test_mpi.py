@@ -29,7 +29,7 @@ def test_a_command_on_this_host_is_itself() -> None:
 def test_a_command_by_ssh_reaches_the_host_as_it_is(config: str | None, options: str) -> None:
     words = Ssh("node1", config).command(["python", "-c", "print('a b')"])
     assert shlex.join(words[:-1]) == f"ssh {options} -T -- node1"
-    assert shlex.split(words[-1]) == ["python", "-c", "print('a b')"]
+    assert shlex.split(words[-1]) == ["cd", "/", "&&", "exec", "python", "-c", "print('a b')"]
 
 
 def test_a_host_is_never_taken_for_an_option_of_ssh() -> None:

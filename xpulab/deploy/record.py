@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -212,8 +213,17 @@ def _shared(plan: Plan, record: Record) -> str:
     except (KeyError, TypeError):  # another version of xpulab wrote it
         return f"the cluster {record.name}, of another version of xpulab, runs too, and may use the same cores"
     on_cpu = any(rank.device.kind == "cpu" for rank in (*mine, *theirs))  # engines on GPUs hardly use their cores
-    cores = {core for rank in mine for core in rank.cores} & {core for rank in theirs for core in rank.cores}
-    gpus = {rank.selector for rank in theirs if rank.device.kind != "cpu"} & {rank.selector for rank in mine}
+    cores = {
+        core
+        for one, other in itertools.product(mine, theirs)
+        if one.host == other.host
+        for core in {*one.cores} & {*other.cores}
+    }
+    gpus = {
+        one.selector
+        for one, other in itertools.product(mine, theirs)
+        if (one.host, one.selector) == (other.host, other.selector) and one.device.kind != "cpu"
+    }
     parts = [f"the {'core' if len(cores) == 1 else 'cores'} {core_ranges(cores)}"] if cores and on_cpu else []
     parts += [f"{gpu} ({next(r.device.name for r in mine if r.selector == gpu)})" for gpu in sorted(gpus)]
     if not parts:

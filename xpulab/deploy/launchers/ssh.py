@@ -32,8 +32,11 @@ class Ssh:
     config: str | None = None
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """The command line that runs a command on the host."""
-        return ["ssh", *options(self.config), "-T", "--", self.host, shlex.join(words)]
+        """The command line that runs a command on the host, in its root folder.
+
+        From the user's folder there, Python would import a file that has the name of a module.
+        """
+        return ["ssh", *options(self.config), "-T", "--", self.host, f"cd / && exec {shlex.join(words)}"]
 
 
 def options(config: str | None) -> list[str]:
