@@ -37,7 +37,17 @@ LAYERS = [
     None,
     ["engine"],
     ["engine.algorithms"],
-    ["engine.dataset", "engine.engine", "engine.comm", "engine.interruptible", "engine.meeting", "engine.waiting"],
+    [
+        "engine.comm",
+        "engine.dataset",
+        "engine.engine",
+        "engine.files",
+        "engine.host",
+        "engine.interruptible",
+        "engine.meeting",
+        "engine.travel",
+        "engine.waiting",
+    ],
     ["kernels"],
 ]
 #: The code of a rank that uses both sides of the gap: the proxies, and the engine of its own process.

@@ -167,7 +167,7 @@ class Outgoing:
         """Allocate memory for a result: returns its description, for the engines, and the array that will hold it."""
         block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize)
         self._results.append(block)
-        return _place_in(block, shape, dtype), block.array(shape, dtype)
+        return {**_place_in(block, shape, dtype), "result": True}, block.array(shape, dtype)
 
     def _copies(
         self, array: np.ndarray[Any, Any], bounds: list[int], doubt: Callable[[], None] | None = None

@@ -51,7 +51,7 @@ def test_intel_mpi_on_this_host_uses_shared_memory_and_the_loopback_interface() 
 
 def test_intel_mpi_on_several_hosts_starts_by_ssh_and_connects_by_tcp() -> None:
     command = intel.command([Ranks("10.0.0.1", 2), Ranks("node2", 1)], "eth1", "/a b/config", ["-genv", "A", "1"])
-    options = "-iface eth1 -hosts 10.0.0.1:2,node2:1 -genv A 1"
+    options = "-iface eth1 -ppn 1 -hosts 10.0.0.1,10.0.0.1,node2 -genv A 1"
     assert command.words == (str(oneapi.mpiexec()), *options.split())
     assert command.environment == {
         "I_MPI_PIN": "0",

@@ -31,7 +31,7 @@ def test_the_plan_shows_each_rank_on_its_host(hosts: Network) -> None:
     answer = cluster.plan(show=True)
     assert [rank.address for rank in answer.ranks] == ["", "", "node1"]
     assert answer.ranks[2].host == "node1"
-    assert f"-iface {interface_to(hosts.hosts[0].address)[0]} -hosts {hosts.address}:2,node1:1 " in answer.command
+    assert f"-ppn 1 -hosts {hosts.address},{hosts.address},node1 " in answer.command
     assert all(host.processes() == {} for host in hosts.hosts)
 
 

@@ -272,12 +272,19 @@ class XPUCluster(VariablesOnEngines, Displayed):
         with progress.open(report) as handle:
             say = _teller(handle)
             say("starting the controller and looking for devices")
-            self._processes = processes = Launched(self._owner, self.name, silence=self.silence)
+            elsewhere = bool(self._addresses())
+            self._processes = processes = Launched(self._owner, self.name, silence=self.silence, hosts=elsewhere)
             try:
-                processes.start_controller()  # it starts while the drivers are asked, which takes about as long
+                if elsewhere:
+                    chosen = self._planned()
+                    say("connecting to the other hosts")
+                    processes.start_relay(chosen, self._ssh_config, self.timeout)
+                    processes.start_controller(chosen.address)
+                else:
+                    processes.start_controller("")  # it starts while the drivers are asked, which takes about as long
                 if n := self._started_early():
                     processes.start_engines(n, {}, self._command([Ranks(HERE, n)], ""))
-                self._plan = self._planned()
+                self._plan = chosen if elsewhere else self._planned()
                 n = len(self._plan.ranks)
                 handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
                 for warning in self._plan.warnings:
@@ -286,7 +293,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
                 processes.start(self._plan, command, self.timeout, say)
                 self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
                 self._board = Board.open(self.facts[0]["board"])
-                processes.watch([fact["pid"] for fact in self.facts])
+                processes.watch([fact["pid"] for fact in self.facts if fact["here"]])
                 self._require_alive(processes)
                 self._seconds_to_start = time.monotonic() - begun
                 self._publish(processes)
@@ -536,9 +543,9 @@ class XPUCluster(VariablesOnEngines, Displayed):
     def _started_early(self) -> int:
         """Number of engines that start before the plan is made; 0 if the plan has to be made first.
 
-        The plan has to be made first if the user names hosts or sets variables, because it decides where engines run and
-        which variables each gets; and if `n` is missing, not a number, or too large for the cores, because it decides
-        on the number of engines or raises.
+        The plan has to be made first if the user names hosts or sets variables, because it decides where engines run
+        and which variables each gets; and if `n` is missing, not a number, or too large for the cores, because it
+        decides on the number of engines or raises.
         """
         if self.env or self._addresses():
             return 0

@@ -21,6 +21,7 @@ _POLL = 0.05  # seconds between two reads of the board while a task runs
 _INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
 USERS = ("run", "%%xpu")  # tasks that run a user's code
 _USERS_GRACE = 2.0  # seconds that a user's code has to end after SIGINT
+_PRINTED = 2.0  # seconds in which the output of other hosts arrives
 _SIGNAL_AGAIN = 0.5  # seconds until SIGINT is repeated, because an engine that is about to begin the task ignores it
 
 
@@ -164,6 +165,15 @@ class Exchange:
                     raise
                 ending.begin()
 
+    def settle(self, replies: list[dict[str, Any]]) -> None:
+        """Wait until what the ranks of other hosts have printed in a user's code is on this host, as it soon is."""
+        ran = [rank for rank, reply in enumerate(replies) if "outcome" in (reply["result"] or {})]
+        deadline = time.monotonic() + _PRINTED
+        while self._ranks is not None and time.monotonic() < deadline:
+            if (self._ranks["ended"][ran] == self.number).all():
+                return
+            time.sleep(_POLL / 5)
+
     def _look(self, watch: Callable[[Any, int], None], ending: _Ending) -> None:
         """Call `watch`. If it raises an error, ask the engines to stop, because the caller will not use the result."""
         if (ranks := self._ranks) is None:
@@ -228,7 +238,7 @@ class Exchange:
     def _signal_running(self) -> None:
         """Send SIGINT to the engines that run the task, because a user's code does not read the board."""
         for record in self._ranks:
-            if record["task"] == self.number:
+            if record["task"] == self.number and record["pid"]:  # the agents of other hosts signal their engines
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(record["pid"]), signal.SIGINT)
 

@@ -71,7 +71,7 @@ class Record:
     seconds_to_start: float = 0.0
 
     @classmethod
-    def create(cls, name: str | None, owner: int, version: str) -> Record:
+    def create(cls, name: str | None, owner: int, version: str, hosts: bool = False) -> Record:
         """Create the folder and the record of a cluster that is about to start.
 
         Parameters
@@ -82,6 +82,8 @@ class Record:
             Pid of the process that starts it.
         version : str
             Version of xpulab.
+        hosts : bool
+            Whether other hosts must be able to have a folder with the same path.
 
         Raises
         ------
@@ -94,7 +96,7 @@ class Record:
             raise ClusterError(
                 f"a cluster named {name!r} is already running; type: %xpu_cluster attach {name}, or choose another name"
             )
-        folder = new_folder()
+        folder = new_folder(hosts)
         record = cls(folder, name or folder.rpartition(_PREFIX)[2], identity(owner or os.getpid()), version)
         record.write()
         return record
@@ -130,8 +132,13 @@ class Record:
         return f"{self.name} ({counted(n, 'engine')}, {'detached' if self.detached else owner})"
 
 
-def new_folder() -> str:
+def new_folder(hosts: bool = False) -> str:
     """Create a private (0700) folder for the files of a cluster, where there is space for them.
+
+    Parameters
+    ----------
+    hosts : bool
+        Whether other hosts must be able to have a folder with the same path.
 
     Raises
     ------
@@ -139,7 +146,9 @@ def new_folder() -> str:
         If no folder can be used; the message names each folder that was tried, and the reason.
     """
     failures = []
-    for place in _folders():
+    # Every host has /tmp. The folder of a login may be missing on a host to which the user is not logged in.
+    anywhere = hosts and not os.environ.get("XPULAB_RUNTIME_DIR")
+    for place in ["/tmp"] if anywhere else _folders():
         folder = ""
         try:
             folder = tempfile.mkdtemp(prefix=_PREFIX, dir=place)

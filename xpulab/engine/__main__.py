@@ -30,6 +30,10 @@ def main() -> None:
     """Start this rank's engine; returns when the cluster stops."""
     try:
         options = json.loads(os.environ["XPULAB_ENGINE"])
+        if options["relayed"]:  # the owner of an engine is a process of its host
+            about = _await_file(os.path.join(options["folder"], "host.json"))
+            options["owner"] = about["owner"]
+            os.environ.update(about["environment"])
         if options["owner"]:
             owner.end_with(options["owner"], functools.partial(owner.successors, options["folder"]))
 

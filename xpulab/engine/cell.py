@@ -193,7 +193,7 @@ def _lent(task: Task, name: str) -> dict[str, Any]:
 
 def _lent_buffer(task: Task, buffer: pickle.PickleBuffer) -> bytes | dict[str, Any]:
     raw = np.frombuffer(buffer.raw(), np.uint8)
-    if raw.nbytes < LEAST_SHARED:
+    if raw.nbytes < LEAST_SHARED or not task.engine.host.here:
         return raw.tobytes()
     block = SharedBlock.create(raw.nbytes)
     task.engine.lent.setdefault(task.client, []).append(block)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.engine import Task
+from xpulab.engine.files import file_rows
 from xpulab.exceptions import HandleError
 from xpulab.kernels import dense, sparse
 from xpulab.kernels.choice import AnyRows, kernels_for
@@ -20,7 +20,7 @@ from xpulab.kernels.moments import column_facts
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.scaling import host_pieces
 from xpulab.kernels.sparse import SparseRows
-from xpulab.sharing.memory import SharedBlock, file_state
+from xpulab.sharing.memory import SharedBlock
 
 __all__ = [
     "Data",
@@ -188,12 +188,15 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         elif "csr" in source:
             rows = _sparse(task, source, sample_weight)
         elif "file" in source:
-            rows = Rows.upload(device, _from_file(source, rank), sample_weight)
+            rows = Rows.upload(device, file_rows(source)[bounds[rank] : bounds[rank + 1]], sample_weight)
             _look_through(task, rows, source)
         elif "block" in source:
             with SharedBlock.open(source["block"]) as block:
-                whole = block.array(tuple(source["shape"]), source["dtype"], source["offset"])
-                rows = Rows.upload(device, whole[bounds[rank] : bounds[rank + 1]], sample_weight)
+                # On another host than the notebook's the block has this rank's rows only.
+                before = bounds[rank] - source.get("first", 0)
+                place = source["offset"] + before * source["shape"][1] * np.dtype(source["dtype"]).itemsize
+                shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
+                rows = Rows.upload(device, block.array(shape, source["dtype"], place), sample_weight)
             _look_through(task, rows, source)
         else:
             with SharedBlock.open(source["parts"][rank], writable=True) as block:
@@ -258,23 +261,6 @@ def _sparse(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         return SparseRows.upload(task.device, data[stored], indices[stored], mine, source["shape"][1], sample_weight)
 
 
-def _from_file(source: dict[str, Any], rank: int) -> np.ndarray:
-    shape, dtype, offset = tuple(source["shape"]), np.dtype(source["dtype"]), source["offset"]
-    # Reading mapped pages beyond the end of the file would kill this process.
-    has, needs = os.path.getsize(source["file"]), offset + int(np.prod(shape)) * dtype.itemsize
-    if has < needs:
-        raise ValueError(
-            f"{source['file']} has {has:,} bytes, and the rows of the memory-mapped X end at {needs:,}; it was "
-            "written to since: map it again"
-        )
-    if file_state(source["file"]) != source["state"]:
-        raise ValueError(
-            f"{source['file']} was written to or replaced since the call began; end what writes to it, and map it again"
-        )
-    whole = np.memmap(source["file"], dtype, "r", offset, shape, source["order"])
-    return whole[source["bounds"][rank] : source["bounds"][rank + 1]]
-
-
 def write_block(task: Task, target: dict[str, Any], bounds: list[int], parts: Iterable[np.ndarray]) -> None:
     """Write this rank's rows of a result, a part at a time, into the shared block that the notebook has created.
 
@@ -285,10 +271,13 @@ def write_block(task: Task, target: dict[str, Any], bounds: list[int], parts: It
         target["offset"]
         + (bounds[task.comm.rank] - target.get("first", 0)) * int(np.prod(target["shape"][1:])) * dtype.itemsize
     )
+    begin = place
     with _transfer(task), SharedBlock.open(target["path"], writable=True) as shared:
         for part in parts:
             shared.write(part.astype(dtype, copy=False), place)
             place += part.size * dtype.itemsize
+    if "number" in target:  # the memory is that of another host than the notebook's, see `travel`
+        task.written.append((target["number"], begin, place - begin))
 
 
 @contextmanager

@@ -29,7 +29,7 @@ _NOTHING = bytes(8 * _CANCELLED)  # content of the slots if no task should stop
 
 _RANK = np.dtype(
     [
-        ("pid", "i8"),
+        ("pid", "i8"),  # 0 for a rank of another host, whose record `xpulab.deploy.relay` copies
         ("heartbeat", "f8"),  # seconds since the epoch
         ("task", "u8"),  # number of the running task, 0 if the rank is idle
         ("name", "S32"),  # name of the task
@@ -50,6 +50,9 @@ _RANK = np.dtype(
         ("seconds", "f8", (len(PHASES),)),
         ("tile", "S96"),  # last launch parameters, and the number of ranges of sizes that have tuned parameters
         ("total", "f8"),  # seconds since the task arrived
+        ("signs", "f8"),  # of a rank of another host: a number that grows with its use of a processor or a device
+        ("memory", "i8"),  # of a rank of another host: bytes of its process
+        ("free", "i8"),  # of a rank of another host: bytes of its host that are free
     ],
     align=True,
 )
@@ -145,6 +148,15 @@ class Board:
     def path(self) -> str:
         """The argument for `Board.open` in another process of the same user on this host."""
         return self._block.path
+
+    @property
+    def requests(self) -> Any:
+        """The numbers of tasks that should stop, for the board of another host: uint64 of shape (64,)."""
+        return self._cancelled
+
+    @requests.setter
+    def requests(self, slots: Any) -> None:
+        self._cancelled[:] = slots
 
     def cancel(self, task: int) -> None:
         """Ask a task to end. If it runs, it ends at its next reduction, on all ranks together."""

@@ -42,9 +42,11 @@ def command(
     -------
     Command
     """
-    environment = _ALWAYS | _HERE
-    if any(each.host != HERE for each in ranks):
-        environment = _ALWAYS | _HOSTS | {"I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": shlex.join(ssh.options(ssh_config))}
-    # mpiexec reads numbers of ranks in a list of hosts only: a single "host:2" would be the name of a host.
-    places = ",".join(f"{each.host}:{each.n}" for each in ranks) if len(ranks) > 1 else ranks[0].host
-    return Command((str(oneapi.mpiexec()), "-iface", interface, "-hosts", places, *extra), environment)
+    if {each.host for each in ranks} == {HERE}:
+        places, environment = ["-hosts", HERE], _HERE
+    else:
+        # One rank for each time that a host is named: mpiexec ignores a number of ranks behind a host's name.
+        names = [name for each in ranks for name in [each.host] * each.n]
+        places = ["-ppn", "1", "-hosts", ",".join(names)]
+        environment = {**_HOSTS, "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": shlex.join(ssh.options(ssh_config))}
+    return Command((str(oneapi.mpiexec()), "-iface", interface, *places, *extra), {**_ALWAYS, **environment})

@@ -158,7 +158,18 @@ def _in_float32(task: Task, rows: Rows) -> np.ndarray:
 
 @contextmanager
 def _shared(task: Task, shape: tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
-    """An array that all ranks of the host see, until all have left the context."""
+    """An array that all ranks of the host see, until all have left the context.
+
+    Raises
+    ------
+    NotImplementedError
+        If there are ranks on several hosts.
+    """
+    if task.engine.host.several:
+        raise NotImplementedError(
+            "forests grow on one host only, and this cluster has several; type: %xpu_cluster stop, and then "
+            "%xpu_cluster start without --hosts"
+        )
     block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize) if task.comm.rank == 0 else None
     path: Any = task.comm.bcast(block.path if block else None)
     with block or SharedBlock.open(path, writable=True) as opened:

@@ -1,0 +1,234 @@
+"""``python -m xpulab.deploy.relay``: connects the notebook's host with the other hosts of a cluster.
+
+It runs on the notebook's host, starts an `agent` on each other host by ssh, and copies between their boards and the
+board of this host about twenty times a second: what their engines are doing, requests to stop, and exceptions. The keys
+of the cluster reach the other hosts by this connection. If an engine or a connection is lost, the relay writes down
+which, and ends; its end tells the notebook.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from xpulab.deploy.agent import HOST, STEP, Lines, board_of, write_private
+from xpulab.deploy.launchers.ssh import Ssh
+from xpulab.sharing import owner
+from xpulab.sharing.board import Board
+
+__all__ = ["LIMIT", "LOST", "OPTIONS", "READY"]
+
+#: The files in a cluster's folder: the relay's options, its sign that all hosts are ready, and what was lost.
+OPTIONS, READY, LOST = "relay.json", "ready.json", "lost.json"
+
+LIMIT = 15.0  # seconds without a sign of the other side after which a host counts as lost
+_SAID = 0.5  # seconds after which a message is sent also if nothing has changed
+_END = 4.0  # seconds that the agents have to end the processes of their hosts
+
+#: Files that the engines wait for. The second has the cluster's keys.
+_FILES = ("placements.json", "security/ipcontroller-engine.json")
+
+
+class _Lost(Exception):
+    """An engine or a host was lost.
+
+    Parameters
+    ----------
+    why : str
+        What was lost; empty if `ranks` says it.
+    ranks : list of int
+        The engines that ended first.
+    """
+
+    def __init__(self, why: str, ranks: list[int]) -> None:
+        super().__init__(why)
+        self.about = {"why": why, "ranks": ranks}
+
+
+class _Link:
+    """The connection to the agent of a host."""
+
+    def __init__(self, host: str, config: str | None, folder: str) -> None:
+        self.host = host
+        self.process = subprocess.Popen(
+            Ssh(host, config).command([sys.executable, "-m", "xpulab.deploy.agent"]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._in = self.process.stdin.fileno()
+        os.set_blocking(self._in, False)
+        self.lines = Lines(self.process.stdout.fileno())
+        self.heard = self._said = time.monotonic()
+        self.ready = False
+        self._unsent = b""
+        self._state: Any = None
+        self.beats: dict[int, tuple[float, float]] = {}  # rank -> its heartbeat there, and its time here
+        self.say({"folder": folder, "limit": LIMIT})
+
+    def say(self, message: dict[str, Any], state: Any = None) -> None:
+        """Send a message; if it has a state, only if the state has changed, or if nothing was sent for a while."""
+        changed = state is None or state != self._state
+        # A message about the state replaces those that could not be sent: the next one has the state then.
+        if changed and not (state is not None and self._unsent):
+            self._unsent += json.dumps(message).encode() + b"\n"
+            self._state = state if state is not None else self._state
+            self._said = time.monotonic()
+        elif not self._unsent and time.monotonic() - self._said > _SAID:
+            self._unsent, self._said = b"{}\n", time.monotonic()
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            self._unsent = self._unsent[os.write(self._in, self._unsent) :] if self._unsent else b""
+
+
+class _Relay:
+    """The relay of a cluster.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Folder of the cluster.
+    options : dict
+        ``hosts`` (names for ssh), ``ssh_config``, ``owner`` and ``interface``.
+    """
+
+    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+        self.folder = folder
+        environment = {"FI_TCP_IFACE": options["interface"]}
+        write_private(folder / HOST, json.dumps({"owner": options["owner"], "environment": environment}))
+        self.links = [_Link(host, options["ssh_config"], str(folder)) for host in options["hosts"]]
+        self.board: Board | None = None
+        self.ranks: list[int] = []  # those of this host
+        self.watched: dict[int, int] = {}
+        self._files = list(_FILES)
+
+    def step(self, poll: select.poll) -> None:
+        """Pass on what is new on one of the hosts."""
+        self._pass_on_files()
+        self._open_board()
+        self._tell()
+        ready = {descriptor for descriptor, _ in poll.poll(1000 * STEP)}
+        for link in self.links:  # first: an engine of another host that has ended takes those of this host along
+            for message in link.lines.read():
+                link.heard = time.monotonic()
+                self._take(link, message)
+        if gone := sorted(self.watched[descriptor] for descriptor in ready & self.watched.keys()):
+            raise _Lost("", gone)
+        for link in self.links:
+            if not link.lines.open:
+                raise _Lost(f"the connection to {link.host} ended", [])
+            if time.monotonic() - link.heard > LIMIT:
+                raise _Lost(f"nothing was heard of {link.host} for {LIMIT:g} s", [])
+        for descriptor in self.watched:
+            poll.register(descriptor, select.POLLIN)
+
+    def _pass_on_files(self) -> None:
+        if not all(link.ready for link in self.links):
+            return
+        for name in self._files.copy():
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                text = (self.folder / name).read_text()
+                json.loads(text)  # it may be half written
+                self._files.remove(name)
+                for link in self.links:
+                    link.say({"files": {name: text}})
+
+    def _open_board(self) -> None:
+        if self.board is None and (found := board_of(self.folder)) is not None:
+            self.board, self.ranks = found
+        if self.board is not None and not self.watched and self.board.ranks["pid"][self.ranks].all():
+            for rank in self.ranks:
+                with contextlib.suppress(ProcessLookupError):
+                    self.watched[os.pidfd_open(int(self.board.ranks["pid"][rank]))] = rank
+
+    def _tell(self) -> None:
+        """Tell every agent what runs elsewhere, and which tasks should stop."""
+        if self.board is None:
+            for link in self.links:
+                link.say({}, b"")
+            return
+        requests = self.board.requests.tobytes()
+        for link in self.links:
+            elsewhere = [rank for rank in range(len(self.board.ranks)) if rank not in link.beats]
+            # Engines of other hosts read from these records only which tasks failed.
+            state = (requests, self.board.ranks["failed"][elsewhere].tobytes())
+            packed = {str(rank): base64.b64encode(self.board.ranks[rank].tobytes()).decode() for rank in elsewhere}
+            link.say({"cancelled": base64.b64encode(requests).decode(), "ranks": packed}, state)
+
+    def _take(self, link: _Link, message: dict[str, Any]) -> None:
+        """Take over what an agent has sent."""
+        if "ready" in message:
+            link.ready = True
+            if all(each.ready for each in self.links):
+                write_private(self.folder / READY, "{}")
+        for name, text in message.get("logs", {}).items():
+            with open(self.folder / "log" / os.path.basename(name), "ab") as file:
+                file.write(base64.b64decode(text))
+        if message.get("gone"):
+            raise _Lost("", message["gone"])
+        if self.board is None:
+            return
+        for key, about in message.get("ranks", {}).items():
+            rank = int(key)
+            record = np.frombuffer(base64.b64decode(about["record"]), self.board.ranks.dtype).copy()
+            there = float(record["heartbeat"][0])
+            if link.beats.get(rank, (None,))[0] != there:  # the hosts' clocks may differ: only ages are compared
+                link.beats[rank] = there, time.time() - about["age"]
+            record["heartbeat"] = link.beats[rank][1]
+            record["pid"] = 0
+            record["signs"], record["memory"], record["free"] = about["signs"], about["memory"], message["free"]
+            self.board.ranks[rank] = record[0]
+
+    def end(self) -> None:
+        """Have the agents end the processes of their hosts, and wait until they have."""
+        for link in self.links:
+            link.say({"end": True})
+        deadline = time.monotonic() + _END
+        for link in self.links:
+            while link.process.poll() is None and time.monotonic() < deadline:
+                link.say({}, b"")  # the rest of what could not be sent before
+                link.lines.read()
+                time.sleep(0.01)
+            link.process.kill()
+            link.process.wait()
+
+
+def main() -> None:
+    """Run until the notebook ends this process, or something is lost."""
+    folder = Path(sys.argv[1])
+    options = json.loads((folder / OPTIONS).read_text())
+    if options["owner"]:
+        owner.end_with(options["owner"], functools.partial(owner.successors, str(folder)))
+    signal.signal(signal.SIGTERM, _ended)
+    relay = _Relay(folder, options)
+    poll = select.poll()
+    for link in relay.links:
+        poll.register(link.lines.descriptor, select.POLLIN)
+    try:
+        while True:
+            relay.step(poll)
+    except _Lost as lost:
+        write_private(folder / LOST, json.dumps(lost.about))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        relay.end()
+
+
+def _ended(*_: Any) -> NoReturn:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    main()
