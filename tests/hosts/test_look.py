@@ -11,7 +11,7 @@ from machines import Network
 import xpulab
 from xpulab.deploy import about
 from xpulab.deploy.addresses import addresses
-from xpulab.deploy.hosts import interface_to, look
+from xpulab.deploy.hosts import look
 from xpulab.exceptions import ClusterStartError, UsageError
 
 

@@ -447,6 +447,7 @@ class Launched(Processes):
             "ssh_config": ssh_config,
             "owner": self._owner,
             "interface": plan.interface,
+            "limit": relay.LIMIT,
         }
         (self.folder / relay.OPTIONS).write_text(json.dumps(options))
         (self.folder / "log").mkdir(exist_ok=True)

@@ -60,7 +60,7 @@ class _Lost(Exception):
 class _Link:
     """The connection to the agent of a host."""
 
-    def __init__(self, host: str, config: str | None, folder: str) -> None:
+    def __init__(self, host: str, config: str | None, folder: str, limit: float) -> None:
         self.host = host
         self.process = subprocess.Popen(
             Ssh(host, config).command([sys.executable, "-m", "xpulab.deploy.agent"]),
@@ -77,7 +77,7 @@ class _Link:
         self._unsent = b""
         self._state: Any = None
         self.beats: dict[int, tuple[float, float]] = {}  # rank -> its heartbeat there, and its time here
-        self.say({"folder": folder, "limit": LIMIT})
+        self.say({"folder": folder, "limit": limit})
 
     def say(self, message: dict[str, Any], state: Any = None) -> None:
         """Send a message; if it has a state, only if the state has changed, or if nothing was sent for a while."""
@@ -101,14 +101,16 @@ class _Relay:
     folder : pathlib.Path
         Folder of the cluster.
     options : dict
-        ``hosts`` (names for ssh), ``ssh_config``, ``owner`` and ``interface``.
+        ``hosts`` (names for ssh), ``ssh_config``, ``owner``, ``interface``, and ``limit``, the seconds without a sign
+        of the other side after which a host counts as lost.
     """
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
         self.folder = folder
         environment = {"FI_TCP_IFACE": options["interface"]}
         write_private(folder / HOST, json.dumps({"owner": options["owner"], "environment": environment}))
-        self.links = [_Link(host, options["ssh_config"], str(folder)) for host in options["hosts"]]
+        self.limit: float = options["limit"]
+        self.links = [_Link(host, options["ssh_config"], str(folder), self.limit) for host in options["hosts"]]
         self.board: Board | None = None
         self.ranks: list[int] = []  # those of this host
         self.watched: dict[int, int] = {}
@@ -129,8 +131,8 @@ class _Relay:
         for link in self.links:
             if not link.lines.open:
                 raise _Lost(f"the connection to {link.host} ended", [])
-            if time.monotonic() - link.heard > LIMIT:
-                raise _Lost(f"nothing was heard of {link.host} for {LIMIT:g} s", [])
+            if time.monotonic() - link.heard > self.limit:
+                raise _Lost(f"nothing was heard of {link.host} for {self.limit:g} s", [])
         for descriptor in self.watched:
             poll.register(descriptor, select.POLLIN)
 
