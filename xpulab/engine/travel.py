@@ -58,7 +58,10 @@ def travelled(task: Any, payload: dict[str, Any], partly: type[BaseException]) -
         try:
             yield there
         except partly:
+            # All ranks have seen the request to stop. None goes on before all know that the results have arrived.
+            journey.stops = False
             journey.back()
+            task.comm.end()
             raise
         journey.back()
     finally:
@@ -75,6 +78,7 @@ class _Journey:
         self.rank = task.engine.rank
         # The parts of what is scattered to some ranks are in the order of these.
         self.owners: list[int] = payload.get("ranks") or list(range(task.engine.size))
+        self.stops = True  # whether a request to stop ends the journey
         self.held: list[SharedBlock] = []
         self.results: list[SharedBlock | None] = []  # None on ranks that write to the notebook's memory themselves
         self.sends: list[tuple[int, Iterator[np.ndarray]]] = []
@@ -250,7 +254,8 @@ class _Journey:
             while not message.Test():
                 if time.perf_counter() - started > _SPIN:
                     self.task.check_peers()
-                    self.task.leave_if_cancelled()
+                    if self.stops:
+                        self.task.leave_if_cancelled()
                     time.sleep(_NAP)
         except BaseException:
             _left.append((self, message, others))
