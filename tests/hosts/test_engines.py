@@ -22,8 +22,9 @@ from scipy import sparse
 import xpulab
 from xpulab.cluster import DBSCAN, KMeans
 from xpulab.decomposition import PCA
+from xpulab.deploy.limits import Demand
 from xpulab.ensemble import RandomForestClassifier
-from xpulab.exceptions import EngineError, EngineLostError
+from xpulab.exceptions import EngineError, EngineLostError, NotEnoughMemoryError
 from xpulab.linear_model import LogisticRegression
 from xpulab.neighbors import NearestNeighbors
 
@@ -173,6 +174,12 @@ def test_an_exception_on_another_host_ends_the_task_everywhere(on_both: xpulab.X
     with pytest.raises(EngineError, match="no such luck"):
         on_both.run(fail)
     assert KMeans(3, random_state=0).fit(X).n_iter_ > 0  # the ranks have new communicators
+
+
+def test_rows_that_do_not_fit_into_a_hosts_memory_are_refused(on_both: xpulab.XPUCluster) -> None:
+    for sent, host in ((False, "node1"), (True, "this host")):  # what is sent passes through this host's memory
+        with pytest.raises(NotEnoughMemoryError, match=f"X needs .* of {host}'s memory"):
+            on_both.require_room(Demand("X", [0, 10**12, 0], 8, sent=sent))
 
 
 def test_forests_are_refused(on_both: xpulab.XPUCluster) -> None:

@@ -8,6 +8,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -232,8 +233,19 @@ class RowsOnEngines(Conversation):
         """Raise `NotEnoughMemoryError` if host or devices have too little memory for the rows and working arrays."""
         if self._board is None or rows.nbytes < LEAST:
             return
-        free = host_memory.available(swap=True) + self.blocks.nbytes
-        require_room(rows, self.facts, self._board.ranks["device_bytes"].tolist(), free)
+        held, free_elsewhere = (self._board.ranks[field].tolist() for field in ("device_bytes", "free"))
+        hosts: dict[tuple[bool, str], list[int]] = {}
+        for rank, fact in enumerate(self.facts):
+            hosts.setdefault((fact["here"], fact["host"]), []).append(rank)
+        for (here, host), ranks in hosts.items():
+            part = replace(rows, counts=[rows.counts[rank] for rank in ranks])
+            if here:  # rows for other hosts pass through this host's shared memory
+                passing = rows.nbytes - part.nbytes if rows.sent and not rows.there else 0
+                free = host_memory.available(swap=True) + self.blocks.nbytes - passing
+            else:
+                free = free_elsewhere[ranks[0]]
+            facts = [self.facts[rank] for rank in ranks]
+            require_room(part, facts, [held[rank] for rank in ranks], free, "this host" if here else host)
 
     def _watch_handles(self) -> None:
         """Start the thread that frees rows when their handles are deleted."""

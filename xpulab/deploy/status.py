@@ -79,11 +79,11 @@ def engine_statuses(facts: list[dict[str, Any]], ranks: Any, silent: float) -> t
         Age in seconds of the heartbeat after which an engine that does not compute is called silent.
     """
     free = host_memory.available()
-    held: Counter[str] = Counter()
+    held: Counter[tuple[str, str]] = Counter()
     for fact, record in zip(facts, ranks, strict=True):
-        held[fact["selector"]] += int(record["device_bytes"])
+        held[fact["host"], fact["selector"]] += int(record["device_bytes"])
     return tuple(
-        _engine_status(fact, record, silent, free, held[fact["selector"]])
+        _engine_status(fact, record, silent, free, held[fact["host"], fact["selector"]])
         for fact, record in zip(facts, ranks, strict=True)
     )
 
