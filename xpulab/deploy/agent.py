@@ -35,7 +35,7 @@ __all__ = ["BOARD", "HOST", "STEP", "Lines", "board_of", "interface_with", "writ
 #: The files in a cluster's folder that tell the engines about their host, and others about the host's board.
 HOST, BOARD = "host.json", "board.json"
 
-STEP = 0.05  # seconds between two looks at the board
+STEP = 0.1  # seconds between two looks at the board
 _SAID = 0.5  # seconds after which a message is sent also if nothing has changed
 _AGAIN = 0.5  # seconds until SIGINT is repeated to a user's code
 _END = 3.0  # seconds that killed processes have to end

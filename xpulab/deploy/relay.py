@@ -1,7 +1,7 @@
 """``python -m xpulab.deploy.relay``: connects the notebook's host with the other hosts of a cluster.
 
 It runs on the notebook's host, starts an `agent` on each other host by ssh, and copies between their boards and the
-board of this host about twenty times a second: what their engines are doing, requests to stop, and exceptions. The keys
+board of this host ten times a second: what their engines are doing, requests to stop, and exceptions. The keys
 of the cluster reach the other hosts by this connection. If an engine or a connection is lost, the relay writes down
 which, and ends; its end tells the notebook.
 """
