@@ -18,39 +18,39 @@ from leftovers import processes_marked, shared_memory
 
 import xpulab
 
-# A shell starts what runs in its background with SIGINT ignored, and Python then never raises KeyboardInterrupt.
+# A shell starts background processes with SIGINT ignored, and Python then never raises KeyboardInterrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Without it each of the many processes compiles all that it imports anew.
+# With this variable, each of the many processes would compile all modules that it imports again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# The same examples in each run: what a run finds belongs to the change that it tests.
+# Each run uses the same examples, so that a failure is due to the change that is tested.
 settings.register_profile("the same", derandomize=True)
 settings.load_profile("the same")
 
-# Neither what was tuned on this machine before, nor a search in the middle of a test; the tests of tuning turn it on.
+# No test uses results of earlier tuning on this machine, or tunes in its middle. The tests of tuning turn it on.
 os.environ["XPULAB_TUNE"] = "0"
 
-# With several workers (`-n 2`) each has clusters that the others do not see, as if another user ran it.
+# With several workers (`-n 2`), each worker has clusters that the others do not see, as if another user ran it.
 if "PYTEST_XDIST_WORKER" in os.environ:
     _folder = tempfile.TemporaryDirectory(prefix="xpulab-tests-")
     os.environ["XPULAB_RUNTIME_DIR"] = _folder.name
 
 
-@pytest.hookimpl(trylast=True)  # after `-k` and the like have taken out what is not to run
+@pytest.hookimpl(trylast=True)  # after options such as `-k` have removed tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The solutions of a notebook's exercises run with its cells."""
+    """Add the solutions of a notebook's exercises to its cells."""
     items[:] = with_solutions(items)
 
 
 def _left() -> set[str]:
-    """What a run must not leave: shared memory with a name, and processes that were started for this one."""
+    """Find what a run must not leave: shared memory with a name, and processes that were started for this process."""
     return shared_memory() | {f"process {pid}: {line[:200]}" for pid, line in processes_marked().items()}
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """The whole run leaves no process and no shared memory."""
+    """Check that the whole run leaves no process and no shared memory."""
     before = _left()
     yield
     deadline = time.monotonic() + 10
@@ -59,14 +59,14 @@ def nothing_left_behind() -> Iterator[None]:
     assert not left
 
 
-#: Engines of a cluster -> whether they go through this package as GPUs do. (`pair` has two that do not.)
+#: Number of engines of a cluster -> whether this package treats their devices as GPUs. (`pair` has two other engines.)
 CLUSTERS = {1: False, 3: False, 4: True}
 NAMES = {1: "1-engine", 3: "3-engines", 4: "4-engines-as-GPUs"}
 
 
 @pytest.fixture(scope="session")
 def clusters() -> Iterator[Callable[[int], xpulab.XPUCluster]]:
-    """A function that gives the running cluster of so many engines, and starts it when it is first asked for."""
+    """A function that returns the running cluster of `n` engines, and starts it at the first call."""
     with contextlib.ExitStack() as until_the_end:
 
         @functools.cache
@@ -80,16 +80,16 @@ def clusters() -> Iterator[Callable[[int], xpulab.XPUCluster]]:
 
 @pytest.fixture(scope="module", params=CLUSTERS, ids=NAMES.get)
 def cluster(request: pytest.FixtureRequest, clusters: Callable[[int], xpulab.XPUCluster]) -> xpulab.XPUCluster:
-    """A running cluster of 1, 3 and 4 engines; more engines than cores share them. Fresh memory holds garbage.
+    """A running cluster of 1, 3 and 4 engines. They share cores if there are fewer. Fresh memory contains garbage.
 
-    All are on the CPU's device. Those of 4 engines go through this package as on devices with memory of their own, and
-    with what is chosen for GPUs.
+    All engines are on the CPU's device. This package treats the device of the 4 engines as one with its own memory,
+    and chooses the settings for GPUs.
     """
     return clusters(request.param)
 
 
 def _imitate(task: Any, as_gpu: bool) -> None:
-    """On an engine: fresh memory holds no zeros; and take the ways of a GPU, where that is asked for."""
+    """On an engine: fill fresh memory with garbage; and, with `as_gpu`, treat the device as a GPU."""
     import numpy as np
 
     device = task.device
@@ -114,7 +114,7 @@ def pair() -> Iterator[xpulab.XPUCluster]:
 
 @pytest.fixture
 def on_pair(pair: xpulab.XPUCluster) -> xpulab.XPUCluster:
-    """The cluster of 2 engines, the active one."""
+    """The cluster of 2 engines, as the active cluster."""
     return pair.activate()
 
 
@@ -131,14 +131,14 @@ def _started(n: int) -> Iterator[xpulab.XPUCluster]:
 
 @pytest.fixture
 def current(cluster: xpulab.XPUCluster) -> xpulab.XPUCluster:
-    """The parametrised cluster, made the active one: other tests may have started theirs since."""
+    """The parametrised cluster, as the active cluster: other tests may have started clusters since."""
 
     return cluster.activate()
 
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A shell with the extension, as if no cluster of another test were running: unloading stops all that do."""
+    """A shell with the extension, without clusters of other tests, because unloading stops all clusters."""
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 

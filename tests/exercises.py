@@ -15,8 +15,8 @@ import nbformat
 import pytest
 from nbval.plugin import IPyNbCell
 
-#: What a notebook says and a number can hold, in the names of its cells and its solutions. Counts and results only:
-#: what a notebook says about seconds was measured on a quiet machine, and the machine of the tests may be busy.
+#: Statements of a notebook, as assertions about the variables of its cells and solutions. They are about counts and
+#: results only: the seconds in a notebook were measured on a quiet machine, and the machine of the tests may be busy.
 STATEMENTS = {
     "02": """
         # "leave at best about two thirds of its inertia"
@@ -47,23 +47,23 @@ STATEMENTS = {
         assert PCA(2).fit(X_train).explained_variance_ratio_[0] > 0.9
         """,
 }
-#: What the solutions print, where their text says it.
+#: Code of a solution -> the output that the notebook's text says.
 PRINTED = {
     "print(comm.allgather(": "[0-3] [0, 1, 4, 9]\n",
     'print("here again")': "[0-3] here again\n",
 }
-#: A line of what a solution prints.
+#: Code of a solution -> a line of its output.
 LINES = {"print(comm.alltoall(": "[1] ['01', '11', '21', '31']"}
 
 
 def solutions_of(notebook: Any) -> list[str]:
-    """The Python code of all solutions of a notebook."""
+    """Return the Python code of all solutions of a notebook."""
     (text,) = (cell.source for cell in notebook.cells if cell.source.startswith("## Exercises"))
     return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 class Solution(IPyNbCell):
-    """A cell that the notebook does not have: known outputs are compared, and Stop ends one that waits for ever."""
+    """A further cell of the notebook. Known outputs are compared, and Stop ends a cell that waits for ever."""
 
     def runtest(self) -> None:
         source = self.cell.source
@@ -82,12 +82,12 @@ class Solution(IPyNbCell):
         assert [line for begin, line in LINES.items() if begin in source and line not in str(self.printed())] == []
 
     def printed(self) -> list[str]:
-        """What the cell printed, stream by stream."""
+        """Return the output of the cell, stream by stream."""
         return [output.text for output in self.test_outputs if output.output_type == "stream"]
 
 
 def with_solutions(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """The items, and before the last cell of each whole notebook, which stops its engines, the solutions."""
+    """Yield the items, with the solutions before the last cell of each whole notebook, which stops its engines."""
     cells: dict[Any, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if isinstance(item, IPyNbCell):

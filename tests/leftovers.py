@@ -1,4 +1,4 @@
-"""What a run must not leave: processes that were started for it, and shared memory with a name."""
+"""Finds what a run must not leave: processes that were started for it, and shared memory with a name."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import psutil
 
 __all__ = ["MARK", "processes_marked", "processes_of", "shared_memory"]
 
-# All that this run starts inherits it: engines, kernels, servers, whatever they start, and however they end. A worker
-# of pytest-xdist is a run of its own.
+# All processes that this run starts inherit this variable: engines, kernels, servers, and their children. Each worker
+# of pytest-xdist counts as a run.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["XPULAB_TESTS"] = f"{worker} of {os.environ['PYTEST_XDIST_TESTRUNUID']}"
 MARK = os.environ.setdefault("XPULAB_TESTS", str(os.getpid()))
 
 
 def _processes(belongs: Callable[[dict[str, str]], bool]) -> dict[int, str]:
-    """Processes that run, and whose environment belongs: pid -> command line."""
+    """Return the running processes for whose environment `belongs` is true: pid -> command line."""
     found = {}
     for process in psutil.process_iter():
         try:
@@ -30,13 +30,13 @@ def _processes(belongs: Callable[[dict[str, str]], bool]) -> dict[int, str]:
 
 
 def processes_of(owner: int) -> dict[int, str]:
-    """Processes that were started to serve the process `owner` and run still: pid -> command line."""
+    """Return the processes that were started to serve the process `owner`, and still run: pid -> command line."""
     mine = f'"owner": {owner},'
     return _processes(lambda e: mine in e.get("XPULAB_ENGINE", "") or e.get("XPULAB_OWNER") == str(owner))
 
 
 def processes_marked() -> dict[int, str]:
-    """Processes that this run started, itself not, and run still: pid -> command line."""
+    """Return the processes that this run has started, and that still run: pid -> command line."""
     found = _processes(lambda environment: environment.get("XPULAB_TESTS") == MARK)
     found.pop(os.getpid(), None)
     # The resource trackers of Python and of joblib end with this process.
@@ -44,5 +44,5 @@ def processes_marked() -> dict[int, str]:
 
 
 def shared_memory() -> set[str]:
-    """Whatever has a name in /dev/shm."""
+    """Return all names in /dev/shm."""
     return {f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()}

@@ -12,7 +12,7 @@ _VOID = {"meta", "img", "br", "hr"}
 
 
 def engine(rank: int, kernel: float = 1.0, **changes: Any) -> EngineReport:
-    """An engine whose work takes 1 + ``kernel`` seconds of 3.5."""
+    """Return an engine whose work takes 1 + ``kernel`` seconds of 3.5."""
     seconds = {"transfer": 0.5, "compile": 0.5, "kernel": kernel, "communicate": 0.25, "wait": 2.0 - kernel}
     values: dict[str, Any] = {
         "rank": rank,
@@ -29,7 +29,7 @@ def engine(rank: int, kernel: float = 1.0, **changes: Any) -> EngineReport:
 
 
 def report(engines: int = 2, runs: int = 1, iterations: int = 3, **changes: Any) -> FitReport:
-    """A finished fit; the last engine is the slowest, the last run the best."""
+    """Return a finished fit. The last engine is the slowest, and the last run is the best."""
     values: dict[str, Any] = {
         "estimator": "KMeans",
         "method": "fit",
@@ -53,7 +53,7 @@ def report(engines: int = 2, runs: int = 1, iterations: int = 3, **changes: Any)
 
 
 class Document(HTMLParser):
-    """Reads HTML, and insists that every tag that is opened is closed in its place."""
+    """Reads HTML, and checks that every open tag is closed in its place."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -80,5 +80,5 @@ class Document(HTMLParser):
             self.text += data
 
     def attributes(self, tag: str) -> list[dict[str, str | None]]:
-        """Of every element of this kind, in order."""
+        """Return the attributes of every element of this kind, in order."""
         return [attributes for name, attributes in self.tags if name == tag]

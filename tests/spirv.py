@@ -1,4 +1,4 @@
-"""Read SPIR-V, as far as the tests need it."""
+"""Reads SPIR-V, as far as the tests need it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FLOAT64 = 10
 
 
 def capabilities(spirv: bytes) -> set[int]:
-    """The operands of all OpCapability instructions of a module (SPIR-V specification, sections 2.3 and 3.31)."""
+    """Return the operands of a module's OpCapability instructions (SPIR-V specification, sections 2.3 and 3.31)."""
     words = np.frombuffer(spirv, np.uint32)
     found, at = set(), 5  # five words of header
     while at < len(words):

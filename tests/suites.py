@@ -1,4 +1,4 @@
-"""Runs scikit-learn's own tests of an estimator with ours in the place of theirs."""
+"""Runs scikit-learn's own tests with xpulab's estimators in the place of scikit-learn's."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ def run_suite(
     only: str = "",
     timeout: float = 280,
 ) -> None:
-    """All tests pass, those that cannot fail, and enough of them call a proxy's fit.
+    """Check that all tests pass except those that cannot, and that enough tests call a proxy's fit.
 
     Parameters
     ----------
     folder : Path
-        Empty, to run in.
+        An empty folder in which the tests run.
     cluster : XPUCluster
-        Whose engines compute. The tests run in a process of their own, which attaches to it.
+        The cluster whose engines compute. The tests run in a separate process, which attaches to the cluster.
     modules : sequence of str
-        ``"sklearn.cluster.tests.test_k_means"``.
+        Modules of tests, such as ``"sklearn.cluster.tests.test_k_means"``.
     proxies : sequence of str
-        ``"xpulab.cluster:KMeans"``.
+        Estimators, such as ``"xpulab.cluster:KMeans"``.
     least : int
-        Tests that have to call a `fit` of them. Fewer: the swap has missed a name.
+        Smallest number of tests that must call a `fit` of these estimators. If there are fewer, the swap has missed a
+        name.
     cannot : mapping of str to str, optional
         Parts of test ids -> why those tests cannot pass.
     only : str
-        Which tests, as pytest's ``-k``.
+        Selects tests, as pytest's ``-k``.
     timeout : float
-        Seconds.
+        Seconds after which the run fails.
     """
     assert cluster._processes is not None
     run = subprocess.run(
@@ -57,7 +58,7 @@ def run_suite(
             **os.environ,
             "SKLEARN_RUN_FLOAT32_TESTS": "1",
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # they take as long to import as scikit-learn
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # importing the plugins takes as long as importing scikit-learn
             "XPULAB_SWAP": " ".join(proxies),
             "XPULAB_SUITE_CLUSTER": cluster._processes.record.name,
             "XPULAB_CANNOT": json.dumps(dict(cannot or {})),

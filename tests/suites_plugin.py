@@ -1,11 +1,15 @@
 """A pytest plugin (``-p``): scikit-learn's tests run against estimators of this package.
 
-``XPULAB_SUITE_CLUSTER`` is the name of the cluster whose engines compute. ``XPULAB_SWAP`` names the estimators,
-``xpulab.cluster:KMeans xpulab.decomposition:PCA``. Each is swapped for scikit-learn's class of the same name under
-every name that a loaded module of scikit-learn has for it, before the test module is imported, so that functions of
-scikit-learn and the tests themselves use the proxy. ``XPULAB_CANNOT`` is JSON: parts of test ids -> why these tests
-cannot pass; they are expected to fail, and one that passes fails the run. The last line says how many tests called a
-`fit`: a test that never did says nothing about the proxy.
+The environment has three variables:
+
+- ``XPULAB_SUITE_CLUSTER`` is the name of the cluster whose engines compute.
+- ``XPULAB_SWAP`` names the estimators: ``xpulab.cluster:KMeans xpulab.decomposition:PCA``. Each replaces scikit-learn's
+  class of the same name under every name that a loaded module of scikit-learn has for it. This happens before the test
+  module is imported, so functions of scikit-learn and the tests themselves use the proxy.
+- ``XPULAB_CANNOT`` is JSON: parts of test ids -> why these tests cannot pass. They are expected to fail, and if one of
+  them passes, the run fails.
+
+The last line of the output says how many tests called a `fit`: a test that never did says nothing about the proxy.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ _running = ""
 
 
 def counted(proxy: type) -> type:
-    """The proxy, which counts the tests that call a `fit` of it; it goes by its own name."""
+    """Return a subclass of the proxy, with its name, that counts the tests that call `fit`."""
 
     def counting(name: str) -> Any:
         method = getattr(proxy, name)
@@ -45,7 +49,7 @@ def counted(proxy: type) -> type:
 
 
 def swap(ours: type, theirs: type) -> None:
-    """Put `ours` for `theirs` into every loaded module of scikit-learn."""
+    """Replace `theirs` by `ours` in every loaded module of scikit-learn."""
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] == "sklearn":
             for key, value in list(vars(module).items()):
@@ -54,9 +58,9 @@ def swap(ours: type, theirs: type) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any test module is imported."""
+    """Swap the classes before any test module is imported."""
     for module in ("sklearn.cluster._spectral", "sklearn.pipeline", "sklearn.compose", "sklearn.decomposition"):
-        importlib.import_module(module)  # so that the names they hold are swapped
+        importlib.import_module(module)  # so that the names in these modules are swapped, too
     for word in os.environ["XPULAB_SWAP"].split():
         home, _, name = word.partition(":")
         theirs = getattr(importlib.import_module(home.replace("xpulab", "sklearn", 1)), name)
@@ -64,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that cannot pass are expected to fail."""
+    """Mark the tests that cannot pass as expected to fail."""
     for part, reason in json.loads(os.environ.get("XPULAB_CANNOT", "{}")).items():
         for item in items:
             if part in item.nodeid:

@@ -1,4 +1,4 @@
-"""What is to be typed, where it is typed."""
+"""The advice about what to type next, in a script and in IPython."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xpulab.advice import to_resume, to_start
 from xpulab.exceptions import NoClusterError
 
 
-def test_in_a_script_it_is_python() -> None:
+def test_advice_in_a_script_is_python() -> None:
     names: dict[str, Any] = {}
     exec(to_start().partition(";")[0], names)
     assert names["xpulab"] is xpulab
@@ -19,7 +19,7 @@ def test_in_a_script_it_is_python() -> None:
     assert to_resume() == "import xpulab; km = xpulab.interrupted().resume()"
 
 
-def test_in_ipython_it_is_a_magic_once_there_is_one(shell: Any) -> None:
+def test_advice_in_ipython_is_a_magic_after_the_extension_was_loaded(shell: Any) -> None:
     assert (to_start(), to_resume()) == ("%xpu_cluster start", "km = %xpu_cluster resume")
     shell.extension_manager.unload_extension("xpulab")
     assert to_start() == "%load_ext xpulab, and then %xpu_cluster start"

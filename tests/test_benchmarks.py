@@ -1,4 +1,4 @@
-"""The benchmarks run, every system solves the same problem, and what it keeps can be read."""
+"""The benchmarks run, every system solves the same problem, and the files that are written can be read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a benchmark as a program, on a cluster that is running already; what it printed."""
+    """A function that runs a benchmark as a program, on a running cluster, and returns its output."""
 
     def run(cluster: xpulab.XPUCluster, script: str, options: str) -> str:
         def start(n: int, **_: Any) -> Any:

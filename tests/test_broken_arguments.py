@@ -1,7 +1,7 @@
-"""Broken arguments to all public calls: a documented exception, nothing sent, and the next good call works.
+"""Broken arguments to all public calls raise a documented exception, nothing is sent, and the next good call works.
 
-60 cases in the suite; as many as ``XPULAB_EXAMPLES`` says with that variable set. What scikit-learn has too is held
-against scikit-learn: what it refuses, xpulab refuses with the same type of exception.
+The suite tries 60 cases, or as many as the variable ``XPULAB_EXAMPLES`` says. Arguments that scikit-learn rejects must
+raise the same type of exception in xpulab.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WRONG: list[Any] = ["a", "", None, -1, 0, 1.5, np.nan, np.inf, [], {}, object, b
 
 
 class Sent(Exception):
-    """Something went to the engines: the arguments were not found to be broken."""
+    """Something was sent to the engines, although the arguments are broken."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def right(engines: xpulab.XPUCluster) -> np.ndarray:
 
 
 def refusal(call: Callable[[], Any]) -> Exception | None:
-    """The exception of a call from which nothing may go to the engines; None if something would have."""
+    """Return the exception of a call; None if the call sends something to the engines or ends without an exception."""
 
     def exchange(*_: Any) -> None:
         raise Sent
@@ -133,7 +133,7 @@ parameters = st.one_of(
     st.tuples(
         st.sampled_from(["n_clusters", "n_init", "max_iter", "tol", "random_state", "verbose", "copy_x", "algorithm"]),
         st.sampled_from(WRONG),
-    ).filter(lambda pair: repr(pair) != repr(("n_init", 10**30))),  # scikit-learn would make all of those runs
+    ).filter(lambda pair: repr(pair) != repr(("n_init", 10**30))),  # scikit-learn would run all of them
     st.tuples(st.just("init"), inits),
 )
 
@@ -149,7 +149,7 @@ parameters = st.one_of(
 )
 @example("fit", {"X": np.full((N, D), "a", object)})
 @example("predict", {"X": GOOD[:, :2]})
-def test_what_scikit_learn_refuses_is_refused(
+def test_arguments_that_scikit_learn_rejects_are_rejected(
     engines: xpulab.XPUCluster, right: np.ndarray, method: str, broken: dict[str, Any]
 ) -> None:
     name, value = broken.get("parameter", ("verbose", 0))
@@ -177,9 +177,9 @@ def test_what_scikit_learn_refuses_is_refused(
     np.testing.assert_array_equal(KMeans(4, random_state=0).fit(GOOD).labels_, right)
 
 
-# -- what scikit-learn has not ----------------------------------------------------------------------------------------
+# -- calls that only xpulab has ---------------------------------------------------------------------------------------
 
-numbers = st.sampled_from([*WRONG[:2], *WRONG[3:], N + 1])  # None is a default
+numbers = st.sampled_from([*WRONG[:2], *WRONG[3:], N + 1])  # without None, which is a default
 
 
 def _is_of_records(X: Any) -> bool:
@@ -196,7 +196,7 @@ explorer = st.one_of(
     st.fixed_dictionaries({"shape": st.sampled_from([5, (1,), (0, 5), (-1, 5), ("a", 5), (5.5, 5), None, "ab"])}),
     st.fixed_dictionaries({"X": st.one_of(not_finite, mistyped)}),
 )
-# scatter takes one number a row too, and NumPy reads a record of one number as this number.
+# scatter also takes rows of one number, and NumPy reads a record of one number as this number.
 not_targets = [GOOD[:0, 0], GOOD[:, 0] * np.nan, np.full(N, "a"), GOOD[:, 0] * 1j, [None] * N, np.zeros(N, "f8, f8")]
 scattered = st.one_of(
     st.fixed_dictionaries({"X": st.one_of(not_finite, mistyped.filter(lambda X: not _is_of_records(X)))}),
@@ -211,7 +211,7 @@ scattered = st.one_of(
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.one_of(st.tuples(st.just("explore"), explorer), st.tuples(st.just("scatter"), scattered)))
-def test_what_only_xpulab_has_is_refused(
+def test_broken_arguments_of_calls_that_only_xpulab_has_are_rejected(
     engines: xpulab.XPUCluster, right: np.ndarray, broken: tuple[str, dict[str, Any]]
 ) -> None:
     name, arguments = broken
@@ -310,7 +310,7 @@ def test_nan_in_a_data_frame_is_named_by_its_labels(engines: xpulab.XPUCluster) 
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_of_many_rows_the_same_is_said_while_they_are_copied(
+def test_nan_in_many_rows_gives_the_same_message_during_the_copy(
     engines: xpulab.XPUCluster, right: np.ndarray, value: float
 ) -> None:
     X = np.random.default_rng(0).random((300_000, 14), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""%%xpu: a cell on every engine; what it prints, brings back and raises, and how it ends when it is stopped."""
+"""%%xpu runs a cell on every engine: its output, its variables, its exceptions, and how a stop ends it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from xpulab.deploy import cluster as registry
 from xpulab.engine.advice import EXAMPLE
 from xpulab.exceptions import EngineError, NoClusterError, UsageError
 
-WITH_NUMBA_DPEX = sys.version_info < (3, 12)  # and with dpctl.tensor, which dpnp has from then on
+WITH_NUMBA_DPEX = sys.version_info < (3, 12)  # and with dpctl.tensor, which is in dpnp for later versions of Python
 
 
-def test_ranks_that_say_the_same_say_it_once() -> None:
+def test_equal_output_of_ranks_is_shown_once() -> None:
     output = CellOutput({0: "hello\n", 1: "hello\n", 2: "well\nhello\n", 3: "hello\n"}, {1: "7", 2: "8"})
     assert str(output).splitlines() == [
         "[0-1,3] hello",
@@ -36,7 +36,7 @@ def test_ranks_that_say_the_same_say_it_once() -> None:
     assert str(CellOutput({}, {})) == ""
 
 
-def test_long_output_is_cut_and_the_rest_can_be_seen() -> None:
+def test_long_output_is_cut_and_last_shows_all_of_it() -> None:
     output = CellOutput({0: "\n".join(map(str, range(1042)))}, {})
     lines = str(output).splitlines()
     assert len(lines) == 41
@@ -52,12 +52,12 @@ class TestOnEngines:
         self.capsys = capsys
 
     def said(self, source: str, **options: Any) -> str:
-        """What a cell shows."""
+        """Return the output of a cell."""
         self.capsys.readouterr()
         run_cell(self.pair, source, **options)
         return self.capsys.readouterr().out
 
-    def test_the_names_that_a_cell_finds(self) -> None:
+    def test_names_that_every_cell_can_use(self) -> None:
         said = self.said(
             "from mpi4py import MPI\n"
             "print(rank, size, (comm.rank, comm.size) == (rank, size), isinstance(comm, MPI.Intracomm))\n"
@@ -137,7 +137,7 @@ with ThreadPoolExecutor() as pool:
 
     @pytest.mark.skipif(WITH_NUMBA_DPEX, reason="dpctl has dpctl.tensor on Python 3.10 and 3.11")
     @pytest.mark.parametrize("source", ["import dpctl.tensor as dpt", "from dpctl import tensor"])
-    def test_an_import_of_dpctl_tensor_says_who_has_it(self, source: str) -> None:
+    def test_a_failed_import_of_dpctl_tensor_names_dpnp_tensor(self, source: str) -> None:
         with pytest.raises(EngineError, match=r"from Python 3\.12 on dpnp has it: import dpnp\.tensor"):
             run_cell(self.pair, source)
 
@@ -145,19 +145,19 @@ with ThreadPoolExecutor() as pool:
         with pytest.raises(EngineError, match=r"No module named 'numba_dpexy'\n*$"):
             run_cell(self.pair, "import numba_dpexy")
 
-    def test_a_program_that_the_compiler_refuses_says_more_than_its_name(self) -> None:
+    def test_a_program_that_does_not_compile_gets_advice(self) -> None:
         source = "from dpctl.program import create_program_from_source as build\nbuild(queue, 'kernel void a(')"
         with pytest.raises(EngineError, match=r"SyclProgramCompilationError\n.* there is a mistake in the source"):
             run_cell(self.pair, source)
 
-    def test_some_ranks_alone_and_their_collectives_wait_for_nobody(self) -> None:
+    def test_a_cell_on_some_ranks_has_a_communicator_of_these_ranks(self) -> None:
         assert self.said("comm.allreduce(10), comm.rank, rank, size", ranks=[1]) == "[1] (10, 0, 1, 2)\n"
         output = run_cell(self.pair, "kept = rank", ranks=[1], out=["kept"])
         assert output.values["kept"] == [1]
         with pytest.raises(UsageError, match=r"received 0,7, expected ranks from 0 to 1"):
             run_cell(self.pair, "1", ranks=[0, 7])
 
-    def test_an_exception_shows_once_with_its_ranks_and_from_the_cell_on(self) -> None:
+    def test_an_exception_is_shown_once_with_its_ranks_and_a_traceback_from_the_cell(self) -> None:
         with pytest.raises(EngineError) as caught:
             run_cell(self.pair, "def inner():\n    return 1 / 0\nprint('before')\ninner()")
         message = str(caught.value)
@@ -168,7 +168,7 @@ with ThreadPoolExecutor() as pool:
         assert "xpulab/engine" not in message
         assert self.capsys.readouterr().out == "[0-1] before\n"
 
-    def test_a_rank_that_raises_wakes_those_that_wait_for_it(self) -> None:
+    def test_a_rank_that_raises_ends_the_wait_of_the_others(self) -> None:
         for waiting in (
             "comm.barrier()",
             "comm.recv(source=1)",
@@ -183,7 +183,7 @@ with ThreadPoolExecutor() as pool:
         with pytest.raises(EngineError, match=r"1 of 2 engines raised ZeroDivisionError, 1 raised KeyError\n"):
             run_cell(self.pair, "{}['a'] if rank else 1 / 0")
 
-    def test_commands_of_ipython_are_named(self) -> None:
+    def test_an_error_names_commands_that_only_ipython_has(self) -> None:
         for source, words in [
             ("x = 1\n%timeit x", r"line 2: %timeit x\nan engine runs plain Python .* type: timeit\.timeit"),
             ("!ls", r"line 1: !ls\nan engine runs plain Python .* type: subprocess\.run\(\.\.\., shell=True\)"),
@@ -232,7 +232,7 @@ with ThreadPoolExecutor() as pool:
         assert [len(drawn) for drawn in self.pair.last_output.figures.values()] == [1, 1]
         assert self.said("plt.get_fignums()") == "[0-1] []\n"
 
-    def test_no_python_is_sent_nowhere(self) -> None:
+    def test_a_syntax_error_is_raised_before_the_cell_is_sent(self) -> None:
         with pytest.raises(SyntaxError):
             run_cell(self.pair, "x = 1 +")
 
@@ -267,7 +267,7 @@ with ThreadPoolExecutor() as pool:
             timer.join()
             assert self.capsys.readouterr().out == "[0-1] so far\n"
 
-    def test_who_goes_on_after_another_raised_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_rank_that_goes_on_after_another_raised_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("xpulab.deploy.users_code._PATIENCE", 0.3)
         with pytest.raises(EngineError):
             run_cell(self.pair, "import time\n1 / 0 if rank else time.sleep(3)")
@@ -276,7 +276,7 @@ with ThreadPoolExecutor() as pool:
 
 
 class ZMQInteractiveShell(InteractiveShell):
-    """Stands for a notebook's kernel: what it displays is kept in ``display_pub.outputs``."""
+    """Replaces a notebook's kernel, and keeps the displayed objects in ``display_pub.outputs``."""
 
 
 @pytest.mark.cluster

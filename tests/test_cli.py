@@ -1,4 +1,4 @@
-"""The command line: what it prints, and its exit statuses."""
+"""The command line: its output and its exit statuses."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
         assert demo.poll() is None
     processes = psutil.Process(demo.pid).children(recursive=True)
     assert len(processes) >= 3
-    os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to all that stand in its foreground
+    os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to all processes of its foreground group
     _, said = demo.communicate(timeout=30)
     assert demo.returncode == 130
     assert said.endswith("interrupted\n")

@@ -1,4 +1,4 @@
-"""The words that the magic and the command line share: what is accepted, what is suggested, what help says."""
+"""The parser that the magic and the command line share: accepted words, suggestions, and help."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parser() -> Parser:
     return parser
 
 
-def test_a_line_ends_in_its_call(parser: Parser) -> None:
+def test_a_line_calls_the_function_of_its_subcommand(parser: Parser) -> None:
     arguments = parser.parse_args(["start", "--devices", "gpu", "--strict"])
     assert (arguments.n, arguments.devices, arguments.strict) == (2, "gpu", True)
     assert arguments.call(arguments) == "started"
@@ -40,7 +40,7 @@ def test_a_line_ends_in_its_call(parser: Parser) -> None:
         ("start -n -2", "argument -n: received '-2', expected an integer of at least 1\nusage: lab start"),
     ],
 )
-def test_a_mistake_is_answered_with_what_would_be_right(parser: Parser, line: str, message: str) -> None:
+def test_a_mistake_is_answered_with_the_right_word(parser: Parser, line: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parser.parse_args(line.split())
     assert message in str(caught.value)
@@ -54,7 +54,7 @@ def test_a_count_is_a_whole_number_from_one_on(text: str) -> None:
     assert count("12") == 12
 
 
-def test_help_is_a_text_that_names_the_defaults_that_there_are(parser: Parser) -> None:
+def test_help_names_the_defaults(parser: Parser) -> None:
     with pytest.raises(Help) as asked:
         parser.parse_args(["start", "-h"])
     words = " ".join(str(asked.value).split())

@@ -12,7 +12,7 @@ from xpulab.sharing.memory import BlockPool, SharedBlock
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_may_not_be_finite_is_noticed_while_it_is_copied(dtype: Any, order: Any, value: float) -> None:
+def test_nan_and_infinity_are_found_while_rows_are_copied(dtype: Any, order: Any, value: float) -> None:
     X = np.asarray(np.random.default_rng(0).random((400_001, 14)), dtype, order=order)
     doubts: list[int] = []
     with Outgoing() as outgoing:
@@ -33,7 +33,7 @@ def test_what_may_not_be_finite_is_noticed_while_it_is_copied(dtype: Any, order:
         assert send() == 1
 
 
-def test_an_error_about_the_rows_ends_their_way() -> None:
+def test_an_error_of_the_check_ends_the_sending() -> None:
     def refuse() -> None:
         raise ValueError("Input X contains NaN.")
 
@@ -43,7 +43,7 @@ def test_an_error_about_the_rows_ends_their_way() -> None:
     assert pool.nbytes == 0
 
 
-def test_what_is_small_or_no_rows_of_floats_is_looked_at_before() -> None:
+def test_small_arrays_and_other_dtypes_are_checked_before_the_copy() -> None:
     for X in (np.ones((400_000, 14), int), np.ones((10, 2)), [[1.0]], np.ones(6_000_000)):
         assert not looked_at_later(X)
 
@@ -79,7 +79,7 @@ def test_after_an_error_nothing_waits_for_the_next_call() -> None:
     assert pool.nbytes == 0
 
 
-def test_what_is_kept_is_the_callers() -> None:
+def test_a_kept_block_belongs_to_the_caller() -> None:
     pool = BlockPool()
     with Outgoing(pool) as outgoing:
         outgoing.send(np.ones(1 << 18))

@@ -1,4 +1,4 @@
-"""The demo: its comparison with scikit-learn, its pictures, and when it says no."""
+"""The demo: its comparison with scikit-learn, its pictures, and its verdict."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def found(**changes: Any) -> Demo:
     ("dtype", "other", "agrees"),
     [("float64", 1 + 1e-6, True), ("float64", 1 + 1e-4, False), ("float32", 1 + 1e-4, True), ("float32", 1.01, False)],
 )
-def test_the_verdict_goes_by_the_inertia_and_the_dtype(dtype: str, other: float, agrees: bool) -> None:
+def test_the_verdict_depends_on_the_inertia_and_the_dtype(dtype: str, other: float, agrees: bool) -> None:
     one = found(report=report(dtype=dtype), inertia=(1.0, other))
     assert one.agrees is agrees
     assert f"The results {'agree' if agrees else 'DISAGREE'}: " in str(one)
     assert one.verdict in one._repr_html_()
 
 
-def test_the_first_time_and_the_next_stand_beside_scikit_learn() -> None:
+def test_both_fits_are_listed_beside_scikit_learn() -> None:
     seconds = re.findall(r"(?:included|ready|process) +([\d.]+) s ", str(found()))
     assert seconds == ["3.5", "1.5", "2"]
 
@@ -63,7 +63,7 @@ def test_both_pictures_are_in_the_page_itself(tmp_path: Any) -> None:
     assert not re.search(r"https?:|url\(|@import|<script", page)
 
 
-def test_without_pillow_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pillow_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(XpulabError, match=r"without Pillow; type: .* -m pip install pillow"):

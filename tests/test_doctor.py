@@ -1,6 +1,6 @@
-"""The doctor: on this machine, and on machines that are broken in one way each.
+"""The doctor, on this machine, and on machines that each have one defect.
 
-The ``sys``, ``dev``, ``etc`` and ``usr`` folders of machines with GPUs are written by hand; no such machine was seen.
+The ``sys``, ``dev``, ``etc`` and ``usr`` folders of machines with GPUs are written by hand, not copied from real ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def machine(name: str) -> Probe:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A machine's folders, with shared memory and no GPU."""
+    """The folders of a machine with shared memory and without a GPU."""
     (tmp_path / "dev/shm").mkdir(parents=True)
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
     return tmp_path
@@ -40,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A probe that answers at once; tests of the real one ask for it in a process of its own."""
+    """Replaces the probe by one that answers at once. Tests of the real probe run it in a separate process."""
     monkeypatch.setattr(module, "probe", lambda timeout: machine("cpu_only"))
     for name in oneapi.INTERFERING:
         monkeypatch.delenv(name, raising=False)
@@ -79,7 +79,7 @@ def add_packages(root: Path, *packages: str) -> None:
 
 
 def real(code: str = "print(doctor())", **environment: str) -> str:
-    """What the real doctor says in a process of its own."""
+    """Return the output of the real doctor in a separate process."""
     command = [sys.executable, "-c", f"from xpulab.doctor import doctor\n{code}"]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -153,7 +153,7 @@ def test_no_device_at_all_says_which_package_holds_the_cpu_device(root: Path, mo
     assert f' "intel-opencl-rt{oneapi.STACK.pins["intel-opencl-rt"]}"' in check.cure
 
 
-def test_one_lost_device_beside_others_is_a_warning(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_lost_device_among_several_is_a_warning(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = "level_zero:0: RuntimeError: ZE_RESULT_ERROR_DEVICE_LOST"
     monkeypatch.setattr(module, "probe", lambda timeout: replace(machine("cpu_only"), errors=(lost,)))
     report = doctor(root)
@@ -175,13 +175,13 @@ def test_devices_are_told_with_driver_memory_float64_and_sub_devices(
 # GPUs on the PCI bus.
 
 
-def test_gpu_that_its_driver_offers_is_well(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_that_its_driver_offers_is_ok(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_gpu(root, "0000:03:00.0", "0x8086", ARC, "renderD128")
     monkeypatch.setattr(module, "probe", lambda timeout: machine("arc_beside_igpu"))
     assert found(doctor(root), "GPU 0000:03:00.0").status == "ok"
 
 
-def test_gpu_beside_an_offered_one_of_another_model_is_missed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_without_a_driver_is_found_beside_one_of_another_model(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_gpu(root, "0000:00:02.0", "0x8086", "0x4680", "renderD128")
     add_gpu(root, "0000:04:00.0", "0x8086", "0xe20b")
     monkeypatch.setattr(module, "probe", lambda timeout: machine("arc_beside_igpu"))
@@ -246,7 +246,7 @@ def test_gpu_that_has_everything_and_still_is_not_offered(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("vendor", "name"), [("0x10de", "NVIDIA"), ("0x1002", "AMD")])
-def test_gpu_of_another_vendor_is_said_to_be_out_of_reach(root: Path, vendor: str, name: str) -> None:
+def test_gpu_of_another_vendor_is_reported_as_unsupported(root: Path, vendor: str, name: str) -> None:
     add_gpu(root, "0000:18:00.0", vendor, "0x2335", kind="0x030200")
     report = doctor(root)
     check = found(report, "GPU 0000:18:00.0")
@@ -309,7 +309,7 @@ def test_package_of_another_version_or_missing_is_named_with_the_command(
         (oneapi.CURRENT, {"dpctl": "0.22.7", "numpy": "2.9.0rc1"}, ""),
     ],
 )
-def test_versions_are_held_against_those_of_either_stack(
+def test_versions_are_compared_with_those_of_both_stacks(
     stack: oneapi.Stack, have: dict[str, str], wrong: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_least = {name: pin.lstrip("=>").partition(",")[0] for name, pin in stack.pins.items()}
@@ -330,7 +330,7 @@ def test_versions_are_held_against_those_of_either_stack(
         (oneapi.CURRENT, ("OpenCL C for OpenCL devices", "create_program_from_source", "only Python 3.10 and 3.11")),
     ],
 )
-def test_what_kernels_of_ones_own_are_written_in_is_said_for_either_stack(
+def test_the_languages_for_users_kernels_are_named_for_both_stacks(
     stack: oneapi.Stack, words: tuple[str, ...], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(oneapi, "STACK", stack)
@@ -423,7 +423,7 @@ def test_check_that_fails_itself_is_a_finding_beside_the_others(root: Path) -> N
     assert found(report, "loopback").status == "ok"
 
 
-def test_nothing_of_a_machine_is_needed_for_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_on_which_every_check_fails_gets_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("broken")
 

@@ -14,8 +14,9 @@ import xpulab
 
 ROOT = Path(xpulab.__file__).parent
 
-# From the top down. A module may import from its own layer and from those below; across the gap between the
-# notebook's process and the engines' (None) only what both sides share passes. The longest name that fits counts.
+# The layers, from top to bottom. A module may import from its own layer and from layers below it. None stands for the
+# gap between the notebook's process and the engines: a module may import across it only what both sides share. If
+# several names fit a module, the longest one counts.
 ESTIMATORS = [
     "basic_statistics",
     "cluster",
@@ -50,7 +51,7 @@ LAYERS = [
     ],
     ["kernels"],
 ]
-#: The code of a rank that uses both sides of the gap: the proxies, and the engine of its own process.
+#: Code that runs on a rank and uses both sides of the gap: the proxies, and the engine of its own process.
 ACROSS = ["spmd"]
 SHARED = ["advice", "exceptions", "explorer.picture", "explorer.snapshot", "oneapi", "rendering", "report", "sharing"]
 NOTEBOOK_SIDE_NEVER = ("dpctl", "dpnp", "numba_dpex", "numba", "mpi4py")
@@ -65,7 +66,7 @@ def modules() -> list[tuple[str, Path]]:
 
 
 def place(module: str) -> str:
-    """The entry of the layers or of what is shared that a module belongs to."""
+    """Return the entry of LAYERS or SHARED to which a module belongs."""
     names = [name for names in [*LAYERS, SHARED, ACROSS] if names for name in names]
     return max((name for name in names if f"{module}.".startswith(f"{name}.")), key=len)
 
@@ -75,7 +76,7 @@ def layer(module: str) -> int:
 
 
 def imported(module: str, path: Path) -> set[str]:
-    """Modules of xpulab that a file imports, inside functions and for types too."""
+    """Return the modules of xpulab that a file imports, including imports inside functions and for types."""
     known = {name for name, _ in modules()}
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -109,9 +110,9 @@ def test_nothing_imports_upward(module: str, path: Path) -> None:
         assert not here < gap < there, f"{module} runs in the notebook, and imports {other}, which runs on engines"
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_no_circle_of_imports() -> None:
     graph = {module: imported(module, path) for module, path in modules()}
-    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules of the circle
 
 
 def test_the_notebook_side_imports_no_device_code() -> None:

@@ -1,4 +1,4 @@
-"""A handle where scikit-learn or NumPy wants an array: an error that says what to pass."""
+"""A handle that is passed where scikit-learn or NumPy needs an array raises an error that says what to pass."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.cluster
         "a pipeline", "train_test_split",
     ],
 )  # fmt: skip
-def test_the_error_names_the_way(pair: xpulab.XPUCluster, use: Callable[[Any], Any]) -> None:
+def test_the_error_says_what_to_pass(pair: xpulab.XPUCluster, use: Callable[[Any], Any]) -> None:
     rows = pair.activate().scatter(np.random.default_rng(0).normal(size=(40, 3)))
     with pytest.raises(TypeError, match=r"received ShardedArray\(shape=\(40, 3\), .*pass X\.gather\(\)"):
         use(rows)

@@ -1,4 +1,4 @@
-"""The magic in a real IPython shell: words, help, completion, defaults, and what unloading takes back."""
+"""The magic in a real IPython shell: its words, help, completion and defaults, and the end of the extension."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def magic(shell: Any, line: str) -> Any:
     return shell.run_line_magic("xpu_cluster", line)
 
 
-def test_plan_starts_nothing_and_shows_where_each_engine_goes(shell: Any) -> None:
+def test_plan_starts_nothing_and_shows_the_place_of_each_engine(shell: Any) -> None:
     plan = magic(shell, "plan -n 2")
     assert isinstance(plan, Plan)
     assert len(plan.ranks) == 2
@@ -109,7 +109,7 @@ def test_an_error_is_its_message_and_no_traceback(shell: Any, capsys: pytest.Cap
     assert "Traceback" not in said
 
 
-def test_a_cluster_that_lives_on_and_its_name(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_detached_cluster_has_a_name(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xpulab.XPUCluster, "start", lambda cluster: cluster)
     lab = magic(shell, "start -n 2 --detach --name lab")
     assert (lab.n, lab.detached, lab.name) == (2, True, "lab")
@@ -120,7 +120,7 @@ def test_a_cluster_that_lives_on_and_its_name(shell: Any, monkeypatch: pytest.Mo
     assert magic(shell, "attach").name is None
 
 
-def test_how_calls_are_shown_is_said_once_for_all_clusters(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_display_of_calls_is_a_setting_of_all_clusters(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xpulab.XPUCluster, "start", lambda cluster: cluster)
     assert (magic(shell, "display"), magic(shell, "start").display) == ("full", "full")
     assert magic(shell, "display none") is None
@@ -169,7 +169,7 @@ def test_words_are_completed_and_nothing_else_is_offered(shell: Any, line: str, 
     assert completions(shell, line) == words
 
 
-def test_the_names_of_python_are_completed_as_ever(shell: Any) -> None:
+def test_names_of_python_are_still_completed(shell: Any) -> None:
     shell.user_ns["xpu_cluster_of_mine"] = 1
     assert "xpu_cluster_of_mine" in completions(shell, "print(xpu_cluster_o")
     assert "%xpu_cluster" in completions(shell, "%xpu_c")
@@ -181,7 +181,7 @@ def test_defaults_are_configurable(shell: Any) -> None:
     assert len(magic(shell, "plan -n 1").ranks) == 1
 
 
-def test_stop_says_which_cluster_it_was_and_which_is_active_now(
+def test_stop_names_the_stopped_and_the_active_cluster(
     shell: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = xpulab.XPUCluster(name="lab"), xpulab.XPUCluster(name="other")
@@ -195,7 +195,7 @@ def test_stop_says_which_cluster_it_was_and_which_is_active_now(
 
 
 @pytest.mark.cluster
-def test_the_story_of_a_cluster(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_from_start_to_stop(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     shell.run_cell("c = %xpu_cluster start -n 2").raise_error()
     cluster = shell.user_ns["c"]
     assert cluster is xpulab.current_cluster()
@@ -230,7 +230,7 @@ def test_the_story_of_a_cluster(shell: Any, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.cluster
-def test_a_lost_cluster_is_said_to_be_lost_and_started_anew(shell: Any) -> None:
+def test_a_lost_cluster_is_reported_and_started_again(shell: Any) -> None:
     lost = magic(shell, "start -n 1")
     os.kill(lost.facts[0]["pid"], signal.SIGKILL)
     deadline = time.monotonic() + 10

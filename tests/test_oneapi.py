@@ -22,7 +22,7 @@ TARGET = None if oneapi.STACK.knows_processors else oneapi.cpu_target(CPUINFO)
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a fresh process, with these variables besides the present ones."""
+    """Run Python code in a new process, with these variables in addition to the present ones."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
 
@@ -91,12 +91,12 @@ ZEN5 = f"{ZEN3} avx512f avx512dq avx512cd avx512bw avx512vl avx512_vnni"
         ("GenuineIntel", ZEN5, None),
     ],
 )
-def test_compiler_is_told_of_processors_that_it_does_not_know(vendor: str, flags: str, target: str | None) -> None:
+def test_compiler_gets_a_target_for_unknown_processors(vendor: str, flags: str, target: str | None) -> None:
     one = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: 26\nflags\t\t: {flags}\nbugs\t\t: spectre_v1\n\n"
     assert oneapi.cpu_target(2 * one) == target
 
 
-def test_processor_of_another_kind_is_left_to_the_compiler() -> None:
+def test_compiler_gets_no_target_for_processors_that_are_not_x86() -> None:
     assert oneapi.cpu_target("processor\t: 0\nFeatures\t: fp asimd\n") is None
 
 
@@ -132,7 +132,7 @@ def test_kernels_use_the_instructions_that_the_processor_has(tmp_path: Path, mon
     assert re.search(rf"\bvfmadd\w+ps\b.*%{register}", assembly.read_text())
 
 
-def test_library_that_is_broken_is_named_with_the_loaders_words(
+def test_an_error_about_a_broken_library_has_the_loaders_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(oneapi.OPENCL_VENDORS, "untouched")
@@ -142,7 +142,7 @@ def test_library_that_is_broken_is_named_with_the_loaders_words(
     with pytest.raises(OneAPIError, match=rf"{re.escape(library)} did not load: .*; type: .*pip install") as caught:
         oneapi.load()
     for name, pin in oneapi.STACK.pins.items():
-        assert f' "{name}{pin}"' in str(caught.value)  # in quotes: a shell takes "<" for a redirection
+        assert f' "{name}{pin}"' in str(caught.value)  # in quotes, because "<" would redirect in a shell
 
 
 @pytest.mark.parametrize(("find", "missing"), [("library_folder", oneapi.STACK.sycl), ("mpiexec", "mpiexec")])
@@ -156,7 +156,7 @@ def test_environment_without_oneapi_is_an_error_that_says_what_to_type(
         getattr(oneapi, find)()
 
 
-def test_confine_moves_threads_that_run_already_and_those_to_come() -> None:
+def test_confine_moves_running_and_new_threads() -> None:
     core = max(os.sched_getaffinity(0))
     code = f"""
 import os, threading
@@ -180,7 +180,7 @@ print(dpctl.SyclDevice("cpu").max_compute_units)
     assert done.stdout.splitlines() == [f"[{core}] [{core}] [{core}]", "1"], done.stderr
 
 
-def test_confine_to_cores_that_are_not_there_is_an_error_that_says_which_are() -> None:
+def test_confine_to_missing_cores_is_an_error_that_lists_the_cores() -> None:
     with pytest.raises(OneAPIError) as caught:
         oneapi.confine([100_000])
     message = str(caught.value)

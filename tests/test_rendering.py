@@ -60,7 +60,7 @@ def test_sizes_are_in_binary_units(value: float | None, text: str) -> None:
     assert format_size(value) == text
 
 
-def test_numbers_are_set_for_reading() -> None:
+def test_numbers_have_separators_and_few_digits() -> None:
     assert format_count(2_000_000) == "2,000,000"
     assert format_number(1234567.8) == "1.23457e+06"
     assert format_number(0.000123456, 3) == "0.000123"
@@ -118,14 +118,14 @@ def test_a_folded_table_names_each_value() -> None:
     assert "WIDTH" not in wide
 
 
-def test_what_needs_styles_is_hidden_without_them() -> None:
+def test_pictures_that_need_styles_are_hidden_without_them() -> None:
     html = drawn("<svg></svg>", "words")
     assert html == '<div class="xpu-drawn" hidden="hidden"><svg></svg></div><div class="xpu-undrawn">words</div>'
     for rule in (".xpu .xpu-drawn[hidden]{display:contents!important}", ".xpu .xpu-undrawn{display:none}"):
         assert rule in block("", [])
 
 
-def test_a_text_is_shown_as_it_stands() -> None:
+def test_ipython_shows_a_text_as_lines() -> None:
     from IPython.lib.pretty import pretty
 
     assert pretty(Text("two\nlines")) == "two\nlines"
@@ -138,7 +138,7 @@ def test_a_block_is_named_for_screen_readers_and_fetches_nothing() -> None:
     assert not any(word in html for word in ("url(", "src=", "@import", "<script"))
 
 
-def test_things_are_counted_in_words() -> None:
+def test_counted_adds_the_plural() -> None:
     assert [counted(n, "engine") for n in (0, 1, 2)] == ["0 engines", "1 engine", "2 engines"]
     assert [counted(n, "class", "classes") for n in (1, 4)] == ["1 class", "4 classes"]
 

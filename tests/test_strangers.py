@@ -1,4 +1,4 @@
-"""What another user of the machine, a client without the keys, and text from data cannot do."""
+"""Other users of the machine, clients without the keys, and text from data can do no harm."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ NOBODY = 65534
 
 @pytest.fixture
 def ours(pair: xpulab.XPUCluster) -> xpulab.XPUCluster:
-    """The pair, as the active one."""
+    """The cluster of 2 engines, as the active cluster."""
     return pair.activate()
 
 
 def as_nobody(code: str, *arguments: str) -> Any:
-    """What another Unix user finds, by code that sets `found`."""
+    """Run code that sets `found` as another Unix user, and return `found`."""
     if os.getuid() != 0:
         pytest.skip("only root can become another user")
     become = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"
@@ -46,7 +46,7 @@ def as_nobody(code: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-#: Imported while it may: this Python may lie in a folder that is root's.
+#: The modules are imported before the process becomes another user, who may not be able to read this Python's folder.
 _TRY = """
 import encodings.idna, json, os, socket, sys
 def attempt(call, *arguments):
@@ -92,7 +92,7 @@ def test_another_user_opens_no_shared_memory(ours: xpulab.XPUCluster) -> None:
             "found = [attempt(os.open, path, os.O_RDONLY) for path in sys.argv[1:]]", *paths, *folders, *memory
         )
         assert set(found) == {"PermissionError"}
-        assert all(os.path.exists(path.partition("?")[0]) for path in paths)  # they were there
+        assert all(os.path.exists(path.partition("?")[0]) for path in paths)  # the attempts were on existing files
 
 
 @pytest.mark.cluster
@@ -104,8 +104,8 @@ def test_another_user_sees_no_key_among_the_arguments(ours: xpulab.XPUCluster) -
 
 
 @pytest.mark.cluster
-def test_another_user_gets_no_further_than_a_greeting(ours: xpulab.XPUCluster) -> None:
-    """The ports are open to all of the host. ZeroMQ's greeting names the mechanism; the next step needs the keys."""
+def test_another_user_gets_only_the_greeting(ours: xpulab.XPUCluster) -> None:
+    """All users of the host can connect to the ports; after ZeroMQ's public greeting they need the keys."""
     port = connection(ours)["registration"]
     code = """
 def talk(port, mechanism):
@@ -138,7 +138,7 @@ def context() -> Iterator[zmq.Context[Any]]:
 
 
 class Bomb:
-    """Leaves a file where it is unpickled."""
+    """Writes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -148,7 +148,7 @@ class Bomb:
 
 
 def handshake(socket: Any, url: str, message: list[bytes]) -> str:
-    """How it ended: "succeeded", or "failed"."""
+    """Return the outcome, "succeeded" or "failed"."""
     monitor = socket.get_monitor_socket(zmq.EVENT_ALL)
     socket.linger = 0
     socket.connect(url)
@@ -171,7 +171,7 @@ def handshake(socket: Any, url: str, message: list[bytes]) -> str:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(("keys", "outcome"), [("right", "succeeded"), ("none", "failed"), ("wrong", "failed")])
-def test_only_who_has_the_keys_is_heard(
+def test_only_clients_with_the_keys_can_connect(
     ours: xpulab.XPUCluster, context: zmq.Context[Any], tmp_path: Path, keys: str, outcome: str
 ) -> None:
     about = connection(ours)
@@ -195,7 +195,7 @@ def test_only_who_has_the_keys_is_heard(
 
 @pytest.mark.cluster
 def test_every_process_listens_on_loopback_alone() -> None:
-    """The notebook is a process of its own: other tests initialise MPI in this one, which then listens elsewhere."""
+    """The notebook is a separate process: other tests initialise MPI in this process, and MPI then listens, too."""
     code = (
         "import os, psutil, xpulab\n"
         "with xpulab.XPUCluster(2) as cluster:\n"
@@ -231,7 +231,7 @@ def assert_escaped(html: str) -> None:
 
 
 @pytest.mark.cluster
-def test_an_exceptions_text_is_text(ours: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_of_an_exception_is_escaped(ours: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def start(*_: object, **__: object) -> Any:
         raise ValueError(SCRIPT)
@@ -243,7 +243,7 @@ def test_an_exceptions_text_is_text(ours: xpulab.XPUCluster, monkeypatch: pytest
     assert_escaped(ours.last_report.to_html())
 
 
-def test_a_devices_name_is_text() -> None:
+def test_the_name_of_a_device_is_escaped() -> None:
     from xpulab.deploy.status import EngineStatus
 
     engine = EngineStatus(0, SCRIPT, 1, SCRIPT, SCRIPT, (0,), SCRIPT, 0.1, 1, 1, 1, SCRIPT)
@@ -253,13 +253,13 @@ def test_a_devices_name_is_text() -> None:
 
 
 @pytest.mark.cluster
-def test_a_columns_name_is_text(ours: xpulab.XPUCluster) -> None:
+def test_the_name_of_a_column_is_escaped(ours: xpulab.XPUCluster) -> None:
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(50, 2)), columns=[SCRIPT, EVIL])
     explorer = Explorer(frame, 2)
     assert_escaped(explorer.snapshot()._repr_html_())
 
 
-def test_a_cells_output_is_text() -> None:
+def test_the_output_of_a_cell_is_escaped() -> None:
     output = CellOutput({0: SCRIPT}, {1: SCRIPT})
     assert not hasattr(output, "_repr_html_")
     assert not hasattr(output.text(), "_repr_html_")

@@ -1,4 +1,4 @@
-"""The story in a terminal IPython, through a pseudo-terminal: text views, Ctrl-C, and nothing left at the end."""
+"""A session of IPython in a pseudo-terminal: text views, Ctrl-C, and no process that is left at the end."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def terminal(tmp_path: Path) -> Iterator[pexpect.spawn]:
 
 
 def typed(terminal: pexpect.spawn, line: str) -> str:
-    """Type a line; what was shown until the next prompt."""
+    """Type a line, and return the output until the next prompt."""
     terminal.sendline(line)
     terminal.expect(r"In \[\d+\]: ")
     return _ESCAPES.sub("", terminal.before or "")
 
 
-def test_the_story_with_a_stop_in_the_middle(terminal: pexpect.spawn) -> None:
+def test_a_session_with_an_interrupt(terminal: pexpect.spawn) -> None:
     typed(terminal, "import numpy as np; from sklearn.cluster import KMeans as Reference")
     typed(terminal, "%load_ext xpulab")
     assert "Plan: 2 engines" in typed(terminal, "%xpu_cluster plan -n 2")

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and whether it works where there is no checkout."""
+"""The wheel: its files, and whether it works without a checkout."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import xpulab
 from xpulab import oneapi
 
 ROOT = Path(__file__).parents[1]
-LIMIT = 100 * 2**20  # what package indexes take by default
+LIMIT = 100 * 2**20  # largest size of a file that package indexes accept by default
 
 pytestmark = pytest.mark.slow
 
 
 def run(*command: Any, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder from which no checkout is found."""
+    """Run a command in a folder from which Python does not find the checkout."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         list(map(str, command)), cwd=folder, env=environment, capture_output=True, text=True, timeout=240
@@ -35,7 +35,7 @@ def run(*command: Any, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the sources: setuptools leaves files in the folder, and takes up old ones."""
+    """The wheel, built from a copy of the sources, because setuptools leaves files in the folder and reuses them."""
     sources = tmp_path_factory.mktemp("sources")
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
@@ -48,12 +48,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment with the wheel in it. All other packages are those of this environment, without a copy."""
+    """A new environment with the wheel. All other packages are those of this environment, and are not copied."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     own = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", own, wheel, folder=folder)
-    Path(own, "packages.pth").write_text(f"{sysconfig.get_path('purelib')}\n")  # behind the environment's own
+    Path(own, "packages.pth").write_text(f"{sysconfig.get_path('purelib')}\n")  # after the environment's own packages
     libraries, programs = oneapi.library_folder(), oneapi.mpiexec().parent
     linked = [path for path in libraries.iterdir() if not path.name.startswith("python")]
     linked += [path for pattern in ("mpi*", "hydra*") for path in programs.glob(pattern)]

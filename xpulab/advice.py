@@ -1,4 +1,4 @@
-"""What a user can type next: in IPython with the extension, in IPython without it, or in a script."""
+"""Says what a user can type next, in IPython with the extension, in IPython without it, or in a script."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ __all__ = ["to_resume", "to_start"]
 
 
 def _has_magics() -> bool | None:
-    """Whether IPython has loaded the extension; None outside of IPython."""
+    """Return whether IPython has loaded the extension; None outside of IPython."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return None if shell is None else "xpu_cluster" in shell.magics_manager.magics["line"]
 
 
 def to_start() -> str:
-    """What to type to start a cluster."""
+    """Return what to type to start a cluster."""
     return {
         True: "%xpu_cluster start",
         False: "%load_ext xpulab, and then %xpu_cluster start",
@@ -24,5 +24,5 @@ def to_start() -> str:
 
 
 def to_resume() -> str:
-    """What to type to continue an interrupted fit, also if no variable holds its estimator."""
+    """Return what to type to continue an interrupted fit, even if no variable holds its estimator."""
     return "km = %xpu_cluster resume" if _has_magics() else "import xpulab; km = xpulab.interrupted().resume()"

@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 for success, 1 for a negative result (machine not ready, results disagree), 2 for wrong arguments or an error
-        of xpulab, 130 after Ctrl-C. For ``run``, that of the script.
+        The exit status: 0 for success, 1 for a negative result (machine not ready, results disagree), 2 for wrong
+        arguments or an error of xpulab, 130 after Ctrl-C. For ``run``, the exit status of the script.
     """
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning  # type: ignore[assignment]
@@ -76,7 +76,7 @@ def _parser() -> Parser:
         commands, "status", _status, "list your clusters on this host, also those that other processes started"
     )
     stop = parser.command(commands, "stop", _stop, "end every process of a cluster, for all attached notebooks")
-    stop.add_argument("name", nargs="?", metavar="NAME", help="which one, if there are several")
+    stop.add_argument("name", nargs="?", metavar="NAME", help="name of the cluster, if there are several")
     parser.command(commands, "doctor", _doctor, "check this machine, and say what to type if something is missing")
     return parser
 

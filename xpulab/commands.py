@@ -43,7 +43,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that raises instead of exiting: `UsageError`, with the nearest known word, and `Help`."""
+    """An argparse parser that raises `UsageError`, with the nearest known word, or `Help`, where argparse exits."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", _Formatter)
@@ -64,14 +64,14 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def words(self) -> list[str]:
-        """The options and subcommands of this parser."""
+        """Return the options and subcommands of this parser."""
         found: list[str] = []
         for action in self._actions:
             found += action.option_strings or list(action.choices or ())
         return found
 
     def follow(self, before: Sequence[str]) -> list[str]:
-        """For completion: the words that may follow the words `before`."""
+        """Return the words that may follow the words `before`, for completion."""
         parser = self
         for word in before:
             choices = next((action.choices for action in parser._actions if isinstance(action.choices, dict)), {})

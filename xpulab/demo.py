@@ -36,7 +36,7 @@ _SEED = 0
 
 
 def photograph() -> np.ndarray:
-    """scikit-learn's bundled china.jpg: (427, 640, 3) float64 in [0, 1].
+    """Return scikit-learn's bundled china.jpg: (427, 640, 3) float64 in [0, 1].
 
     Raises
     ------
@@ -126,7 +126,7 @@ class Demo(Displayed):
         return Html("".join([self.report._repr_html_(), *self.sections()]))
 
     def sections(self) -> list[Html]:
-        """The pictures and the comparison as HTML."""
+        """Return the pictures and the comparison as HTML."""
         pictures = "".join(
             f'<figure style="display:inline-block;margin:0 1em 1em 0"><img src="{_data_url(image)}" '
             f'alt="{escape(caption)}" style="max-width:100%"><figcaption>{escape(caption)}</figcaption></figure>'
@@ -195,7 +195,7 @@ def quantise(image: np.ndarray, n_clusters: int = 64, rows: int | None = None) -
 
 
 def _start(X: np.ndarray, n_clusters: int) -> np.ndarray:
-    """Initial colours, each differing by up to half a grey level from a pixel's colour.
+    """Return initial colours, each of which differs by up to half a grey level from a pixel's colour.
 
     Pixels have integer grey levels, so many of them are equally near to the colours of two other pixels. Rounding
     decides such ties, and two programs would continue from them in different ways.

@@ -1,7 +1,7 @@
-"""Check a machine, from its drivers to its loopback interface: what was found, what is missing, and what to type.
+"""Check a machine, from its drivers to its loopback interface, and say what was found, what is missing, what to type.
 
-Each check is a function that yields findings. An unexpected exception in a check is reported as a finding, so `doctor`
-never raises an exception. It loads no driver into this process.
+Each check is a function that yields findings. An unexpected exception in a check is reported as a finding, so the
+function `doctor` never raises an exception. It loads no driver into this process.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class DoctorReport(Displayed):
         return f"not ready: {', '.join(failed)}" if failed else f"ready: engines can be started{notes}"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable values."""
+        """Return the report as JSON-serialisable values."""
         return {**asdict(self), "ready": self.ready, "verdict": self.verdict}
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class DoctorReport(Displayed):
 
 
 def doctor(root: Path = Path("/"), timeout: float = 20) -> DoctorReport:
-    """Check this machine. Takes about a second, and never raises.
+    """Check this machine. The check takes about a second, and never raises an exception.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def _guarded(name: str, check: Callable[[], Iterable[Check]]) -> Iterator[Check]
 
 
 def _from_error(name: str, status: Status, error: str) -> Check:
-    """Split an error of `oneapi` or `probe`, which ends in what to type or do, into finding and cure."""
+    """Split an error of `oneapi` or `probe` into finding and cure: such an error ends with what to type or do."""
     for mark in ("; type: ", "\n"):
         found, _, cure = error.rpartition(mark)
         if found:
@@ -185,7 +185,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _own_kernels() -> Iterator[Check]:
-    """Which kernels a user can write. xpulab's own kernels are compiled before it is installed."""
+    """Say which kernels a user can write. xpulab's own kernels are compiled before it is installed."""
     if "numba-dpex" in oneapi.STACK.pins:
         found = "in %%xpu cells you can write kernels in Python with numba-dpex, or in OpenCL C for OpenCL devices"
     else:
@@ -254,7 +254,7 @@ def _read(file: Path) -> str:
 
 
 def _why_not_offered(root: Path, gpu: Path) -> tuple[str, str]:
-    """The first reason why an Intel GPU is no SYCL device, and what to do about it."""
+    """Return the first reason why an Intel GPU is no SYCL device, and what to do about it."""
     nodes = [root / "dev/dri" / path.name for path in (gpu / "drm").glob("renderD*")]
     if not nodes:
         return "the kernel's driver (i915 or xe) is not bound to it", "sudo modprobe xe || sudo modprobe i915"
@@ -327,7 +327,7 @@ def _shared_memory(root: Path) -> Iterator[Check]:
 
 
 def _files() -> Iterator[Check]:
-    """Whether a cluster can write its connection files and logs."""
+    """Check whether a cluster can write its connection files and logs."""
     try:
         folder = Path(new_folder())
     except ClusterStartError as error:

@@ -83,7 +83,7 @@ class ClusterStartError(ClusterError):
 
 
 class EngineError(ClusterError):
-    """One or more ranks raised an exception. For each distinct one the message has rank, host, device and traceback."""
+    """One or more ranks raised exceptions. The message has rank, host, device and traceback of each distinct one."""
 
 
 class EngineLostError(ClusterError):

@@ -175,7 +175,7 @@ class XPUMagics(Magics):
         hosts.add_argument("--hostfile", metavar="FILE", help="file that names them, as for start")
         add_ssh(hosts)
         attach = parser.command(commands, "attach", self._attach, "use a cluster that another kernel of yours started")
-        attach.add_argument("name", nargs="?", metavar="NAME", help="which one, if there are several")
+        attach.add_argument("name", nargs="?", metavar="NAME", help="name of the cluster, if there are several")
         parser.command(commands, "detach", _detach, "leave the cluster, which keeps running until someone stops it")
         parser.command(commands, "stop", _stop, "end every process of the cluster, for all attached notebooks")
         parser.command(

@@ -54,7 +54,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def widget_view(widget: Any) -> dict[str, Any]:
-    """The part of a cell's output that shows this widget of ipywidgets."""
+    """Return the part of a cell's output that shows this widget of ipywidgets."""
     return {WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}}
 
 
@@ -78,17 +78,17 @@ class Displayed:
 
 
 def as_of(how: str) -> str:
-    """When a view was last updated, and `how` to see the present state, for readers of a saved notebook."""
+    """Say when a view was last updated, and `how` to see the present state, for readers of a saved notebook."""
     return f"as of {time.strftime('%Y-%m-%d %H:%M:%S')}; {how}"
 
 
 def plain(value: object) -> str:
-    """The text of a value on one line, without control characters: a device's name must not move the cursor."""
+    """Return the text of a value on one line, without control characters: a device's name must not move the cursor."""
     return "".join(c if c.isprintable() else " " for c in str(value)).strip()
 
 
 def shorten(value: object, width: int) -> str:
-    """`plain` text with its middle left out if it is too wide. Device names differ at their beginnings and ends."""
+    """Return `plain` text without its middle if it is too wide. Device names differ at their beginnings and ends."""
     text = plain(value)
     if len(text) <= width:
         return text
@@ -97,14 +97,14 @@ def shorten(value: object, width: int) -> str:
 
 
 def in_notebook(shell: Any) -> bool:
-    """Whether this shell of IPython (or None) belongs to a notebook, whose front end shows HTML and widgets."""
+    """Return whether this shell of IPython (or None) belongs to a notebook, whose front end shows HTML and widgets."""
     # The class is compared by name, because a terminal need not have ipykernel. Shells of other front ends, such as
     # Colab's, derive from this class.
     return any(parent.__name__ == "ZMQInteractiveShell" for parent in type(shell).__mro__)
 
 
 def escape(value: object) -> Html:
-    """HTML that shows ``value``. `Html` is returned unchanged."""
+    """Return HTML that shows ``value``. `Html` is returned unchanged."""
     if isinstance(value, Html):
         return value
     text = "".join(c if c.isprintable() or c == "\n" else " " for c in str(value))
@@ -112,22 +112,22 @@ def escape(value: object) -> Html:
 
 
 def format_count(value: int | None) -> str:
-    """A whole number with separated thousands, ``"2,000,000"``."""
+    """Return a whole number with separated thousands, ``"2,000,000"``."""
     return _MISSING if value is None else f"{value:,}"
 
 
 def counted(n: int, noun: str, plural: str = "") -> str:
-    """A number with its noun, ``"1 engine"`` or ``"3 engines"``. By default the plural is the noun with an s."""
+    """Return a number with its noun, ``"1 engine"`` or ``"3 engines"``. By default the plural is the noun with an s."""
     return f"{n} {noun if n == 1 else plural or noun + 's'}"
 
 
 def format_number(value: float | None, digits: int = 6) -> str:
-    """A number with ``digits`` significant digits."""
+    """Return a number with ``digits`` significant digits."""
     return _MISSING if value is None else f"{value:.{digits}g}"
 
 
 def format_size(value: float | None) -> str:
-    """A number of bytes in binary units, ``"1.5 GiB"``."""
+    """Return a number of bytes in binary units, ``"1.5 GiB"``."""
     if value is None:
         return _MISSING
     units = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -137,7 +137,7 @@ def format_size(value: float | None) -> str:
 
 
 def format_seconds(value: float | None) -> str:
-    """A time in seconds as text in a suitable unit: ``"0.42 ms"``, ``"3.4 s"``, ``"2 min 05 s"``, ``"1 h 02 min"``."""
+    """Return a time in seconds as text in a suitable unit: ``"0.42 ms"``, ``"3.4 s"``, ``"2 min 05 s"``."""
     if value is None:
         return _MISSING
     if value < 0.9995:
@@ -151,7 +151,7 @@ def format_seconds(value: float | None) -> str:
 
 
 def table_text(header: Sequence[str], rows: Iterable[Sequence[object]], align: str, indent: str = "  ") -> str:
-    """A table in plain text.
+    """Return a table in plain text.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def table_html(
     align: str,
     caption: object = "",
 ) -> Html:
-    """A table in HTML, with a scope attribute in each header for screen readers.
+    """Return a table in HTML, with a scope attribute in each header for screen readers.
 
     If the page is narrower than the table, each row is folded into a list of named values.
 
@@ -216,7 +216,10 @@ def table_html(
 
 
 def _least_width(header: Sequence[object], rows: Sequence[Sequence[object]], align: str) -> int:
-    """Width in pixels below which a table is folded. Left-aligned text may take three lines, all other cells one."""
+    """Return the width in pixels below which a table is folded.
+
+    Left-aligned text may take three lines, all other cells one.
+    """
 
     def letters(cell: object, letter: str) -> float:
         text = _words(cell)
@@ -229,12 +232,12 @@ def _least_width(header: Sequence[object], rows: Sequence[Sequence[object]], ali
 
 
 def _words(cell: object) -> str:
-    """The text of a cell without its tags."""
+    """Return the text of a cell without its tags."""
     return html.unescape(re.sub("<[^>]*>", "", cell.replace("<br>", "\n"))) if isinstance(cell, Html) else str(cell)
 
 
 def drawn(picture: str, words: str) -> Html:
-    """HTML that needs a style sheet or SVG, with a replacement for front ends that remove these.
+    """Return HTML that needs a style sheet or SVG, with a replacement for front ends that remove these.
 
     JupyterLab and others remove style sheets and SVG from the outputs of a notebook that is not trusted, such as one
     that another person made. They keep the attribute ``hidden`` if it has a value, and so hide the picture. The style
@@ -250,13 +253,13 @@ def drawn(picture: str, words: str) -> Html:
 
 @functools.cache
 def style(name: str) -> str:
-    """One of the style sheets in ``xpulab/styles``, on one line and without its comments."""
+    """Return one of the style sheets in ``xpulab/styles``, on one line and without its comments."""
     text = (Path(__file__).parent / "styles" / f"{name}.css").read_text()
     return re.sub(r"/\*.*?\*/|\n", "", text, flags=re.DOTALL)
 
 
 def block(label: str, body: Iterable[str], css: str = "") -> Html:
-    """One self-contained piece of HTML, for a page or a notebook's output.
+    """Return one self-contained piece of HTML, for a page or a notebook's output.
 
     Parameters
     ----------

@@ -23,14 +23,14 @@ three = pytest.mark.parametrize("cluster", [3], indirect=True, ids=["3-engines"]
 
 
 def made(n: int, dtype: Any) -> np.ndarray:
-    """Columns far from 0, tiny, constant and sorted."""
+    """Return rows with columns far from 0, tiny, constant and sorted."""
     X = np.random.default_rng(n).normal(size=(n, 5)) * [1, 1, 1e-3, 0, 1] + [0.5, 1e4, 0.1, 2.5, 1]
     X[:, 4].sort()
     return X.astype(dtype)
 
 
 def expected(X: np.ndarray) -> dict[str, np.ndarray]:
-    """By NumPy, in float64."""
+    """Compute all statistics with NumPy in float64."""
     X = X.astype(np.float64)
     deviation = X.std(axis=0, ddof=1)
     return {
@@ -68,7 +68,7 @@ def test_the_numbers_of_numpy(current: xpulab.XPUCluster, dtype: Any, tolerance:
 
 
 @three
-def test_only_what_was_asked_for_is_there(current: xpulab.XPUCluster) -> None:
+def test_only_the_chosen_statistics_are_set(current: xpulab.XPUCluster) -> None:
     X = made(30, np.float64)
     ours = BasicStatistics(["mean", "max"]).fit(X)
     assert {name for name in vars(ours) if name.endswith("_")} == {"mean_", "max_", "n_features_in_", "report_"}
@@ -143,7 +143,7 @@ def test_an_interrupt_leaves_what_was_there(current: xpulab.XPUCluster, monkeypa
 
 
 def _cannot(estimator: Any) -> dict[str, str]:
-    """Checks that are not for an estimator -> why."""
+    """Return the checks that an estimator cannot pass, and why."""
     if isinstance(estimator, IncrementalBasicStatistics):
         return {}
     return {"check_fit1d": "rows of one number each may have one dimension, as in scikit-learn-intelex"}
@@ -152,7 +152,7 @@ def _cannot(estimator: Any) -> dict[str, str]:
 _checks = parametrize_with_checks([BasicStatistics(), IncrementalBasicStatistics()], expected_failed_checks=_cannot)
 
 
-# That of scikit-learn 1.7 holds a generator, of which pytest warns.
+# The list of checks in scikit-learn 1.7 has a generator, and pytest warns about it.
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
 def test_the_checks_of_scikit_learn(estimator: Any, check: Any, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])

@@ -1,6 +1,6 @@
-"""A Jupyter server, and Debian's Chromium driven by Playwright; the tests of a file share them.
+"""Fixtures: a Jupyter server, and Debian's Chromium driven by Playwright. The tests of a file share them.
 
-Where there is no Chromium these tests are skipped, unless XPULAB_REQUIRE_BROWSER is set, as `.ci/run` does.
+Without Chromium these tests are skipped, unless XPULAB_REQUIRE_BROWSER is set, as in `.ci/run`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium without a window. Playwright's event loop runs in this thread, and no test elsewhere may meet it."""
+    """Chromium without a window. Playwright's event loop runs in this thread, and must end before tests elsewhere."""
     executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if executable is None:
         absent = "there is no Chromium on PATH"
@@ -30,7 +30,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip(absent)
     from playwright.sync_api import sync_playwright
 
-    # Root, as in a container, has no sandbox.
+    # Chromium has no sandbox for root, who runs the tests in a container.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=arguments)
@@ -40,7 +40,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
-    """A running Jupyter server, for pages of Lab and of Notebook."""
+    """A running Jupyter server for JupyterLab and Notebook."""
     server = JupyterServer(tmp_path_factory.mktemp("jupyter"))
     yield server
     server.stop()
@@ -48,7 +48,7 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def new_page(browser: Browser) -> Iterator[type[NotebookPage]]:
-    """Opens an empty page; all are closed at the end of the module."""
+    """A function that opens an empty page. All pages are closed at the end of the module."""
     with contextlib.ExitStack() as pages:
 
         def new() -> NotebookPage:

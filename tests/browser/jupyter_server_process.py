@@ -1,4 +1,4 @@
-"""A Jupyter server as a process, and where the tests of this folder leave their screenshots."""
+"""Runs a Jupyter server as a process, and says where the tests of this folder save their screenshots."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from nbformat.sign import NotebookNotary
 __all__ = ["ROOT", "SCREENSHOTS", "VIEWPORT", "JupyterServer"]
 
 ROOT = Path(__file__).parents[2]
-#: Not kept in git; each run writes them anew.
+#: The folder of the screenshots is not in git. Each run writes them again.
 SCREENSHOTS = ROOT / "build" / "screenshots"
-#: High, because JupyterLab keeps only those cells in the document that are in sight.
+#: The window is high, because JupyterLab keeps only visible cells in the document.
 VIEWPORT = {"width": 1300, "height": 3600}
 
 
 class JupyterServer:
-    """A server with a folder, a token and settings of its own, and no kernel but those that its pages start."""
+    """A server with its own folder, token and settings. Only its pages start kernels."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "notebooks"
@@ -40,11 +40,11 @@ class JupyterServer:
         jupyter, lab = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR"), ("SETTINGS_DIR", "WORKSPACES_DIR")
         environment = os.environ | {f"JUPYTER_{name}": str(folder / name.lower()) for name in jupyter}
         environment |= {f"JUPYTERLAB_{name}": str(folder / name.lower()) for name in lab}
-        # What an image of binder/ has in the same place.
+        # An image of binder/ has these settings in the same place.
         environment["JUPYTER_CONFIG_PATH"] = str(ROOT / "binder")
         options = [f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--allow-root", "--no-browser"]
         options += [f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.folder}"]
-        # What a user answers to JupyterLab's question about news, which would cover a part of the page.
+        # The answer to JupyterLab's question about news, which would otherwise cover a part of the page.
         answers = folder / "settings_dir/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
         answers.parent.mkdir(parents=True)
         answers.write_text('{"fetchNews": "false", "checkForUpdates": false}')
@@ -60,7 +60,7 @@ class JupyterServer:
             time.sleep(0.1)
 
     def ask(self, path: str, method: str = "GET", body: object = None) -> bytes:
-        """One request to the server's API."""
+        """Send one request to the server's API, and return the answer."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.address}/{path}", data, headers, method=method)
@@ -68,22 +68,22 @@ class JupyterServer:
             return answer.read()
 
     def set_theme(self, theme: str) -> None:
-        """What a user chooses in the menu Settings, Theme."""
+        """Set the theme, as a user does in the menu Settings, Theme."""
         settings = json.dumps({"theme": f"JupyterLab {theme.title()}", "adaptive-theme": False})
         self.ask("lab/api/settings/@jupyterlab/apputils-extension:themes", "PUT", {"raw": settings})
 
     def url(self, notebook: Path, application: str = "lab/tree") -> str:
-        """Where a notebook of the server's folder is opened, and no other that was open before."""
+        """Return the address that opens a notebook of the server's folder, without notebooks that were open before."""
         return f"{self.address}/{application}/{notebook.relative_to(self.folder)}?token={self.token}&reset"
 
     def trust(self, notebook: Path) -> None:
-        """As if this server had written the notebook: otherwise its outputs are shown without style and pictures."""
+        """Trust a notebook as if this server had written it. Otherwise its outputs have no styles and pictures."""
         notary = NotebookNotary(data_dir=self._environment["JUPYTER_DATA_DIR"])
         notary.sign(nbformat.read(notebook, as_version=4))
         notary.store.close()
 
     def end_kernels(self) -> None:
-        """End all kernels as the menu does: each gets to stop its cluster."""
+        """End all kernels as the menu does, so that each kernel can stop its cluster."""
         for kernel in json.loads(self.ask("api/kernels")):
             self.ask(f"api/kernels/{kernel['id']}", "DELETE")
 

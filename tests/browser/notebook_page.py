@@ -1,4 +1,4 @@
-"""A notebook in a browser, as a user handles it: JupyterLab 4 and Notebook 7 share all that is used here."""
+"""A notebook in a browser, with the actions of a user. They are the same in JupyterLab 4 and Notebook 7."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NotebookPage", "colours", "write_notebook"]
 
-#: What JupyterLab and Notebook themselves log as errors, whatever is in the notebook.
+#: Errors that JupyterLab and Notebook log for any notebook.
 _NOT_OURS = re.compile(
     r"Failed to load resource.*|"  # a workspace or a setting that was never saved is asked for, and answered with 404
     r".*[Mm]odel not found.*|.*Could not create a model.*|"  # a widget without its kernel
@@ -27,14 +27,14 @@ _NOT_OURS = re.compile(
 
 
 def write_notebook(path: Path, cells: list[str], kernel: str = "python3") -> None:
-    """A notebook with code cells that were never run."""
+    """Write a notebook with code cells that were never run."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     notebook.metadata.kernelspec = {"name": kernel, "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, path)
 
 
 def colours(image: bytes) -> Image:
-    """A picture of the page, to look at its pixels."""
+    """Decode a screenshot, to test its pixels."""
     import PIL.Image
 
     return PIL.Image.open(io.BytesIO(image)).convert("RGB")
@@ -46,7 +46,7 @@ class NotebookPage:
     Parameters
     ----------
     page : playwright.sync_api.Page
-        A new page, high enough for all cells: what is out of sight is not in the document.
+        A new page, high enough for all cells, because cells that are not visible are not in the document.
     """
 
     def __init__(self, page: Page) -> None:
@@ -60,7 +60,7 @@ class NotebookPage:
             self.errors.append(text)
 
     def open(self, url: str) -> None:
-        """Go to a notebook, and wait until its cells are there."""
+        """Go to a notebook, and wait until its cells are shown."""
         self.page.goto(url)
         self.cells.first.wait_for(timeout=60_000)
 
@@ -72,13 +72,13 @@ class NotebookPage:
         return self.cells.nth(cell).locator(".jp-Cell-outputArea")
 
     def wait_for_kernel(self) -> None:
-        """Until the kernel is there and idle."""
+        """Wait until the kernel is connected and idle."""
         self.page.wait_for_function(
             "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'", timeout=60_000
         )
 
     def start(self, cell: int) -> None:
-        """Run a cell with the keyboard, and do not wait for its end."""
+        """Start a cell with the keyboard, without waiting for its end."""
         prompt = self.cells.nth(cell).locator(".jp-InputPrompt").first
         for _ in range(20):
             prompt.click()
@@ -89,13 +89,13 @@ class NotebookPage:
         raise AssertionError(f"cell {cell} does not run: {prompt.inner_text()}")
 
     def run(self, cell: int, seconds: float = 120) -> Locator:
-        """Run a cell to its end; its output."""
+        """Run a cell to its end, and return its output."""
         self.start(cell)
         self.wait(cell, seconds)
         return self.output(cell)
 
     def wait(self, cell: int, seconds: float = 120) -> None:
-        """Until a cell has ended."""
+        """Wait until a cell has ended."""
         self.page.wait_for_function(
             "cell => /^\\[\\d+\\]/.test(document.querySelectorAll('.jp-Notebook .jp-CodeCell')[cell]"
             "?.querySelector('.jp-InputPrompt')?.innerText ?? '')",

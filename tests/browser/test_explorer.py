@@ -1,4 +1,4 @@
-"""The explorer's controls in JupyterLab: one notebook, whose tests go on from one another."""
+"""The explorer's controls in JupyterLab. All tests use one notebook, in the state that the previous test left."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def button(explorer: Locator, name: str) -> Locator:
 
 
 def said(explorer: Locator) -> Locator:
-    """The live region."""
+    """Return the live region, which screen readers announce."""
     return explorer.get_by_role("status")
 
 
@@ -74,7 +74,7 @@ def iterations_in(explorer: Locator, seconds: float) -> int:
 
 
 def stays(explorer: Locator) -> None:
-    """Nothing plays or looks for the elbow."""
+    """Check that the explorer neither plays nor computes the elbow curve."""
     button(explorer, "Play").wait_for()
     explorer.page.wait_for_function("button => button.disabled", arg=button(explorer, "Stop").element_handle())
     assert iterations_in(explorer, 0.7) == 0
@@ -143,7 +143,7 @@ def test_keys_on_a_centre_move_it_and_do_not_reach_the_notebook(lab: NotebookPag
     assert moved[1] == place[1]
 
 
-def test_a_stopped_cluster_is_said_and_start_brings_it_back(lab: NotebookPage, explorer: Locator) -> None:
+def test_a_stopped_cluster_is_reported_and_can_be_started(lab: NotebookPage, explorer: Locator) -> None:
     start = button(explorer, "Start")
     assert not start.is_visible()
     lab.run(STOP)

@@ -1,6 +1,6 @@
 """JupyterLab 4 in a real browser, light and dark: one notebook from the start of a cluster to its reopening.
 
-The tests share one notebook and go on from one another, as its reader does, who chooses the dark theme on the way.
+All tests use one notebook, in the state that the previous test left. One of them chooses the dark theme.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CELLS = [
     "print((ours.labels_ == plain.labels_).all())",
 ]
 
-#: The least contrast of an element's text with what is behind it, by the formula of WCAG 2.
+#: Computes the smallest contrast of an element's text with its background, by the formula of WCAG 2.
 CONTRAST = """root => {
   const parse = (text) => text.match(/[\\d.]+/g).map(Number);
   const light = ([r, g, b]) => [r, g, b]
@@ -78,7 +78,7 @@ def lab(server: JupyterServer, notebook: Path, new_page: Callable[[], NotebookPa
 
 @pytest.fixture(autouse=True)
 def picture(lab: NotebookPage, request: pytest.FixtureRequest) -> Iterator[None]:
-    """A screenshot of how each test ended, and no error in the browser's console."""
+    """Take a screenshot at the end of each test, and check that the browser's console has no error."""
     yield
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     lab.page.screenshot(path=SCREENSHOTS / f"lab-{request.node.originalname}.png")
@@ -86,21 +86,21 @@ def picture(lab: NotebookPage, request: pytest.FixtureRequest) -> Iterator[None]
 
 
 def seen(output: Locator, *selectors: str) -> list[str]:
-    """Which of these are seen in a cell's output."""
+    """Return those of the selectors that match something visible in a cell's output."""
     return [selector for selector in selectors if output.locator(selector).first.is_visible()]
 
 
 def button(output: Locator, name: str) -> Locator:
-    """A button by its name; an icon's character may stand before it."""
+    """Find a button by its name, which may follow the character of an icon."""
     return output.get_by_role("button", name=re.compile(rf"^\W*{name}$"))
 
 
 def plot(output: Locator, before: bytes = b"") -> bytes:
-    """The explorer's picture on the screen, once it differs from the one before and then stays as it is."""
+    """Return the explorer's picture on the screen, after it differs from `before` and does not change any more."""
     last = b""
     for _ in range(100):
         output.page.wait_for_timeout(200)
-        with contextlib.suppress(Error):  # redrawn in this very moment
+        with contextlib.suppress(Error):  # the element may be redrawn in this moment
             now = output.locator(".xpu-stage svg.xpu-plot").screenshot()
             if now == last and (not before or differ(before, now)):
                 return now
@@ -109,7 +109,7 @@ def plot(output: Locator, before: bytes = b"") -> bytes:
 
 
 def differ(before: bytes, after: bytes) -> bool:
-    """Whether more than the place of the focus differs: a hundredth of the pixels."""
+    """Return whether more than a hundredth of the pixels differ, which is more than the mark of the focus."""
     if colours(before).size != colours(after).size:
         return True
     difference = ImageChops.difference(colours(before), colours(after)).convert("L").histogram()
@@ -123,7 +123,7 @@ def assert_a_picture_of_points(image: bytes) -> None:
 
 
 def ground(lab: NotebookPage) -> tuple[int, ...]:
-    """The colour behind the cells."""
+    """Return the colour behind the cells."""
     return colours(lab.page.locator(".jp-Notebook").screenshot()).getpixel((3, 3))
 
 
@@ -155,7 +155,7 @@ def test_a_started_cluster_has_a_row_for_each_engine(lab: NotebookPage) -> None:
 def test_a_fit_is_followed_to_its_end(lab: NotebookPage) -> None:
     lab.start(FIT)
     output = lab.output(FIT)
-    # The cluster's view lives on while the cell runs.
+    # The cluster's view is still updated while the cell runs.
     lab.output(START).locator(".xpu-live td", has_text=re.compile("KMeans.fit|iteration|busy")).first.wait_for()
     progress = output.get_by_role("progressbar", name="iterations done")
     progress.wait_for()
@@ -197,8 +197,8 @@ def test_the_slider_of_the_explorer_changes_its_picture(lab: NotebookPage) -> No
     assert seen(output, ".xpu-stage", "[data-xpu-standing]") == [".xpu-stage"]
 
 
-def test_all_that_is_shown_follows_the_theme(lab: NotebookPage) -> None:
-    """From here on the theme is dark."""
+def test_all_views_follow_the_theme(lab: NotebookPage) -> None:
+    """The theme of all later tests is dark."""
     choose_theme(lab, "Dark")
     assert max(ground(lab)) < 60
     assert lab.output(START).evaluate(CONTRAST) > 4.5
@@ -237,7 +237,7 @@ def test_the_button_that_stops_the_cluster_asks_first(lab: NotebookPage) -> None
     output.locator(".xpu-live").get_by_text("stopped, 2 engines").wait_for()
 
 
-def test_after_a_reload_the_views_live_on(lab: NotebookPage) -> None:
+def test_after_a_reload_the_views_still_work(lab: NotebookPage) -> None:
     lab.page.wait_for_timeout(3000)  # the standing form follows the live one within two seconds
     lab.save()
     lab.page.reload()
@@ -259,7 +259,7 @@ def test_opened_again_without_a_kernel_it_shows_the_last_state(
     reopened = nbformat.read(notebook, as_version=4)
     reopened.metadata = {"kernelspec": {"name": "none", "display_name": "A kernel that is not here"}}
     nbformat.write(reopened, saved)
-    server.trust(saved)  # the same notebook: only the name of the kernel is another
+    server.trust(saved)  # the same notebook with another name of its kernel
     again = new_page()
     again.open(server.url(saved))
     again.page.get_by_role("dialog").get_by_role("button", name="No Kernel").click()
@@ -284,4 +284,4 @@ def test_opened_again_without_a_kernel_it_shows_the_last_state(
         assert again.errors == []
     finally:
         again.page.screenshot(path=SCREENSHOTS / "lab-without-kernel.png")
-        again.page.close()  # it would open its tab in the other page too, when that is loaded
+        again.page.close()  # otherwise the other page would also open its tab when it is loaded

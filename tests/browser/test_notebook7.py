@@ -1,4 +1,4 @@
-"""Notebook 7, which shows the same parts as JupyterLab, with the same server."""
+"""Notebook 7 shows the same views as JupyterLab, with the same server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a notebook where no kernel and no front end of Jupyter is, and where an image of binder/ begins."""
+"""A notebook without kernel and front end, as nbconvert shows it, and the first page of an image of binder/."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_nbconvert_executes_a_notebook_and_makes_a_page_of_it(browser: Browser, 
     write_notebook(path, CELLS)
     environment = dict(os.environ)
     if not widgets:
-        # The kernel's Python finds none, as if they were not installed.
+        # The kernel's Python does not find the widget packages, as if they were not installed.
         for name in ("ipywidgets", "anywidget"):
             (tmp_path / f"{name}.py").write_text("raise ModuleNotFoundError(f'No module named {__name__!r}')")
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), environment.get("PYTHONPATH")]))
@@ -44,7 +44,7 @@ def test_nbconvert_executes_a_notebook_and_makes_a_page_of_it(browser: Browser, 
     assert done.returncode == 0, done.stderr
 
     page = browser.new_page(viewport=VIEWPORT)
-    # No network: what the page shows is in the file.
+    # There is no network, so the page shows only content of the file.
     page.route("http*://**", lambda route: route.abort())
     page.goto(path.with_suffix(".html").as_uri())
     try:

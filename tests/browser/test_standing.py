@@ -1,4 +1,4 @@
-"""Which of a view's outputs is seen, by the rules of its style, and that it fits its place, in a browser."""
+"""The rules of a view's style sheet in a browser: which of its outputs is visible, and whether it fits its place."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def seen(page: Page, had_widget: bool, *notebooks: tuple[str, ...]) -> set[str]:
-    """Names of what is visible, of the outputs of some notebooks that are open at the same time."""
+    """Return the names of the visible outputs of some notebooks that are open at the same time."""
     areas = "".join(f"<main>{''.join(o.format(i) for o in outputs)}</main>" for i, outputs in enumerate(notebooks))
-    # As explore.js does while a widget lives anywhere in the page.
+    # explore.js adds this while the page has a working widget.
     living = "xpu-live-x" if "xpu-live-x" in areas else ""
     page.set_content(f"<html class='{living}'><style>{_rules('x', had_widget)}</style>{areas}</html>")
     return {each.get_attribute("id") or "" for each in page.locator("[id]").all() if each.is_visible()}
@@ -44,15 +44,15 @@ def test_the_widget_hides_the_standing_picture(page: Page) -> None:
     assert seen(page, True, (OTHER, WIDGET, STANDING, OTHER)) == {"other0", "widget0"}
 
 
-def test_without_a_kernel_the_picture_stands_and_the_error_of_the_widget_is_hidden(page: Page) -> None:
+def test_without_a_kernel_the_picture_is_visible_and_the_error_of_the_widget_is_hidden(page: Page) -> None:
     assert seen(page, True, (OTHER, ERROR, STANDING)) == {"other0", "standing0"}
 
 
-def test_a_front_end_without_widgets_shows_what_is_there(page: Page) -> None:
+def test_a_front_end_without_widgets_shows_the_standing_picture(page: Page) -> None:
     assert seen(page, False, (OTHER, STANDING)) == {"other0", "standing0"}
 
 
-def test_a_copy_in_another_tab_stands_where_the_first_one_lives(page: Page) -> None:
+def test_a_copy_in_another_tab_shows_the_picture_while_the_first_one_shows_the_widget(page: Page) -> None:
     assert seen(page, True, (WIDGET, STANDING), (ERROR, STANDING)) == {"widget0", "standing1"}
 
 
@@ -66,7 +66,7 @@ NAME = "Intel(R) Data Center GPU Max 1550"
 
 
 def views() -> str:
-    """A status, a report and an explorer, each as wide as they come."""
+    """Return the HTML of a status, a report and an explorer, each of them wide."""
     engines = [
         EngineStatus(
             rank, "node01.example.org", 12345, NAME, f"level_zero:{rank}.1", (0, 1), "KMeans.fit", 0.5, 2**28, 2**30,
@@ -91,7 +91,7 @@ TOO_WIDE = """() => [...document.querySelectorAll("main *")]
 
 @pytest.mark.parametrize("width", [280, 460, 568, 720, 1100])
 def test_no_view_scrolls_sideways(page: Page, width: int) -> None:
-    """A cell's width at 200 %, in a window of 1000 pixels, on A4 (720), and of a large window."""
+    """The widths are those of a cell at 200 %, in a window of 1000 pixels, on A4 (720), and in a large window."""
     page.set_content(f"<main style='width:{width}px'>{views()}</main>")
     assert page.evaluate(TOO_WIDE) == []
     folded = "el => getComputedStyle(el).display === 'flex'"
@@ -103,8 +103,8 @@ def test_no_view_scrolls_sideways(page: Page, width: int) -> None:
     assert ("selector" in name) == (width < 1000)
 
 
-def test_without_styles_and_svg_pictures_and_words_stand(page: Page) -> None:
-    """What JupyterLab's sanitizer leaves of outputs that are not trusted."""
+def test_without_styles_and_svg_pictures_and_words_are_visible(page: Page) -> None:
+    """JupyterLab's sanitizer removes style sheets and SVG from outputs that are not trusted."""
     page.set_content(views())
     page.evaluate("document.querySelectorAll('style').forEach((each) => each.remove())")
     page.evaluate("document.querySelectorAll('svg').forEach((each) => each.replaceWith(each.textContent))")
@@ -112,5 +112,5 @@ def test_without_styles_and_svg_pictures_and_words_stand(page: Page) -> None:
     text = page.locator("body").inner_text()
     assert "Inertia by iteration: from 999 to 124 in 8 iterations" in text
     assert "inertia by number of clusters: 1: 1, 2: 1" in text
-    assert "00.20.4" not in text  # the numbers of an axis
+    assert "00.20.4" not in text  # the numbers of an axis would be left of a removed SVG
     assert "999\n" not in text

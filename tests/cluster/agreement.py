@@ -1,4 +1,4 @@
-"""What it means that a fit agrees with scikit-learn's."""
+"""Assertions that a fit agrees with scikit-learn's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def assert_same_labels(X: np.ndarray, centers: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> None:
-    """Labels agree, but for rows about as near to the one centre as to the other: at most 1 in 1000 of them."""
+    """Check that the labels agree. At most 1 row in 1000, about as near to one centre as to another, may differ."""
     differ = np.flatnonzero(ours != theirs)
     assert len(differ) <= max(1, len(X) // 1000)
     rows = X[differ].astype(np.float64)
@@ -20,7 +20,7 @@ def assert_same_labels(X: np.ndarray, centers: np.ndarray, ours: np.ndarray, the
 
 
 def assert_same_fit(X: np.ndarray, ours: Any, theirs: Any) -> None:
-    """What the issue promises: labels, centres, inertia and iterations as scikit-learn's."""
+    """Check that labels, centres, inertia and number of iterations are scikit-learn's."""
     rtol = 1e-5 if X.dtype == np.float32 else 1e-10
     assert ours.n_iter_ == theirs.n_iter_
     assert_same_labels(X, theirs.cluster_centers_, ours.labels_, theirs.labels_)
@@ -31,7 +31,7 @@ def assert_same_fit(X: np.ndarray, ours: Any, theirs: Any) -> None:
         rtol=rtol,
         atol=rtol * scale,
     )
-    # Where every row is a centre, the inertia is the square of a rounding error.
+    # If every row is a centre, the inertia is the square of a rounding error.
     zero: float = len(X) * (float(np.finfo(X.dtype).eps) * float(np.abs(X).max())) ** 2
     np.testing.assert_allclose(ours.inertia_, theirs.inertia_, rtol=rtol, atol=zero)
     assert ours.labels_.dtype == theirs.labels_.dtype

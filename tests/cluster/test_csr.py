@@ -1,4 +1,4 @@
-"""CSR input gives what the same rows give as a dense array, and what scikit-learn gives for CSR."""
+"""CSR input gives the same results as a dense array of the same rows, and as scikit-learn with CSR input."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_same_fit(current: xpulab.XPUCluster, dtype: Any, init: str) -> None
 def test_weights_and_empty_clusters(current: xpulab.XPUCluster) -> None:
     X = rows()
     weights = np.random.default_rng(1).uniform(0.5, 2, X.shape[0])
-    init = np.concatenate([X[:4].toarray(), np.full((2, X.shape[1]), 9.0)])  # two that no row is near to
+    init = np.concatenate([X[:4].toarray(), np.full((2, X.shape[1]), 9.0)])  # no row is near the last two centres
     parameters: dict[str, Any] = {"n_clusters": 6, "init": init, "n_init": 1, "max_iter": 10}
     ours = KMeans(**parameters).fit(X, sample_weight=weights)
     theirs = sklearn.cluster.KMeans(**parameters).fit(X, sample_weight=weights)

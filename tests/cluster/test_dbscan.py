@@ -1,4 +1,4 @@
-"""DBSCAN against scikit-learn's: the same cores, and the same numbers of clusters, for any number of engines."""
+"""DBSCAN against scikit-learn's: equal cores and equal numbering of clusters for any number of engines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def assert_same(ours: Any, theirs: Any) -> None:
 
 
 def check(X: Any, weights: Any = None, **parameters: Any) -> DBSCAN:
-    """Fit ours and theirs. scikit-learn's trees compute the same numbers; its comparison rounds otherwise."""
+    """Compare the fits of xpulab's and scikit-learn's DBSCAN, for rows that scikit-learn searches in a tree.
+
+    Where scikit-learn compares all rows instead, it rounds distances in another way.
+    """
     theirs = sklearn.cluster.DBSCAN(**parameters).fit(X, sample_weight=weights)
     ours = DBSCAN(**parameters).fit(X, sample_weight=weights)
     assert_same(ours, theirs)
@@ -47,7 +50,7 @@ def check(X: Any, weights: Any = None, **parameters: Any) -> DBSCAN:
 
 
 def blobs(n: int, d: int, dtype: Any = np.float64) -> np.ndarray:
-    """Clusters of different density, in no order, and noise."""
+    """Return clusters of different density and noise, in random order."""
     spread = [0.3, 0.6, 1.0, 0.5, 0.4]
     X, _ = make_blobs(n - n // 8, d, centers=5, cluster_std=spread, center_box=(-5, 5), random_state=d)
     rng = np.random.default_rng(d)
@@ -82,7 +85,7 @@ def test_moons_whose_clusters_cross_every_border(current: xpulab.XPUCluster) -> 
 
 
 def test_one_long_chain_is_one_cluster(current: xpulab.XPUCluster) -> None:
-    """Sets of all ranks are joined, in whatever order the rows come."""
+    """The clusters of all ranks are joined, for any order of the rows."""
     X = np.random.default_rng(0).permutation(np.arange(5000.0))[:, None]
     assert set(check(X, eps=1.0, min_samples=3).labels_) == {0}
     assert set(check(X, eps=0.5, min_samples=2).labels_) == {-1}
@@ -103,7 +106,7 @@ def test_a_row_at_two_clusters_is_in_the_first(current: xpulab.XPUCluster) -> No
 
 
 def test_many_rows_near_to_each_other(current: xpulab.XPUCluster) -> None:
-    """All rows are near to all: 4e8 pairs, of which few are looked at, and none are kept."""
+    """All rows are neighbours. Of the 4e8 pairs few are compared, and none are stored."""
     X = np.random.default_rng(0).normal(size=(20_000, 2))
     X[5000:9000] = 0
     ours = DBSCAN(eps=50.0, min_samples=1000).fit(X)
@@ -118,7 +121,7 @@ def test_numbers_that_overflow(current: xpulab.XPUCluster) -> None:
 
 
 def test_negative_weights_of_rows_that_come_late(current: xpulab.XPUCluster) -> None:
-    """No row has enough before all of its neighbours are counted."""
+    """No row has enough weight before all of its neighbours are counted."""
     X, weights = np.repeat([0.0, 0.5, 9.0], [100, 300, 20])[:, None], np.repeat([1.0, -1.0, 1.0], [100, 300, 20])
     assert np.unique(check(X, weights, eps=1.0, min_samples=5).core_sample_indices_ >= 400).tolist() == [True]
 
@@ -128,7 +131,7 @@ def test_negative_weights_of_rows_that_come_late(current: xpulab.XPUCluster) -> 
 )
 @given(data=st.data())
 def test_any_rows(current: xpulab.XPUCluster, data: st.DataObject) -> None:
-    """Few values, so that rows are equal and distances are eps exactly; weights of any sign; any cut."""
+    """Few different values, so that rows are equal and distances are exactly eps; weights of any sign; any shards."""
     n, d = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 6))
     dtype = data.draw(st.sampled_from([np.float32, np.float64]))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
@@ -137,7 +140,7 @@ def test_any_rows(current: xpulab.XPUCluster, data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         X += rng.normal(scale=0.2, size=(n, d)).astype(dtype)
     weights = rng.integers(*data.draw(st.sampled_from([(-2, 4), (0, 2), (1, 9)])), n)
-    weights[-1] = 1  # scikit-learn refuses weights that all are 0
+    weights[-1] = 1  # scikit-learn rejects weights that are all 0
     weights = data.draw(st.sampled_from([None, weights, weights / 2]))
     parameters = {
         "eps": data.draw(st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0, 100.0])),

@@ -1,4 +1,4 @@
-"""Labels of a few rows are computed in the notebook's process, and are those of the engines."""
+"""The notebook's process computes the labels of a few rows, which are equal to the engines' labels."""
 
 from __future__ import annotations
 

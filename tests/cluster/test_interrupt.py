@@ -1,4 +1,4 @@
-"""Stop means stop: SIGINT in the notebook's process ends the call on all ranks, and the cluster goes on."""
+"""SIGINT in the notebook's process ends the call on all ranks, and the cluster can be used again."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from xpulab.data import Outgoing
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
 
 
-#: Its clusters take hundreds of iterations to settle: many seconds.
+#: k-means takes hundreds of iterations, and many seconds, to converge for these rows.
 NOISE = np.random.RandomState(0).normal(size=(200_000, 14))
 
 
 @contextmanager
 def interrupted_after(seconds: float, iterations: int = 0) -> Iterator[Any]:
-    """Press Ctrl-C in `seconds`, or after so many iterations; the block must raise KeyboardInterrupt soon after."""
+    """Press Ctrl-C after `seconds`, or after `iterations`. The block must soon raise KeyboardInterrupt."""
     pressed: list[float] = []
     cluster = xpulab.deploy.cluster.current_cluster()
 
@@ -50,9 +50,9 @@ def interrupted_after(seconds: float, iterations: int = 0) -> Iterator[Any]:
         with pytest.raises(KeyboardInterrupt) as raised:
             yield raised
     finally:
-        timer.cancel()  # where the block ended by itself, the test fails, and not the run
+        timer.cancel()  # if the block has ended before, only this test fails
         timer.join()
-    assert time.monotonic() - pressed[0] < 5  # 0.1 s where each engine has a core; a compilation may finish first
+    assert time.monotonic() - pressed[0] < 5  # 0.1 s if each engine has a core; a compilation may end first
 
 
 def test_an_interrupted_fit_keeps_its_last_centres_and_the_next_is_right(current: xpulab.XPUCluster) -> None:
@@ -77,7 +77,7 @@ def test_an_interrupted_fit_keeps_its_last_centres_and_the_next_is_right(current
     assert all(engine.state == "idle" for engine in current.status().engines)
 
 
-def test_an_interrupted_fit_goes_on_whatever_it_was_bound_to(current: xpulab.XPUCluster) -> None:
+def test_an_interrupted_fit_goes_on_without_a_variable_that_holds_it(current: xpulab.XPUCluster) -> None:
     parameters = {"n_clusters": 50, "init": NOISE[:50], "n_init": 1, "max_iter": 60, "tol": 0}
     expected = KMeans(**parameters).fit(NOISE)
     current.interrupted = None
@@ -92,7 +92,7 @@ def test_an_interrupted_fit_goes_on_whatever_it_was_bound_to(current: xpulab.XPU
         copy.resume()
     shown = raised.value._render_traceback_()
     assert shown == [f"KeyboardInterrupt: {raised.value}"]  # no frame of a library
-    xpulab.interrupted().set_params(max_iter=5)  # the fit that goes on has those that it began with
+    xpulab.interrupted().set_params(max_iter=5)  # the fit goes on with its first parameters
     names: dict[str, Any] = {}
     exec(str(raised.value).partition("type: ")[2], names)  # as the message says
     km = names["km"]
@@ -101,7 +101,7 @@ def test_an_interrupted_fit_goes_on_whatever_it_was_bound_to(current: xpulab.XPU
     assert current.interrupted is None
 
 
-def test_an_interrupt_while_a_later_run_is_begun_keeps_the_earlier_ones(current: xpulab.XPUCluster) -> None:
+def test_an_interrupt_at_the_beginning_of_a_later_run_keeps_the_earlier_runs(current: xpulab.XPUCluster) -> None:
     parameters = {"n_clusters": 60, "n_init": 2, "max_iter": 2, "random_state": 0}
     expected = KMeans(**parameters).fit(NOISE)
     current.last_report = None
@@ -129,7 +129,7 @@ def test_an_interrupt_while_a_later_run_is_begun_keeps_the_earlier_ones(current:
 
 
 def shared_blocks(current: xpulab.XPUCluster) -> int:
-    """Mappings of rows or results in this process and in the engines; the board has another name.
+    """Count mappings of rows or results in this process and in the engines; the board has another name.
 
     Blocks that wait for the next call are not mapped anywhere.
     """
@@ -142,9 +142,9 @@ def test_shared_memory_is_gone_after_a_fit_however_it_ends(
 ) -> None:
     X = NOISE
     gc.collect()
-    before = shared_blocks(current)  # results that something else still holds, such as the traceback of another test
+    before = shared_blocks(current)  # something else may still hold results, such as the traceback of another test
     fitted = KMeans(8, init=X[:8], n_init=1, max_iter=5).fit(X, sample_weight=np.ones(len(X)))
-    assert shared_blocks(current) == before + 1  # labels_, where they were received
+    assert shared_blocks(current) == before + 1  # the block of labels_
     del fitted
     with interrupted_after(0.2, iterations=2):
         KMeans(100, init=X[:100], n_init=1, max_iter=1_000_000, tol=0).fit(X)
@@ -153,7 +153,7 @@ def test_shared_memory_is_gone_after_a_fit_however_it_ends(
         patch.setattr(Outgoing, "send_rows", lambda *given: {**send_rows(*given), "dtype": "nonsense"})
         with pytest.raises(xpulab.exceptions.EngineError):
             KMeans(8, init=X[:8], n_init=1).fit(X)
-    current.interrupted = None  # which has the labels of its last iteration
+    current.interrupted = None  # the interrupted estimator has the labels of its last iteration
     gc.collect()
     assert shared_blocks(current) == before
 
@@ -178,7 +178,7 @@ def test_an_interrupt_before_there_is_room_for_the_labels(where: str, monkeypatc
     assert KMeans(3, random_state=0).fit(NOISE[:100]).labels_.shape == (100,)
 
 
-def test_a_function_of_the_users_is_interrupted_too(current: xpulab.XPUCluster) -> None:
+def test_a_users_function_can_be_interrupted(current: xpulab.XPUCluster) -> None:
     def sleep(task: Any) -> None:
         import time
 
@@ -189,7 +189,7 @@ def test_a_function_of_the_users_is_interrupted_too(current: xpulab.XPUCluster) 
     assert current.run(lambda task: task.comm.rank) == list(range(current.size))
 
 
-def test_centres_are_kept_where_the_interrupt_came_while_a_device_compiled(current: xpulab.XPUCluster) -> None:
+def test_centres_are_kept_if_the_interrupt_comes_while_a_device_compiles(current: xpulab.XPUCluster) -> None:
     start = NOISE[:100]
     estimator = KMeans(100, init=start, n_init=1, max_iter=1_000_000, tol=0)
     current.run(_leave_like_a_compilation)
@@ -215,7 +215,7 @@ def _leave_like_a_compilation(task: Any) -> None:
 
     def leaving(problem: Any, *arguments: Any) -> Any:
         stop = problem.task.engine.board.cancelled(problem.task.number)
-        problem.task.cancelled = lambda: False  # the iteration itself does not see it: it came too late for that
+        problem.task.cancelled = lambda: False  # the interrupt comes too late for the iteration itself
         if stop and problem.comm.rank == problem.comm.size - 1:
             raise KeyboardInterrupt
         return iterate(problem, *arguments)

@@ -1,4 +1,4 @@
-"""The proxy against scikit-learn, on 1, 3 and 4 real engines."""
+"""`KMeans` against scikit-learn's, on 1, 3 and 4 real engines."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def test_empty_clusters_are_relocated() -> None:
 
 
 def test_a_cluster_that_empties_late_leaves_no_trace_of_its_weights() -> None:
-    # The third centre loses its rows one after the other, and is moved when the last has left.
+    # The third centre loses its rows one after the other. It is relocated when it has lost the last one.
     random = np.random.RandomState(0)
     X = np.concatenate([random.normal(0, 1, (300, 1)), random.normal(4, 1, (300, 1)), [[1.9], [2.05], [2.2]]])
     weights = random.uniform(0.1, 1, len(X)) / 3
     start = np.array([[-0.5], [5.5], [2.0], [2.1]])
     assert_same_fit(X, *both(X, weights, n_clusters=4, init=start, n_init=1, tol=0))
     start = np.array([[0.0], [4.0], [2.05]])
-    weights[-3:] = 0  # its rows count for nothing
+    weights[-3:] = 0  # the rows of the last cluster have no weight
     assert_same_fit(X, *both(X, weights, n_clusters=3, init=start, n_init=1, tol=0))
 
 
@@ -119,20 +119,20 @@ def test_equal_rows_on_a_few_of_the_engines(current: xpulab.XPUCluster) -> None:
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_start_has_every_distinct_row(weighted: bool, dtype: Any) -> None:
+def test_initial_centres_include_every_distinct_row(weighted: bool, dtype: Any) -> None:
     for seed in range(2):
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(60, 64)).astype(dtype)[rng.permutation(np.arange(300) % 60)]
         weights = rng.uniform(0.1, 2, 300) if weighted else None
         if weights is not None:
-            weights[X[:, 0] == X[0, 0]] = 0  # not this one, which counts for nothing
+            weights[X[:, 0] == X[0, 0]] = 0  # this row has no weight, and must not be drawn
         for n_clusters in (60 - weighted, 65):
             fitted = KMeans(n_clusters, n_init=1, random_state=seed, max_iter=1).fit(X, sample_weight=weights)
             assert fitted.report_.iterations[0].metrics["inertia"] < 1e4 * 64 * np.finfo(dtype).eps
 
 
 def _exact_fit(X: np.ndarray, weights: np.ndarray, start: np.ndarray) -> Fraction | None:
-    """The inertia by scikit-learn's rules for empty clusters, in fractions; None if a tie leaves a choice."""
+    """Return the inertia by scikit-learn's rules for empty clusters, in fractions; None if a tie leaves a choice."""
     rows = np.vectorize(Fraction)(X) - np.vectorize(Fraction)(X).sum(axis=0) / len(X)
     centers = np.vectorize(Fraction)(start) - np.vectorize(Fraction)(X).sum(axis=0) / len(X)
     weight = np.array([Fraction(w) for w in weights])
@@ -168,10 +168,10 @@ def _exact_fit(X: np.ndarray, weights: np.ndarray, start: np.ndarray) -> Fractio
 
 
 @two_sizes
-def test_relocation_is_that_of_exact_arithmetic() -> None:
-    # By scikit-learn's rules a row at its centre is not far, and a cluster that gives its last row away weighs 0 and
-    # takes the place of the heaviest one. In floating point something may be left of both: the centre is then anywhere,
-    # and scikit-learn itself is off from its rules for some of these.
+def test_relocation_agrees_with_exact_arithmetic() -> None:
+    # By scikit-learn's rules a row at its centre is not far, and a cluster that gives its last row away has the weight
+    # 0 and gets the centre of the heaviest cluster. In floating point a rounding error may remain in both cases. The
+    # centre may then be anywhere, and scikit-learn itself deviates from its rules for some of these examples.
     agreed = {"ours": 0, "theirs": 0}
     compared = 0
     for seed in range(400):
@@ -196,7 +196,7 @@ def test_relocation_is_that_of_exact_arithmetic() -> None:
 @two_sizes
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("weighted", "dtype"), [(True, np.float32), (False, np.float64)])
-def test_labels_are_those_of_predict_also_where_centres_coincide(weighted: bool, dtype: Any) -> None:
+def test_labels_are_those_of_predict_even_if_centres_coincide(weighted: bool, dtype: Any) -> None:
     rng = np.random.default_rng(0)
     distinct = (3 + rng.normal(size=(60, 64))).astype(dtype)
     X = distinct[rng.permutation(np.arange(300) % 60)]
@@ -300,7 +300,9 @@ def test_fewer_rows_than_engines() -> None:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(data=st.data())
-def test_the_same_picks_for_any_shape_dtype_weight_and_cut(current: xpulab.XPUCluster, data: st.DataObject) -> None:
+def test_the_same_initial_rows_for_any_shape_dtype_weight_and_shards(
+    current: xpulab.XPUCluster, data: st.DataObject
+) -> None:
     n = data.draw(st.integers(1, 400), "rows")
     d = data.draw(st.sampled_from([1, 2, 3, 8]), "columns")
     k = data.draw(st.integers(1, min(n, 12)), "clusters")

@@ -1,4 +1,4 @@
-"""Memory-mapped rows are read by the engines: they do not pass through the notebook's memory."""
+"""The engines read memory-mapped rows, which do not pass through the notebook's memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_same_as_the_array(current: xpulab.XPUCluster, tmp_path: Path, dtype
     np.testing.assert_array_equal(current.scatter(Y[5:99]).gather(), X[5:99])
 
 
-def test_what_is_not_plain_rows_in_a_file_goes_the_ordinary_way(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+def test_arrays_that_are_not_plain_rows_of_a_file_are_sent(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     X = on_disk(tmp_path / "x.npy")
     mine = np.load(tmp_path / "x.npy", mmap_mode="c")
     mine[0] = 5
@@ -104,11 +104,11 @@ def test_a_file_that_was_replaced(pair: xpulab.XPUCluster, tmp_path: Path) -> No
     where = mapped(before)
     assert where is not None
     os.replace(tmp_path / "other.npy", tmp_path / "x.npy")
-    np.testing.assert_array_equal(before, X)  # the array is of the file that it was made of
+    np.testing.assert_array_equal(before, X)  # the array still maps its original file
     for use in (KMeans(3, random_state=0).fit, pair.scatter):
         with pytest.raises(ValueError, match=r"x\.npy was replaced since X was mapped; map it again"):
             use(before)
-    # A moment later, on the engines.
+    # The file is replaced when the engines are about to read it.
     source = {**where, "bounds": [0, 1500, 3001]}
     with pytest.raises(ValueError, match=r"x\.npy was written to or replaced since the call began"):
         pair.call("scatter", {"source": source, "handle": "x", "about": {"name": None}})

@@ -1,4 +1,4 @@
-"""The memory that calls take: on the engines little more than their rows, in the notebook little more than X."""
+"""The memory of calls: little more than the rows on the engines, and little more than X in the notebook."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ N, D = 3_600_000, 14  # 202 MB
 
 
 def status(pid: int, field: str) -> int:
-    """Bytes: ``VmRSS`` now, ``VmHWM`` at most; shared blocks that the process maps count."""
+    """Return bytes of a process, ``VmRSS`` (now) or ``VmHWM`` (the peak), including shared blocks that it maps."""
     text = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith(field))
 
@@ -30,11 +30,11 @@ def X() -> np.ndarray:
 
 
 def growth(pair: xpulab.XPUCluster, call: Callable[[], Any]) -> tuple[float, float]:
-    """By how much the engines and this process grew at most, over the bytes of their rows."""
+    """Return the peak growth of the engines and of this process, divided by the bytes of their rows."""
     pids = [*(fact["pid"] for fact in pair.facts), os.getpid()]
     pair.blocks.clear()
     for pid in pids:
-        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets the peak
     before = [status(pid, "VmRSS") for pid in pids]
     result = call()
     *engines, notebook = (status(pid, "VmHWM") - then for pid, then in zip(pids, before, strict=True))
@@ -42,7 +42,7 @@ def growth(pair: xpulab.XPUCluster, call: Callable[[], Any]) -> tuple[float, flo
     return max(engines) / (N * D * 4 / 2), notebook / (N * D * 4)
 
 
-LABELS = 4 / (4 * D)  # over the bytes of the rows
+LABELS = 4 / (4 * D)  # bytes of the labels divided by the bytes of the rows
 
 
 @pytest.mark.parametrize("method", ["fit", "k-means++", "random", "predict"])
@@ -60,7 +60,7 @@ def test_calls_take_little_more_than_the_rows(pair: xpulab.XPUCluster, X: np.nda
         call = KMeans(64, init=X[:64], n_init=1, max_iter=8, tol=0).fit
     call(few)  # compiles
     engine, notebook = growth(pair, lambda: call(X))
-    assert 0.9 < engine < 1.4  # 1.3 for larger rows: some buffers are of one size
+    assert 0.9 < engine < 1.4  # 1.3 for more rows, because some buffers have a fixed size
     assert notebook < LABELS + 0.05
 
 
@@ -72,4 +72,4 @@ def test_a_handle_is_one_copy(pair: xpulab.XPUCluster, X: np.ndarray) -> None:
     assert notebook < 0.05
     engine, notebook = growth(pair, handles[0].gather)
     assert engine < 0.1
-    assert notebook < 0.05  # the result is not read yet
+    assert notebook < 0.05  # this process has not read the result yet

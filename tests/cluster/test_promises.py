@@ -1,4 +1,4 @@
-"""What README.md and `KMeans` say of its agreement with scikit-learn, at sizes where rounding counts."""
+"""The statements of README.md and `KMeans` about agreement with scikit-learn, at sizes where rounding matters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_same_random_state_starts_at_the_rows_that_scikit_learn_draws_in_flo
 
 def test_only_rows_half_way_between_two_centres_may_have_the_other_label() -> None:
     X = np.random.default_rng(1).integers(-3, 4, size=(20_000, 3)) * 0.1 + 0.7
-    X[:, 0] = np.where(X[:, 0] > 0.7, X[:, 0], 1.4 - X[:, 0])  # each row once on the right, once mirrored on the left
+    X[:, 0] = np.where(X[:, 0] > 0.7, X[:, 0], 1.4 - X[:, 0])  # each row on the right has a mirror image on the left
     half_way = np.isclose(X[:, 0], 0.7)
     X = np.concatenate([X, X * [-1, 1, 1] + [1.4, 0, 0]])
     weights = np.where(np.tile(half_way, 2), 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""What is refused, and in which words: before anything is sent, so that the number of engines does not matter."""
+"""Rejected input and its messages. It is rejected before anything is sent, for any number of engines."""
 
 from __future__ import annotations
 

@@ -28,14 +28,14 @@ EXPECTED_FAILED_CHECKS = {
     "check_sample_weight_equivalence_on_dense_data": _WEIGHTS,
     "check_sample_weight_equivalence_on_sparse_data": _WEIGHTS,
 }
-#: So many of the tests call the proxy's fit, with scikit-learn 1.7 and 1.9. Fewer: the swap has missed a name.
+#: Number of tests that call the proxy's fit, with scikit-learn 1.7 and 1.9. If there are fewer, the swap missed a name.
 LEAST_CALLING = 165
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("on_pair")]
 
 
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    """All pass, and enough of them call the proxy's fit."""
+    """All tests pass, and enough of them call the proxy's fit."""
     modules, proxies = ["sklearn.cluster.tests.test_k_means"], ["xpulab.cluster:KMeans"]
     run_suite(tmp_path, pair, modules, proxies, LEAST_CALLING, only="not MiniBatch and not mini_batch")
 
@@ -46,7 +46,7 @@ _checks = parametrize_with_checks(
 )
 
 
-# That of scikit-learn 1.7 holds a generator, of which pytest warns.
+# The list of checks in scikit-learn 1.7 has a generator, and pytest warns about it.
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
 @pytest.mark.filterwarnings("ignore:algorithm='elkan' doesn't make sense:RuntimeWarning")  # as scikit-learn warns
 def test_the_checks_of_scikit_learn(estimator: KMeans, check: Any) -> None:
@@ -132,7 +132,7 @@ def test_fitted_estimators_in_a_process_without_a_cluster(X: np.ndarray, tmp_pat
 def test_workers_of_n_jobs_are_told_what_to_type(
     X: np.ndarray, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JOBLIB_TEMP_FOLDER", str(tmp_path))  # else in /dev/shm until the end of the run
+    monkeypatch.setenv("JOBLIB_TEMP_FOLDER", str(tmp_path))  # otherwise joblib keeps files in /dev/shm during the run
     search = GridSearchCV(KMeans(random_state=0), {"n_clusters": [2, 3]}, cv=2, n_jobs=2, error_score="raise")
     try:
         with joblib.parallel_backend(backend), pytest.raises(xpulab.exceptions.NoClusterError, match="type n_jobs=1"):

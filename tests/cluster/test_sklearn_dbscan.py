@@ -1,4 +1,4 @@
-"""scikit-learn's own tests and checks of DBSCAN, run against ours on two engines; copies, pickles and lost engines."""
+"""scikit-learn's tests and checks of DBSCAN on two engines, and copies, pickles and lost engines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xpulab.exceptions import EngineLostError, HandleError
 
 pytestmark = pytest.mark.cluster
 
-#: Parts of the names of tests about what this estimator refuses in words, so that the tests cannot pass.
+#: Parts of the names of tests of input that this estimator rejects with an error, so that the tests cannot pass.
 REFUSED = ["sparse", "precomputed", "csr", "callable", "similarity"]
 CANNOT = {
     "test_dbscan_balltree": "it also fits precomputed distances, which are refused",
@@ -36,7 +36,7 @@ X = np.random.default_rng(0).normal(size=(30_000, 3))
 
 
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    """All pass but those that cannot, and enough of them call our fit."""
+    """All tests pass except those that cannot, and enough of them call our fit."""
     only = " and ".join(f"not {part}" for part in REFUSED)
     run_suite(
         tmp_path, pair, ["sklearn.cluster.tests.test_dbscan"], ["xpulab.cluster:DBSCAN"], LEAST_CALLING, CANNOT, only
@@ -46,7 +46,7 @@ def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> N
 _checks = parametrize_with_checks([DBSCAN()])
 
 
-# That of scikit-learn 1.7 holds a generator, of which pytest warns.
+# The list of checks in scikit-learn 1.7 has a generator, and pytest warns about it.
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
 def test_the_checks_of_scikit_learn(on_pair: xpulab.XPUCluster, estimator: Any, check: Any) -> None:
     check(estimator)
@@ -67,7 +67,7 @@ def test_clones_pickles_and_plain_estimators(on_pair: xpulab.XPUCluster) -> None
 
 
 def die_on_rank_1(task: Any) -> None:
-    """At its next launch of a kernel."""
+    """Kill rank 1 at its next launch of a kernel."""
 
     def die(event: Any, arguments: Any) -> None:
         if task.comm.rank == 1:
@@ -77,7 +77,7 @@ def die_on_rank_1(task: Any) -> None:
 
 
 def wait_for_the_interrupt(task: Any) -> None:
-    """At the next look for a request to stop inside of a pass, which then is there."""
+    """Let the next check for a request to stop, inside of a pass, wait until there is one."""
     from xpulab.engine.engine import Task
 
     look = Task.leave_if_cancelled

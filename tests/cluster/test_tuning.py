@@ -1,4 +1,4 @@
-"""Real engines tune, say so, and leave what they found to the next cluster."""
+"""Real engines tune, report it, and store the results for the next cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X = np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32)
 
 @pytest.fixture
 def tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of tiles, beside the kernels that were compiled before."""
+    """An empty folder of tiles, and the kernels that were compiled before."""
     kernels = Path(os.environ.get("XPULAB_CACHE") or platformdirs.user_cache_dir("xpulab")) / "kernels"
     kernels.mkdir(parents=True, exist_ok=True)
     (tmp_path / "kernels").symlink_to(kernels)
@@ -71,7 +71,7 @@ def test_a_fit_tunes_and_the_next_cluster_knows(tiles: Path, monkeypatch: pytest
         second.score(X)
         assert cluster.last_report is not None
         assert cluster.last_report.tiles == first.report_.tiles
-        # A fit has computed next to nothing, of which a twentieth may be spent; with more, tiles are tried meanwhile.
+        # A short fit may spend a twentieth of almost no time on tuning. A longer fit tries tiles.
         assert "tried" not in str(fitted(9).report_)
         cluster.run(_spend_more)
         third = fitted(9)

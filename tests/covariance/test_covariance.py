@@ -44,7 +44,7 @@ def test_the_numbers_of_scikit_learn(current: xpulab.XPUCluster, dtype: Any, tol
             size = np.abs(value).max()
             assert found.dtype == np.float64
             assert np.abs(found - value).max() <= tolerance * size
-            if dtype == np.float32:  # as good as scikit-learn's, or within the rounding of the largest
+            if dtype == np.float32:  # as precise as scikit-learn's, or within the rounding error of the largest number
                 allowed = max(np.abs(getattr(plainly, name) - value).max(), np.finfo(dtype).eps * size)
                 assert np.abs(found - value).max() <= allowed
         np.testing.assert_array_equal(ours.covariance_, ours.covariance_.T)
@@ -58,7 +58,7 @@ def test_the_numbers_of_scikit_learn(current: xpulab.XPUCluster, dtype: Any, tol
 
 @three
 def test_distances_far_from_zero_are_precise(current: xpulab.XPUCluster) -> None:
-    """The mean is not representable in the dtype of the rows, which the engines make up for."""
+    """The mean is not representable in the dtype of the rows. The engines correct for this."""
     X = made(500, 3, np.float32, 1e4)
     ours = EmpiricalCovariance().fit(X)
     expected = ours.to_sklearn().mahalanobis(X.astype(np.float64))
@@ -164,7 +164,7 @@ def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> N
 _checks = parametrize_with_checks([EmpiricalCovariance(), IncrementalEmpiricalCovariance()])
 
 
-# That of scikit-learn 1.7 holds a generator, of which pytest warns.
+# The list of checks in scikit-learn 1.7 has a generator, and pytest warns about it.
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
 @pytest.mark.filterwarnings("ignore:Only one sample available:UserWarning")
 def test_the_checks_of_scikit_learn(estimator: Any, check: Any, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:

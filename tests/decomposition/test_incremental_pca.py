@@ -15,7 +15,7 @@ from xpulab.decomposition import IncrementalPCA, _incremental_pca
 
 pytestmark = [
     pytest.mark.cluster,
-    # As scikit-learn's, where a batch has no more rows than components.
+    # scikit-learn warns, too, if a batch has no more rows than there are components.
     pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value encountered"),
 ]
 
@@ -65,7 +65,7 @@ def test_as_scikit_learn(
         ours = IncrementalPCA(**arguments).fit(given)
         agree(ours, theirs, dtype)
         assert ours.batch_size_ == theirs.batch_size_
-        # A few batches at once, as of rows whose triangles would take much memory.
+        # A small limit, so that few batches are decomposed at once, as for triangles that take much memory.
         monkeypatch.setattr(_incremental_pca, "_ANSWER_BYTES", 3 * (d + 1) * (d + 1) * 8)
     tolerance = 1e-2 if dtype == np.float32 else 1e-8
     np.testing.assert_allclose(ours.transform(X), theirs.transform(X), atol=tolerance)

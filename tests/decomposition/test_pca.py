@@ -24,7 +24,7 @@ NUMBERS = ["explained_variance_", "explained_variance_ratio_", "singular_values_
 
 
 def made(n: int, d: int, dtype: Any = np.float64, offset: float = 3.0) -> np.ndarray:
-    """Rows whose principal components are well apart."""
+    """Return rows whose principal components have clearly different variances."""
     random = np.random.default_rng(n + d)
     turn = np.linalg.qr(random.normal(size=(d, d)))[0]
     return ((random.normal(size=(n, d)) * np.logspace(0, -1, d)) @ turn + offset).astype(dtype)
@@ -108,7 +108,7 @@ def test_refused_as_scikit_learn_does_before_anything_is_sent(
 
 
 def test_small_singular_values_keep_their_accuracy(pair: XPUCluster, monkeypatch: Any) -> None:
-    """By the triangle; the covariance matrix has squared them away."""
+    """The triangle gives them. In the covariance matrix their squares are below the rounding error."""
     monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
     random = np.random.default_rng(0)
     left, right = (np.linalg.qr(random.normal(size=shape))[0] for shape in [(1000, 8), (8, 8)])
@@ -120,7 +120,7 @@ def test_small_singular_values_keep_their_accuracy(pair: XPUCluster, monkeypatch
 @on_one_and_three
 @pytest.mark.parametrize("svd_solver", ["covariance_eigh", "full", "randomized"])
 def test_float32_is_as_good_as_scikit_learn(current: XPUCluster, svd_solver: str) -> None:
-    """Compared with float64, also far from the origin."""
+    """The results are compared with float64, also for rows far from the origin."""
     X = made(3000, 20, np.float32, offset=1e3)
     arguments: dict[str, Any] = {"n_components": 5, "svd_solver": svd_solver, "random_state": 0}
     best = sklearn.decomposition.PCA(5, svd_solver="full").fit(X.astype(np.float64))
@@ -151,7 +151,7 @@ def test_a_pipeline_on_handles_moves_no_rows(current: XPUCluster, monkeypatch: p
     np.testing.assert_allclose(back.gather(), steps[0].inverse_transform(steps[0].transform(X)), atol=1e-12)
     with pytest.raises(ValueError, match="transform='default'"):
         PCA(2).set_output(transform="pandas").fit(X).transform(handle)
-    with pytest.raises(ValueError, match="rows on engines need a column"):
+    with pytest.raises(ValueError, match="rows on engines need at least one column"):
         PCA(0).fit(X).transform(handle)
 
 
@@ -185,7 +185,7 @@ def test_columns_that_are_constant_or_sorted(pair: XPUCluster, monkeypatch: Any)
         ours, theirs = PCA(**arguments).fit(X), sklearn.decomposition.PCA(**{**arguments, "svd_solver": "full"}).fit(X)
         np.testing.assert_allclose(ours.explained_variance_, theirs.explained_variance_, atol=1e-6)
         assert np.isfinite(ours.components_).all()
-    with np.errstate(invalid="ignore"):  # where the mean is exact, the ratios are 0 / 0, as scikit-learn's
+    with np.errstate(invalid="ignore"):  # if the mean is exact, the ratios are 0 / 0, as in scikit-learn
         same = PCA().fit(np.ones((20, 3)) * 0.1)
     np.testing.assert_allclose(same.explained_variance_, 0, atol=1e-30)
 

@@ -25,13 +25,13 @@ CANNOT = {
     "test_inverse_transform[": _SPARSE,
     "test_integers": _SPARSE,
 }
-#: So many of the tests that say nothing of sparse rows in their name call a proxy's fit. Fewer: the swap missed a name.
+#: Number of tests without sparse rows that call a proxy's fit. If there are fewer, the swap has missed a name.
 LEAST_CALLING = 141
 PROXIES = [f"xpulab.decomposition:{name}" for name in ("PCA", "IncrementalPCA", "TruncatedSVD")]
 
 
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    """All pass but those that cannot, and enough of them call a proxy's fit."""
+    """All tests pass except those that cannot, and enough of them call a proxy's fit."""
     modules = [f"sklearn.decomposition.tests.test_{name}" for name in ("pca", "incremental_pca", "truncated_svd")]
     run_suite(tmp_path, pair, modules, PROXIES, LEAST_CALLING, CANNOT, only="not sparse and not array_api")
 
@@ -45,7 +45,7 @@ _ESTIMATORS = [PCA(), PCA(2, svd_solver="randomized", random_state=0), Increment
 _checks = parametrize_with_checks([*_ESTIMATORS, TruncatedSVD(random_state=0)])
 
 
-# That of scikit-learn 1.7 holds a generator, of which pytest warns.
+# The list of checks in scikit-learn 1.7 has a generator, and pytest warns about it.
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of a single row, as in scikit-learn
 def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:

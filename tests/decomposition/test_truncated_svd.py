@@ -46,7 +46,7 @@ def test_as_scikit_learn(current: XPUCluster, dtype: Any, algorithm: Any, n: int
 def test_bases_are_orthonormal_whatever_the_normalizer(
     pair: XPUCluster, monkeypatch: Any, power_iteration_normalizer: Any
 ) -> None:
-    """Without a normalizer scikit-learn loses all but the first component to rounding here."""
+    """Without a normalizer, rounding destroys all but the first component in scikit-learn's result for these rows."""
     monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
     random = np.random.default_rng(0)
     X = (random.normal(size=(500, 10)) * np.logspace(0, -2, 10) + 5).astype(np.float32)

@@ -40,7 +40,7 @@ LONG = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 300, "n_init"
 
 
 def notebook(code: str, *arguments: str) -> subprocess.Popen[str]:
-    """Another process of this user."""
+    """Start another process of this user."""
     return subprocess.Popen(
         [sys.executable, "-c", PRELUDE + code, *arguments], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
     )
@@ -75,7 +75,7 @@ def alive(pids: list[int]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def orphan() -> Iterator[xpulab.XPUCluster]:
-    """A detached cluster whose notebook was killed in the middle of a fit, taken over in that moment."""
+    """A detached cluster whose notebook was killed in the middle of a fit. This process attaches to it then."""
     name = f"orphan{os.getpid()}"
     starter = notebook(
         "c = xpulab.XPUCluster(2, detach=True, name=sys.argv[1]).start()\n"
@@ -151,7 +151,7 @@ def test_handles_are_listed_by_name_and_stay(orphan: xpulab.XPUCluster) -> None:
         train.gather()
 
 
-def test_what_is_attached_is_like_what_was_started(orphan: xpulab.XPUCluster) -> None:
+def test_an_attached_cluster_is_like_a_started_one(orphan: xpulab.XPUCluster) -> None:
     assert orphan.run(lambda task: task.comm.allgather(task.comm.rank)) == [[0, 1]] * 2
     assert xpulab.XPUCluster.attach(orphan.name) is orphan
     assert len(orphan.plan().ranks) == 2
@@ -163,7 +163,7 @@ def test_what_is_attached_is_like_what_was_started(orphan: xpulab.XPUCluster) ->
         assert again.run(lambda task: task.comm.rank) == [0, 1]
         pids = again._processes.pids()  # type: ignore[union-attr]
     assert len(pids) >= 5
-    assert alive(pids) == pids  # leaving it is not stopping it
+    assert alive(pids) == pids  # a client that leaves the cluster does not stop it
 
 
 def test_a_detached_cluster_that_loses_an_engine_leaves_nothing(orphan: xpulab.XPUCluster) -> None:
@@ -180,14 +180,14 @@ def test_a_detached_cluster_that_loses_an_engine_leaves_nothing(orphan: xpulab.X
         xpulab.XPUCluster.attach(orphan.name)
 
 
-def test_of_a_killed_cluster_it_is_said_and_one_that_does_not_answer_can_be_ended(
+def test_a_killed_cluster_is_reported_and_one_that_does_not_answer_can_be_stopped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     name = f"lab{os.getpid()}"
     killed = xpulab.XPUCluster(1, detach=True, name=name).start()
     folder, pids = killed._processes.folder, killed._processes.pids()  # type: ignore[union-attr]
     killed.detach()
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none of them sees the end of another, and cleans up
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # so that no process sees the end of another, and cleans up
         for pid in pids:
             os.kill(pid, number)
     wait_until(lambda: not alive(pids))
@@ -211,7 +211,7 @@ def test_of_a_killed_cluster_it_is_said_and_one_that_does_not_answer_can_be_ende
 
 @pytest.fixture
 def ours(pair: xpulab.XPUCluster) -> xpulab.XPUCluster:
-    """The pair, as the active one."""
+    """The cluster of 2 engines, as the active cluster."""
     return pair.activate()
 
 
@@ -238,7 +238,7 @@ def test_a_second_notebook_uses_the_cluster_of_the_first(ours: xpulab.XPUCluster
         ours.release(array)
 
 
-def test_a_call_says_for_whom_it_waits_and_an_interrupt_ends_the_wait_alone(ours: xpulab.XPUCluster) -> None:
+def test_a_call_names_the_client_that_it_waits_for_and_an_interrupt_ends_only_the_wait(ours: xpulab.XPUCluster) -> None:
     code = (
         "c = xpulab.XPUCluster.attach(sys.argv[1])\n"
         "def busy(task):\n"
@@ -263,7 +263,7 @@ def test_a_call_says_for_whom_it_waits_and_an_interrupt_ends_the_wait_alone(ours
     unsubscribe = progress.subscribe(lambda report: View())
     with pytest.raises(KeyboardInterrupt):
         km.fit(X)
-    assert other.poll() is None  # still at it
+    assert other.poll() is None  # the other process still computes
     assert f"waits for run of process {other.pid}" in messages[0]
     messages[1:] = []
     ours.handles()
@@ -304,7 +304,7 @@ def test_an_interrupt_elsewhere_does_not_end_what_runs_here(ours: xpulab.XPUClus
     assert found.n_iter_ == right.n_iter_
 
 
-def test_what_one_loses_or_restarts_is_told_to_the_other() -> None:
+def test_a_client_learns_that_another_one_lost_or_restarted_the_engines() -> None:
     code = (
         "c = xpulab.XPUCluster.attach(sys.argv[1])\n"
         "print('ready', flush=True)\n"
@@ -320,7 +320,7 @@ def test_what_one_loses_or_restarts_is_told_to_the_other() -> None:
         first = cluster.facts[0]["pid"]
         os.kill(first, signal.SIGKILL)
         assert says(other).startswith(f"lost rank 0 (pid {first} ")
-        km = KMeans(2, random_state=0).fit(X[:100])  # who started it starts others
+        km = KMeans(2, random_state=0).fit(X[:100])  # the client that started the engines starts new ones
         assert any("started new engines" in note for note in km.report_.notes)
         pids = cluster._processes.pids()  # type: ignore[union-attr]
         assert other.stdin is not None
@@ -338,7 +338,7 @@ def test_what_one_loses_or_restarts_is_told_to_the_other() -> None:
         assert not cluster.running
 
 
-def test_a_search_in_threads_is_that_in_one(ours: xpulab.XPUCluster) -> None:
+def test_a_search_in_threads_equals_a_search_in_one_thread(ours: xpulab.XPUCluster) -> None:
     grid = {"n_clusters": [2, 3, 4], "random_state": [0]}
     few = X[:3000]
     alone = GridSearchCV(KMeans(max_iter=20), grid, cv=3).fit(few)
@@ -350,7 +350,7 @@ def test_a_search_in_threads_is_that_in_one(ours: xpulab.XPUCluster) -> None:
     np.testing.assert_array_equal(threads.best_estimator_.labels_, alone.best_estimator_.labels_)
 
 
-def test_an_engine_that_ends_before_it_is_watched_is_one_that_was_lost() -> None:
+def test_an_engine_that_ends_before_it_is_watched_is_lost() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     processes = Processes(Record("/nowhere", "x", (0, 0.0), "1"))

@@ -1,4 +1,4 @@
-"""The life of a cluster: start, stop, restart, what is left, and what a user sees when it fails."""
+"""The life of a cluster: start, stop, restart, clean-up, and the errors that a user sees."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.cluster
 
 
 def alive(pids: list[int]) -> list[int]:
-    """Those that still run; a zombie does not."""
+    """Return those that still run. A zombie counts as ended."""
     found = []
     for pid in pids:
         try:
@@ -68,7 +68,7 @@ def pids_of(cluster: xpulab.XPUCluster) -> list[int]:
 def test_within_a_batch_job_the_engines_start_on_this_host(
     scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variables are those that the scheduler sets for a job on this host and another; no scheduler is here."""
+    """The test sets the variables of a scheduler for a job on this host and another, because there is no scheduler."""
     here = socket.gethostname()
     (tmp_path / "nodes").write_text(f"elsewhere\n{here}\n")
     variables = {
@@ -111,13 +111,13 @@ def test_a_cluster_starts_and_leaves_nothing() -> None:
     cluster.stop()
 
 
-def test_a_home_in_which_nothing_can_be_written_does_not_matter() -> None:
+def test_a_cluster_starts_without_a_writable_home() -> None:
     source = """
 import os, xpulab
 with xpulab.XPUCluster(2, env={"SAME": "s", "OWN": "all", "1:OWN": "one"}) as cluster:
     print(cluster.run(lambda here: [os.environ[name] for name in ("SAME", "OWN", "HOME")]))
 """
-    environment = {**os.environ, "HOME": "/proc"}  # nobody can make a folder there
+    environment = {**os.environ, "HOME": "/proc"}  # no folder can be created in it
     environment.pop("IPYTHONDIR", None)
     run = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=100)
     assert (run.returncode, run.stdout) == (0, "[['s', 'all', '/proc'], ['s', 'one', '/proc']]\n"), run.stderr
@@ -138,7 +138,7 @@ def test_descriptors_do_not_grow_with_starts() -> None:
 
 @contextlib.contextmanager
 def followed(said: list[str]) -> Iterator[None]:
-    """Collect what a start has to say when it has ended."""
+    """Collect the messages of a start after it has ended."""
 
     class View:
         def update(self, report: Any) -> None: ...
@@ -250,19 +250,19 @@ def test_logs_hold_no_key(pair: xpulab.XPUCluster) -> None:
 
 
 @pytest.mark.parametrize("n", [0, -1, "two", 1.5, True])
-def test_a_number_of_engines_that_is_none_is_refused(n: Any) -> None:
+def test_an_invalid_number_of_engines_is_refused(n: Any) -> None:
     with pytest.raises(PlanError, match=str(n)):
         xpulab.XPUCluster(n).start()
     assert find_current() is None or find_current().running  # type: ignore[union-attr]
 
 
-def test_an_unknown_device_is_refused_with_those_there_are() -> None:
+def test_an_unknown_device_is_refused_with_a_list_of_devices() -> None:
     with pytest.raises(DeviceNotFoundError, match="opencl"):
         xpulab.XPUCluster(devices="level_zero:7").start()
 
 
 @pytest.mark.parametrize("in_a_notebook", [False, True])
-def test_a_start_that_fails_shows_the_engines_words(in_a_notebook: bool) -> None:
+def test_a_start_that_fails_shows_the_engines_message(in_a_notebook: bool) -> None:
     cluster = xpulab.XPUCluster(1, mpi_args="-no-such-option")
 
     async def start() -> None:
@@ -286,7 +286,7 @@ def test_an_engine_that_cannot_import_shows_its_traceback(monkeypatch: pytest.Mo
 
 
 def test_a_start_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engines wait for their places, which never come."""
+    """The engines wait for their placement, which is never sent."""
     monkeypatch.setattr("xpulab.deploy.processes.Launched._place", lambda *_: None)
     before = set(processes_marked())
     with pytest.raises(ClusterStartError, match="not ready in time"):
@@ -388,7 +388,7 @@ def test_a_start_without_its_heart_monitor_ends_at_once() -> None:
     assert set(processes_marked()) <= before
 
 
-def test_everything_ends_when_the_notebook_is_left() -> None:
+def test_everything_ends_when_the_notebook_exits() -> None:
     code = (
         "import xpulab\nc = xpulab.XPUCluster(1).start()\nprint(*c._processes.pids(), c._processes.folder, flush=True)"
     )

@@ -1,4 +1,4 @@
-"""The devices and who uses them, from answers of the probe."""
+"""The devices and the engines that use them, from answers of the probe."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def machine(name: str) -> Probe:
 
 
 def uses(name: str, n: int | None = None) -> dict[str, str]:
-    """Selector -> who uses it."""
+    """Return selector -> the engines that use it."""
     found = machine(name)
     answer = Devices(found, plan(found, n), True)
     return {device.selector: answer.used_by(device) for device in found.devices}
 
 
-def test_every_device_says_who_uses_it_or_why_it_is_idle() -> None:
+def test_every_device_has_its_engines_or_the_reason_why_it_is_idle() -> None:
     used = uses("laptop", 2)
     assert used["level_zero:0"] == "rank 0-1"
     idle = [text for selector, text in used.items() if selector != "level_zero:0"]
@@ -36,7 +36,7 @@ def test_every_device_says_who_uses_it_or_why_it_is_idle() -> None:
     assert all(text.startswith("idle: ") and len(text) > len("idle: ") for text in idle)
 
 
-def test_tiles_are_told_apart() -> None:
+def test_tiles_can_be_distinguished() -> None:
     used = uses("two_tile_gpus_composite", 3)
     assert used["level_zero:0"] == "rank 0 on tile 0; rank 1 on tile 1"
     assert used["level_zero:1"] == "rank 2 on tile 0; tile 1 idle: only 3 engines"

@@ -1,4 +1,4 @@
-"""What `Exchange` does where the engines do not end a task; without engines."""
+"""`Exchange`, if the engines do not end a task. The tests need no engines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exchange]:
 
 
 def waited(task: Exchange, watch: Any) -> list[Any]:
-    """Wait for the task, five seconds at most."""
+    """Wait for the task, at most five seconds."""
     deadline = time.monotonic() + 5
 
     def require_well() -> None:

@@ -8,7 +8,7 @@ import pytest
 from xpulab.deploy.leftovers import remove_leftovers
 
 
-def test_what_nobody_uses_any_more_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_files_of_mpi_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xpulab.deploy.leftovers._FOLDER", tmp_path)
     other, opened, mapped, left = (
         tmp_path / name for name in ("other", "Intel_MPI_opened", "Intel_MPI_mapped", "Intel_MPI_left")

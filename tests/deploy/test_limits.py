@@ -1,4 +1,4 @@
-"""Whether rows fit is told before any is sent, with the numbers and what to do."""
+"""Rows that do not fit raise an error before any row is sent, with the numbers and what to do."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_without_working_arrays_only_the_rows_count() -> None:
 @pytest.mark.parametrize(
     ("options", "needs"),
     [
-        ({}, 1.045),  # the shared memory is the CPU's, and 12 bytes a row and a thirtieth beside it
-        ({"sent": False}, 1.045),  # the engines read a file into memory of their own
+        ({}, 1.045),  # the CPU uses the shared memory; in addition, 12 bytes per row and a thirtieth
+        ({"sent": False}, 1.045),  # the engines read a file into their own memory
         ({"there": True}, 0.045),
-        ({"adopted": False}, 2.045),  # CSR: in shared memory, and copied from there
+        ({"adopted": False}, 2.045),  # CSR: in shared memory, from which the engines copy
     ],
 )
 def test_what_cpus_need_of_their_host(options: dict[str, Any], needs: float) -> None:
@@ -70,7 +70,7 @@ class TestOnEngines:
         self.pair = pair
         pair.activate()
 
-    def test_nothing_is_sent_of_what_does_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rows_that_do_not_fit_are_not_sent(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fitted = KMeans(3, max_iter=2, random_state=0).fit(X)
         stored = sparse.csr_matrix(X[:20_000])
         monkeypatch.setattr("xpulab.deploy.rows.LEAST", 0)
@@ -112,7 +112,7 @@ class TestOnEngines:
 
 
 def _restored(task: Any) -> None:
-    """The step as it was."""
+    """Restore the original step."""
     from xpulab.kernels import dense
     from xpulab.kernels.lloyd import lloyd_step
 

@@ -1,4 +1,4 @@
-"""How the lines of several ranks become one output, while they are printed."""
+"""The lines of several ranks are merged to one output while they are printed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_lines_of_about_the_same_time_come_in_the_order_of_the_ranks(
     assert lines == order
 
 
-def test_what_one_rank_says_at_once_stays_together() -> None:
+def test_lines_that_a_rank_prints_together_stay_together() -> None:
     assert merged({0: "a\nb\nc\n", 1: "a\nb\nd\n", 2: "e\n"}) == ["[0-1] a", "[0-1] b", "[0] c", "[1] d", "[2] e"]
 
 
@@ -77,7 +77,7 @@ def test_a_progress_bar_is_one_line(clock: Clock) -> None:
     assert (lines, merging.unfinished()) == (["[0-1] 100%"], "")
 
 
-def test_a_flood_is_cut_and_slow_lines_are_not(clock: Clock) -> None:
+def test_fast_output_is_cut_and_slow_lines_are_not(clock: Clock) -> None:
     lines: list[str] = []
     merging = Merging(lines.append, most=3)
     merging.add(0, "".join(f"{i}\n" for i in range(1003)))

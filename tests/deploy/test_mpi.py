@@ -105,7 +105,7 @@ def test_mpiexec_belongs_to_this_environment_and_starts_without_a_path() -> None
     assert done.stdout.split() == ["started", "started"], done.stderr
 
 
-def test_mpi_starts_even_where_the_users_shell_offloads_to_a_gpu_that_is_not_there() -> None:
+def test_mpi_starts_if_the_environment_asks_for_gpu_offload_without_a_gpu() -> None:
     command = intel.command([Ranks(HERE, 1)])
     words = [*command.words, "-n", "1", sys.executable, "-c", "from mpi4py import MPI; print('initialised')"]
     environment = {**os.environ, "I_MPI_OFFLOAD": "1", **command.environment}

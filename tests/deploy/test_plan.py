@@ -1,6 +1,6 @@
 """The plan, from answers of the probe.
 
-The machines in ``probes/*.json`` were written by hand after the documentation of their drivers; nobody here has them.
+The machines in ``probes/*.json`` were written by hand after the documentation of their drivers, not read from machines.
 Only the tests marked ``cluster`` ran on a device: the CPU of this host.
 """
 
@@ -29,7 +29,7 @@ from xpulab.exceptions import DeviceNotFoundError, PlanError
 MACHINES = Path(__file__).parent / "probes"
 GIB = 2**30
 
-unhurried = settings(deadline=None)  # the time of one example says little on a busy machine
+unhurried = settings(deadline=None)  # one example may take long on a busy machine
 
 
 def machine(name: str) -> Probe:
@@ -211,14 +211,14 @@ def test_gpu_where_there_is_none_is_an_error_and_no_guess() -> None:
         plan(machine("cpu_only"), devices="gpu")
 
 
-def test_no_device_at_all_is_an_error_with_the_drivers_words() -> None:
+def test_no_device_at_all_is_an_error_with_the_drivers_message() -> None:
     nothing = replace(machine("no_device"), errors=("OneAPIError: libsycl.so.7 did not load",))
     with pytest.raises(DeviceNotFoundError, match=r"no SYCL device was found on container.*libsycl.so.7 did not load"):
         plan(nothing)
 
 
 @pytest.mark.parametrize("n", [0, -1, "two", "2", 2.5, True, [2]])
-def test_number_of_engines_that_is_none_is_an_error_that_shows_it(n: object) -> None:
+def test_invalid_number_of_engines_is_an_error_that_shows_it(n: object) -> None:
     with pytest.raises(PlanError) as caught:
         plan(machine("cpu_only"), n)  # type: ignore[arg-type]
     assert str(caught.value) == f"the number of engines must be an integer of at least 1; received {n!r}"
@@ -300,7 +300,7 @@ def test_every_rank_is_placed_and_every_device_is_used_or_idle(offer: Probe, n: 
 
 @unhurried
 @given(machines(), st.none() | st.integers(1, 20))
-def test_cores_are_the_probes_even_and_disjoint_unless_there_is_a_warning(offer: Probe, n: int | None) -> None:
+def test_cores_are_those_of_the_probe_and_disjoint_unless_there_is_a_warning(offer: Probe, n: int | None) -> None:
     answer = planned(offer, n)
     if answer is None:
         return

@@ -1,6 +1,6 @@
-"""The probe: on this host, and with stand-ins for drivers that misbehave.
+"""The probe, on this host, and with replacements for drivers that misbehave.
 
-A stand-in is a module named ``dpctl`` on PYTHONPATH: the subprocess imports it in the place of the real one.
+A replacement is a module named ``dpctl`` on PYTHONPATH. The subprocess imports it instead of the real module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xpulab.exceptions import DeviceError
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file to write a stand-in into."""
+    """The file for a replacement."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return tmp_path / "dpctl.py"
 
@@ -82,7 +82,7 @@ def test_notebook_side_and_subprocess_import_only_what_they_need() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_driver_that_crashes_is_an_error_with_its_words(driver: Path) -> None:
+def test_driver_that_crashes_is_an_error_with_its_message(driver: Path) -> None:
     driver.write_text(
         "import os, signal, sys\n"
         "sys.stderr.write('level_zero: device lost\\n'); sys.stderr.flush()\n"
@@ -147,7 +147,7 @@ utils.intel_device_info = lambda device: {"device_id": 0xbd5} if device.tiles ==
 """
 
 
-def test_tiles_models_and_a_lost_device_are_told_apart(driver: Path) -> None:
+def test_tiles_models_and_a_lost_device_can_be_distinguished(driver: Path) -> None:
     driver.write_text(_TWO_GPUS)
     found = probe()
     assert [(d.selector, d.name, d.sub_devices, d.pci_id) for d in found.devices] == [

@@ -1,4 +1,4 @@
-"""How other processes of a user find a cluster: which folders count, which names, and what is left of the dead."""
+"""How other processes of a user find a cluster: its folders, its names, and the remains of killed clusters."""
 
 from __future__ import annotations
 
@@ -19,12 +19,41 @@ from xpulab.deploy.record import Record, choose, find, identity, in_use, new_fol
 from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
 
+FOLDERS = record._folders  # before the fixture replaces it
+
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where clusters of these tests have their folders, and no others."""
+    """The folder for the clusters of these tests, and of no others."""
     monkeypatch.setattr(record, "_folders", lambda: [str(tmp_path)])
     return tmp_path
+
+
+def test_a_variable_names_the_only_folder_and_clusters_elsewhere_are_not_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(record, "_folders", FOLDERS)
+    mine, others = tmp_path / "mine", tmp_path / "others"
+    mine.mkdir()
+    others.mkdir()
+    (tmp_path / "link").symlink_to(mine)
+    monkeypatch.setenv("XPULAB_RUNTIME_DIR", str(tmp_path / "link"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert FOLDERS() == [str(mine)]
+    assert Path(started("one").folder).parent == mine
+    monkeypatch.setenv("XPULAB_RUNTIME_DIR", str(others))
+    with pytest.raises(NoClusterError):
+        choose("one")
+    assert Path(started("two").folder).parent == others
+    monkeypatch.setenv("XPULAB_RUNTIME_DIR", str(mine))
+    assert choose(None).name == "one"
+    for without in ("", None):
+        if without is None:
+            monkeypatch.delenv("XPULAB_RUNTIME_DIR")
+        else:
+            monkeypatch.setenv("XPULAB_RUNTIME_DIR", without)
+        assert FOLDERS()[0] == str(tmp_path)
+        assert str(Path("/tmp").resolve()) in FOLDERS()
 
 
 def started(name: str | None = None, pid: int | None = None) -> Record:
@@ -73,7 +102,7 @@ def test_a_folder_that_is_full_is_left_as_it_was(place: Path, monkeypatch: pytes
     assert list(place.iterdir()) == []
 
 
-def test_without_any_the_cure_is_to_start_one() -> None:
+def test_without_a_cluster_the_error_says_how_to_start_one() -> None:
     with pytest.raises(NoClusterError, match="type: %xpu_cluster start"):
         choose(None)
 
@@ -90,7 +119,7 @@ def test_several_are_listed_with_what_to_type() -> None:
         choose("tset")
 
 
-def test_a_name_is_given_once() -> None:
+def test_a_name_cannot_be_used_twice() -> None:
     started("train")
     with pytest.raises(
         ClusterError,
@@ -99,14 +128,14 @@ def test_a_name_is_given_once() -> None:
         started("train")
 
 
-def test_one_that_starts_still_is_not_found_and_stays(place: Path) -> None:
+def test_a_cluster_that_still_starts_is_not_found_and_not_removed(place: Path) -> None:
     Record.create(None, os.getpid(), "1.0")
     assert find() == []
     assert len(list(place.iterdir())) == 1
 
 
 @pytest.mark.parametrize("began", [False, True])
-def test_what_a_dead_one_left_is_removed(place: Path, began: bool) -> None:
+def test_the_folder_of_a_dead_cluster_is_removed(place: Path, began: bool) -> None:
     gone = started()
     dead = (ended(), 0.0)
     gone.write(owner=dead, processes={"controller": dead, "mpiexec": dead} if began else {})
@@ -114,7 +143,7 @@ def test_what_a_dead_one_left_is_removed(place: Path, began: bool) -> None:
     assert list(place.iterdir()) == []
 
 
-def test_of_a_dead_one_it_is_said_once_that_it_is_gone() -> None:
+def test_a_dead_cluster_is_reported_as_gone_once() -> None:
     started("train").write(processes={"controller": (ended(), 0.0)}, detached=True)
     started("other")
     with pytest.raises(
@@ -132,14 +161,14 @@ def test_of_a_dead_one_it_is_said_once_that_it_is_gone() -> None:
         choose("train", "xpulab stop")
 
 
-def test_a_number_that_is_used_again_is_another_process(place: Path) -> None:
+def test_a_process_with_a_reused_pid_is_another_process(place: Path) -> None:
     gone = started()
     gone.write(processes={"controller": (os.getpid(), gone.owner[1] - 60)}, detached=True)
     assert find() == []
     assert list(place.iterdir()) == []
 
 
-def test_one_that_was_lost_stays_for_the_notebook_that_starts_new_engines(place: Path) -> None:
+def test_the_folder_of_a_lost_cluster_stays_for_its_notebook(place: Path) -> None:
     lost = started().write(processes={"controller": (ended(), 0.0)})
     assert find() == []
     assert not lost.stopped
@@ -160,7 +189,7 @@ def test_processes_of_another_container_are_neither_reached_nor_removed(place: P
     assert len(list(place.iterdir())) == 1
 
 
-def test_a_folder_that_others_may_write_is_not_trusted(place: Path) -> None:
+def test_a_folder_that_other_users_may_write_is_not_trusted(place: Path) -> None:
     Path(started().folder).chmod(0o777)
     assert find() == []
     target = Path(started().folder)
@@ -170,7 +199,7 @@ def test_a_folder_that_others_may_write_is_not_trusted(place: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_someone_else_is_not_trusted() -> None:
+def test_a_folder_of_another_user_is_not_trusted() -> None:
     os.chown(started().folder, 65534, 65534)
     assert find() == []
 
@@ -190,7 +219,7 @@ def found_on(machine: str) -> Probe:
     return Probe.from_dict(json.loads((Path(__file__).parent / "probes" / f"{machine}.json").read_text()))
 
 
-def test_what_another_notebook_uses_is_in_every_view() -> None:
+def test_every_view_shows_the_devices_that_another_notebook_uses() -> None:
     chosen = planned("cpu_only", 2)
     lab = started("lab").write(plan=chosen.to_dict(), owner=(1, 0.0))
     one = planned("cpu_only", 4).ranks[0]
@@ -206,7 +235,7 @@ def test_what_another_notebook_uses_is_in_every_view() -> None:
         assert said in str(view)
         assert "by the cluster lab" in view._repr_html_()
     assert Plan.from_dict(shown.to_dict()) == shown
-    # Not of a cluster on itself, nor of one whose plan is not known yet.
+    # A cluster is not shown as a user of its own devices, and a cluster without a known plan is not shown at all.
     assert in_use(chosen, own=lab.folder) == ()
     started("starting")
     assert len(in_use(chosen)) == 1
@@ -220,7 +249,7 @@ def test_a_plan_of_another_version_does_not_stand_in_the_way_of_calls() -> None:
     assert in_use(chosen) == ("the cluster newer, of another version of xpulab, runs too, and may use the same cores",)
 
 
-def test_whose_the_other_cluster_is() -> None:
+def test_the_owner_of_another_cluster_is_described() -> None:
     chosen = planned("cpu_only", 1)
     started("mine").write(plan=chosen.to_dict())
     assert "by the cluster mine (1 engine, of this process);" in in_use(chosen)[0]

@@ -1,4 +1,4 @@
-"""`xpulab run`: what the ranks get, how their output is marked, and with which status all of them end."""
+"""`xpulab run`: the ranks' arguments and devices, the marks of their output, and the exit status."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ print("to stderr", rank, file=sys.stderr)
     ],
 )
 def test_the_status_of_the_first_that_fails(tmp_path: Path, ending: str, status: int, says: str) -> None:
-    """The other rank waits for it in a collective."""
+    """The other rank waits for the failing rank in a collective."""
     source = f"""import os, sys
 from mpi4py import MPI
 MPI.COMM_WORLD.Barrier()

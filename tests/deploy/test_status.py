@@ -78,7 +78,7 @@ def test_html_holds_the_same() -> None:
     assert [a["scope"] for a in document.attributes("th")] == ["col"] * 10 + ["row"] * 2
 
 
-def test_a_fit_says_where_it_is() -> None:
+def test_the_status_shows_the_iteration_of_a_fit() -> None:
     (engine, _) = status()["engines"]
     places: tuple[tuple[int, int, dict[str, float]], ...] = ((1, 0, {}), (1, 12, {"inertia": 1234.5678}), (3, 4, {}))
     states = [
@@ -116,7 +116,7 @@ def test_everything_is_escaped() -> None:
     assert "\x1b" not in status_text(wicked) + html
 
 
-def test_a_path_does_not_tell_where_home_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_in_the_home_folder_is_abbreviated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     kept = status(tile_files=["/home/ada/.cache/tiles.json", "/home/adam/tiles.json"])
     for text in (status_text(kept), Document(status_html(kept)).text):

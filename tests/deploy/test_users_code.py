@@ -1,4 +1,4 @@
-"""A user's code on engines that crash, stand still or do not end: what is shown, what is lost, and what works next."""
+"""A user's code on engines that crash, stand still or do not end: the output, the losses, and the next call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xpulab.exceptions import EngineError, EngineLostError, EngineStuckError
 
 pytestmark = pytest.mark.cluster
 
-LONG = "sum(range(10**11))"  # one call that looks at no signal
+LONG = "sum(range(10**11))"  # one call that does not check for signals
 SOME_SECONDS = "sum(range(6 * 10**7))"
 
 
@@ -55,7 +55,7 @@ def interrupt() -> None:
 
 
 class Screen(io.StringIO):
-    """Notes when each line was printed."""
+    """Records the time at which each line was printed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def test_a_function_has_the_comm_the_prints_and_the_stop_of_a_cell(
     assert pair.run(both) == [({0, 1}, [2.0], 2, True)] * 2
 
 
-def test_a_crash_loses_no_word_and_new_engines_start(
+def test_a_crash_loses_no_output_and_new_engines_start(
     engines: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = """
@@ -144,7 +144,7 @@ def test_without_recovery_the_error_says_how_to_start_and_restart_works(
     assert "px" not in shell.magics_manager.magics["line"]
 
 
-def test_stop_in_a_long_call_ends_nothing_and_a_second_stop_does(
+def test_a_second_stop_ends_the_engines_in_a_long_call(
     engines: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "_USERS_GRACE", 0.3)
@@ -167,7 +167,7 @@ def test_stop_in_a_long_call_ends_nothing_and_a_second_stop_does(
     assert engines.run(lambda here: here.comm.allreduce(1)) == [2, 2]
 
 
-def test_who_stands_still_in_a_users_code_is_asked_about_and_may_go_on(
+def test_a_rank_that_stands_still_in_a_users_code_is_named_and_may_go_on(
     engines: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pid = engines.facts[1]["pid"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 import xpulab
 from xpulab.cells import run_cell
+from xpulab.deploy import variables
 from xpulab.exceptions import EngineError, HandleError, UsageError
 
 pytestmark = pytest.mark.cluster
@@ -46,7 +48,7 @@ def test_an_object_is_the_same_on_every_rank_and_after_it_came_back(pair: xpulab
 def test_a_large_array_comes_back_through_shared_memory_which_the_ranks_then_let_go(pair: xpulab.XPUCluster) -> None:
     run_cell(pair, "import numpy as np; large = np.full((1000, 500), rank, float); both = [large, large.T]")
     values = pair.pull("large")
-    values[0][0, 0] = 7  # which is the notebook's own
+    values[0][0, 0] = 7  # the array belongs to the notebook
     assert [value[0, 0] for value in pair.pull("large")] == [0, 1]
     assert values[0][0, 0] == 7
     assert np.all(values[1] == 1)
@@ -57,6 +59,37 @@ def test_a_large_array_comes_back_through_shared_memory_which_the_ranks_then_let
     assert turned.flags.f_contiguous
     output = run_cell(pair, "1", out=["large"])
     np.testing.assert_array_equal(output.values["large"][1], values[1])
+
+
+def test_a_result_is_there_until_its_own_thread_has_read_it_or_has_ended(
+    pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever other threads of this process ask for meanwhile."""
+
+    def lent() -> list[int]:
+        return pair.run(lambda task: sum(map(len, task.engine.lent.values())))
+
+    def elsewhere(*calls: Callable[[], Any]) -> None:
+        threads = [threading.Thread(target=call) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    run_cell(pair, "import numpy as np; large = np.full((1000, 500), rank, float)")
+    received, seen = variables.received, []
+
+    def later(value: Any) -> Any:
+        elsewhere(lambda: seen.extend(lent()), lambda: seen.extend(lent()))
+        return received(value)
+
+    monkeypatch.setattr(variables, "received", later)
+    assert [value[0, 0] for value in pair.pull("large")] == [0, 1]
+    assert len(seen) == 8
+    assert set(seen) == {1}
+    assert lent() == [0, 0]
+    elsewhere(lambda: pair.call("pull", {"name": "large", "ranks": [0, 1]}))
+    assert lent() == [0, 0]
 
 
 def test_each_rank_may_change_its_copy(pair: xpulab.XPUCluster) -> None:

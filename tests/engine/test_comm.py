@@ -44,7 +44,7 @@ def test_a_request_to_stop_that_256_ranks_have_seen(pair: xpulab.XPUCluster) -> 
         from xpulab.engine.engine import Interrupted
 
         class Many:
-            """What 256 ranks get that all pass the same."""
+            """Replaces the communicator of 256 ranks that all pass the same values."""
 
             def allreduce(self, values: Any, op: Any = np.add) -> Any:
                 return op.reduce([values] * 256, axis=0, dtype=values.dtype)
@@ -126,7 +126,7 @@ def test_a_rank_that_raises_frees_those_in_a_collective(size: int, cluster: xpul
 
 
 @pytest.mark.parametrize("size", [1, 100_000])
-def test_a_rank_that_comes_to_a_collective_when_another_has_long_raised_leaves_it(
+def test_a_rank_that_enters_a_collective_long_after_another_raised_leaves_it(
     size: int, pair: xpulab.XPUCluster
 ) -> None:
     def fail(here: Any) -> Any:
@@ -144,7 +144,7 @@ def test_a_rank_that_comes_to_a_collective_when_another_has_long_raised_leaves_i
     assert pair.run(lambda here: here.task.comm.allgather(here.rank)) == [[0, 1]] * 2
 
 
-def test_a_rank_that_has_what_another_sent_before_it_raised_goes_on_to_its_own_error(pair: xpulab.XPUCluster) -> None:
+def test_a_message_that_was_sent_before_its_sender_raised_is_received(pair: xpulab.XPUCluster) -> None:
     def fail(here: Any) -> Any:
         import time
 
@@ -152,7 +152,7 @@ def test_a_rank_that_has_what_another_sent_before_it_raised_goes_on_to_its_own_e
         from mpi4py import MPI
 
         class Late:
-            """A request whose messages come a moment after their sender has raised, as on a busy host."""
+            """A request whose messages arrive a moment after their sender has raised, as on a busy host."""
 
             def __init__(self, request: Any) -> None:
                 self.request, self.raised = request, 0.0

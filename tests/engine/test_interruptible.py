@@ -1,4 +1,4 @@
-"""A cell's communicator answers as mpi4py's own, for each method that was rewritten."""
+"""Each rewritten method of a cell's communicator gives the same answer as mpi4py's."""
 
 from __future__ import annotations
 

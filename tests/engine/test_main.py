@@ -20,7 +20,7 @@ import xpulab
 def test_a_rank_that_waits_for_ever_for_the_others_is_ended_without_pythons_lock(tmp_path: Path) -> None:
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text("")
-    # PyDLL keeps the lock, as MPI_Init does; the alarm is brought forward.
+    # PyDLL keeps Python's lock, as MPI_Init does. The alarm is set to an earlier time.
     (tmp_path / "mpi4py" / "MPI.py").write_text(
         textwrap.dedent("""
             import ctypes, signal
@@ -33,6 +33,17 @@ def test_a_rank_that_waits_for_ever_for_the_others_is_ended_without_pythons_lock
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environment.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, "-m", "xpulab.engine"], env=environment, capture_output=True, text=True)
     assert done.returncode == -signal.SIGALRM, done.stderr
+
+
+def test_the_tasks_are_registered_without_the_libraries_that_take_seconds() -> None:
+    code = (
+        "import sys\n"
+        "from xpulab import oneapi; oneapi.load()\n"
+        "import xpulab.engine.tasks\n"
+        "print({'sklearn', 'scipy', 'pandas', 'numba', 'dpnp', 'matplotlib'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 @pytest.mark.cluster

@@ -75,12 +75,14 @@ def test_a_rank_that_raises_ends_the_meeting(cluster: xpulab.XPUCluster, call: s
         ("[received, 'no type']", "KeyError|ValueError"),
     ],
 )
-def test_what_one_rank_refuses_does_not_block_the_others(pair: xpulab.XPUCluster, received: str, error: str) -> None:
+def test_a_call_that_mpi4py_refuses_on_one_rank_does_not_block_the_others(
+    pair: xpulab.XPUCluster, received: str, error: str
+) -> None:
     with pytest.raises(EngineError, match=f"1 of 2 engines raised ({error})"):
         run_cell(pair, f"{_SETUP}comm.Reduce(values, {received} if rank == 1 else None, root=1)")
 
 
-def test_ranks_that_call_different_things_are_told(pair: xpulab.XPUCluster) -> None:
+def test_ranks_that_call_different_collectives_raise_an_error(pair: xpulab.XPUCluster) -> None:
     expected = (
         "received Reduce of 4,194,304 bytes with root 1 on rank 0; Allreduce of 4,194,304 bytes with root 0 on rank 1; "
         "expected the same collective call on every rank"

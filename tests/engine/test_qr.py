@@ -21,7 +21,7 @@ def _found(
     bounds: list[int],
     centre: bool,
 ) -> Any:
-    """On an engine: the triangle of blocks of these rows."""
+    """On an engine: return the triangle of blocks of these rows."""
     from xpulab.engine.algorithms.qr import centred_triangle, triangular
     from xpulab.kernels.rows import Rows
 
@@ -56,7 +56,7 @@ def test_the_triangle_of_all_rows(cluster: XPUCluster, dtype: Any, weighted: boo
     assert found["weight"] == pytest.approx(w.sum())
     np.testing.assert_allclose(np.concatenate([found["mean"], found["target_mean"]]), mean, rtol=1e-12, atol=1e-12)
     assert found["r"].shape == (min(n, d + t), d + t)
-    # About a shift, so that the reference is no worse than what it is compared with.
+    # A shift is subtracted, so that the reference is at least as precise as the result.
     about = Z - Z[0] - ((w[:, None] * (Z - Z[0])).sum(axis=0) / w.sum())
     expected = np.linalg.svd(np.sqrt(w)[:, None] * about, compute_uv=False)
     np.testing.assert_allclose(
@@ -71,7 +71,7 @@ def test_the_triangle_of_all_rows(cluster: XPUCluster, dtype: Any, weighted: boo
 
 
 def test_the_least_singular_value_is_that_of_the_rows(pair: XPUCluster) -> None:
-    """Products of the columns would not have it: its square is below their rounding."""
+    """Products of the columns would not contain it, because its square is below their rounding error."""
     random = np.random.default_rng(0)
     left, right = (np.linalg.qr(random.normal(size=shape))[0] for shape in [(2000, 12), (12, 12)])
     wanted = np.logspace(0, -11, 12)

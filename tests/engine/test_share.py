@@ -12,12 +12,12 @@ from xpulab.kernels.tiles import Tile  # noqa: E402
 A, B, C = Tile(1), Tile(2), Tile(4)
 
 
-def test_equal_devices_share_and_others_do_all_themselves() -> None:
+def test_equal_devices_share_the_tiles_and_other_devices_measure_all() -> None:
     offers = [("arc", [A, B, C]), ("xeon", [A, B]), ("arc", [A, B, C])]
     assert [share(offers, rank) for rank in range(3)] == [[A, C], [A, B], [B]]
 
 
-def test_ranks_that_cannot_measure_leave_it_to_the_others() -> None:
+def test_ranks_that_cannot_measure_get_no_tiles() -> None:
     offers = [("xeon", []), ("xeon", [A, B]), ("xeon", [A, B])]
     assert [share(offers, rank) for rank in range(3)] == [[], [A], [B]]
 

@@ -1,4 +1,4 @@
-"""What a cell does on the engines, as ``%%xpu_profile`` counts it."""
+"""The activities of a cell on the engines, as ``%%xpu_profile`` measures them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_kernels_and_transfers_of_a_cell(cluster: xpulab.XPUCluster) -> None:
         assert usage.of("MPI") == usage.wait == 0
 
 
-def test_more_events_than_are_kept(pair: xpulab.XPUCluster) -> None:
+def test_more_events_than_are_kept_at_a_time(pair: xpulab.XPUCluster) -> None:
     source = f"{_DEVICE}for _ in range(2345):\n    queue.submit_async(twice, [first], [1024])\nqueue.wait()"
     with profiled() as profile:
         run_cell(pair, source)
@@ -117,7 +117,7 @@ def test_cells_on_some_ranks_functions_and_estimators(pair: xpulab.XPUCluster) -
     json.dumps(profile.to_dict())
 
 
-def test_a_cell_that_raises_is_shown_and_nothing_is_measured_after(pair: xpulab.XPUCluster) -> None:
+def test_a_cell_that_raises_is_shown_and_measuring_ends(pair: xpulab.XPUCluster) -> None:
     methods = "from xpulab.engine import interruptible as i\nfound = [id(m) for k in i.KINDS for m in vars(k).values()]"
     run_cell(pair, methods, out=["found"])
     before = pair.last_output.values["found"]

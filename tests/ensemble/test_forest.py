@@ -1,4 +1,4 @@
-"""Forests on real engines: the same for any number of them, and as good as scikit-learn's."""
+"""Forests on real engines are the same for any number of engines, and as good as scikit-learn's."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ DATA = {
 
 @pytest.mark.parametrize("name", DATA)
 def test_as_good_as_scikit_learn_s(on_pair: xpulab.XPUCluster, name: str) -> None:
-    """Paired over seeds: the mean difference is within three standard errors, or a hundredth."""
+    """Over paired seeds, the mean difference is within three standard errors, or a hundredth."""
     X, y = DATA[name]
     kind = "RandomForestRegressor" if name in ("friedman", "diabetes") else "RandomForestClassifier"
     differences = []
@@ -88,7 +88,7 @@ def test_as_good_as_scikit_learn_s(on_pair: xpulab.XPUCluster, name: str) -> Non
 def test_columns_of_few_values_give_scikit_learn_s_tree(
     on_pair: xpulab.XPUCluster, criterion: str, outputs: int
 ) -> None:
-    """All columns, all rows, nodes of many rows, which no two columns split alike: each split is the exact one."""
+    """With all columns, all rows, and nodes of many rows that no two columns split equally, each split is exact."""
     rng = np.random.default_rng(1)
     X = rng.permuted(np.tile(np.arange(200.0), (5, 1)), axis=1).T
     X[rng.random(X.shape) < 0.05] = np.nan
@@ -129,7 +129,7 @@ def test_the_rules_for_nodes(on_pair: xpulab.XPUCluster, parameters: dict[str, A
     ours = RandomForestClassifier(3, random_state=0, max_features=None, **parameters).fit(X, t > 0)
     theirs = sklearn.ensemble.RandomForestClassifier(3, random_state=0, max_features=None, **parameters).fit(X, t > 0)
     for one, other in zip(ours.estimators_, theirs.estimators_, strict=True):
-        # The same rows: only thresholds between other values can differ, and what is pruned after that.
+        # The splits separate the same rows. Only thresholds between other values can differ, and the later pruning.
         assert (
             "ccp_alpha" in parameters
             or abs(one.tree_.n_leaves - other.tree_.n_leaves) <= 0.1 * other.tree_.n_leaves + 1

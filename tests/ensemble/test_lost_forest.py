@@ -23,7 +23,7 @@ Y = X[:, 0] * X[:, 1] > 0
 
 
 def die_on_rank_1(task: Any) -> None:
-    """When it grows its third tree."""
+    """Kill rank 1 when it grows its third tree."""
     from xpulab.engine.algorithms import forest as module
 
     forest: Any = module
@@ -39,7 +39,7 @@ def die_on_rank_1(task: Any) -> None:
 
 
 def wait_for_the_interrupt(task: Any) -> None:
-    """The next tree grows until there is a request to stop."""
+    """Let the next tree wait until there is a request to stop."""
     import time
 
     from xpulab.engine.algorithms import forest as module

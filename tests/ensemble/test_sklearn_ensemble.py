@@ -14,10 +14,10 @@ from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
 
 pytestmark = pytest.mark.cluster
 
-#: Parts of the names of tests of other estimators, and of what is refused in words.
+#: Parts of the names of tests of other estimators, and of input that raises an error.
 REFUSED = [
     *("ExtraTrees", "RandomTreesEmbedding", "sparse", "csr", "csc", "embedding", "hasher", "absolute_error"),
-    *("memory_layout", "criterion_object"),  # CSR, and criteria that are no names
+    *("memory_layout", "criterion_object"),  # CSR, and criteria that are objects
 ]
 CANNOT = {
     "test_pickle": "the class that counts calls has no place from which it could be imported",
@@ -29,7 +29,7 @@ PROXIES = [f"xpulab.ensemble:{name}" for name in ("RandomForestClassifier", "Ran
 
 
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    """All pass but those that cannot, and enough of them call a proxy's fit."""
+    """All tests pass except those that cannot, and enough of them call a proxy's fit."""
     only = " and ".join(f"not {part}" for part in REFUSED)
     run_suite(tmp_path, pair, ["sklearn.ensemble.tests.test_forest"], PROXIES, LEAST_CALLING, CANNOT, only)
 

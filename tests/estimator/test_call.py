@@ -1,4 +1,4 @@
-"""A call's report: followed on the board while it runs, and complete at its end."""
+"""The report of a call is updated from the board while the call runs, and is complete at its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xpulab.sharing.board import Board
 
 
 class Recorded:
-    """Stands for a cluster of two engines: `call` plays what they write on the board, and returns their answers."""
+    """Replaces a cluster of two engines. `call` writes on the board as they do, and returns their answers."""
 
     warnings = ("2 engines share the core 0",)
 
@@ -61,7 +61,7 @@ class Recorded:
 
 
 class Nothing:
-    """There are no rows to send."""
+    """A packing without rows."""
 
     again = False
 
@@ -70,7 +70,7 @@ class Nothing:
 
 
 def followed(script: list[dict[str, Any]]) -> tuple[FitReport, list[dict[str, Any]]]:
-    """The report at the end, and as it was after each look at the board."""
+    """Return the report at the end, and its states after each read of the board."""
     stages: list[dict[str, Any]] = []
     call = Call(KMeans(3), "fit", np.zeros((100, 2), np.float32), Recorded(script), runs=2)  # type: ignore[arg-type]
     with call:
@@ -79,7 +79,7 @@ def followed(script: list[dict[str, Any]]) -> tuple[FitReport, list[dict[str, An
     return call.report, stages
 
 
-def test_who_is_not_heard_of_is_said_with_what_will_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_engines_are_named_with_the_consequence(monkeypatch: pytest.MonkeyPatch) -> None:
     call = Call(KMeans(3), "fit", np.zeros((9, 2)), Recorded([]))  # type: ignore[arg-type]
 
     def said(unheard: dict[int, float], again: bool) -> str:
@@ -108,7 +108,7 @@ def test_what_an_earlier_task_left_on_the_board_is_not_shown() -> None:
     assert [stage["engines"][0]["total"] for stage in stages] == [0.0, 0.0, 2.0, 2.0]
 
 
-def test_iterations_seen_share_the_time_since_the_last_look() -> None:
+def test_iterations_share_the_time_since_the_last_read_of_the_board() -> None:
     _, stages = followed([{**FIT, "iteration": 0}, {"after": 0.4, "iteration": 4}, {"after": 0.2, "iteration": 5}])
     four, five = stages[-1]["iterations"]
     assert 0.1 <= four["seconds"] < 0.2
@@ -145,7 +145,7 @@ def test_package_that_is_not_there_is_left_out_of_the_report(monkeypatch: pytest
 
 @pytest.fixture
 def stages() -> Iterator[list[dict[str, Any]]]:
-    """What a view saw of each report."""
+    """The states of each report that a view saw."""
     seen: list[dict[str, Any]] = []
 
     class View:
@@ -196,7 +196,7 @@ def test_a_real_report_says_whether_it_converged_and_where_its_time_went(pair: x
 
 
 @pytest.mark.cluster
-def test_what_the_engines_do_before_the_first_iteration_is_said(
+def test_the_report_says_what_engines_do_before_the_first_iteration(
     pair: xpulab.XPUCluster, stages: list[dict[str, Any]]
 ) -> None:
     pair.activate()

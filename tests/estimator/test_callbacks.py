@@ -1,4 +1,4 @@
-"""scikit-learn's callbacks are told every iteration of every run, in order, while the engines compute."""
+"""scikit-learn's callbacks get every iteration of every run, in order, while the engines compute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 
 class Recorder:
-    """Every hook that was called, with where it was in the tree of tasks."""
+    """Records every hook that is called, with its place in the tree of tasks."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
@@ -43,7 +43,7 @@ def on_the_pair(pair: xpulab.XPUCluster) -> None:
 
 
 def expected(iterations: list[int]) -> list[tuple[Any, ...]]:
-    """The hooks of a fit whose runs had so many iterations."""
+    """Return the hooks of a fit whose runs had these numbers of iterations."""
     runs: list[tuple[Any, ...]] = []
     for run, n in enumerate(iterations):
         each = [(what, "iteration", i) for i in range(n) for what in ("begin", "end")]

@@ -1,4 +1,4 @@
-"""Pipelines of scikit-learn: on a handle no rows move, an array is sent once, and the results are scikit-learn's."""
+"""Pipelines of scikit-learn move no rows of a handle, send an array once, and give scikit-learn's results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes that this process writes into shared memory, one number each time."""
+    """Numbers of bytes that this process writes into shared memory, one number per write."""
     counted: list[int] = []
     write = SharedBlock.write
 
@@ -41,7 +41,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def moved(written: list[int], monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """As `written`, and the bytes of tables that the engines write for this process."""
+    """As `written`, with the bytes of tables that the engines write for this process."""
     array = SharedBlock.array
 
     def taking(block: SharedBlock, shape: tuple[int, ...], dtype: Any, offset: int = 0) -> np.ndarray:

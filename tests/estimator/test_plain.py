@@ -1,4 +1,4 @@
-"""Models that are saved, and used where no cluster and no xpulab is."""
+"""Models that are saved, and used without a cluster and without xpulab."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def active(pair: xpulab.XPUCluster) -> None:
     pair.activate()
 
 
-def test_models_for_where_there_is_no_cluster(tmp_path: Path) -> None:
+def test_models_without_a_cluster(tmp_path: Path) -> None:
     models: list[Any] = [
         make_pipeline(StandardScaler(), PCA(2), KMeans(3, random_state=0, n_init=1)),
         make_pipeline(ColumnTransformer([("scaled", StandardScaler(), ["a", "b"])], remainder="passthrough"), Ridge()),
@@ -77,7 +77,7 @@ def test_what_was_not_fitted_keeps_its_parameters() -> None:
         xpulab.to_sklearn([BasicStatistics()])
 
 
-def test_without_a_cluster_a_fitted_model_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cluster_a_fitted_model_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     from xpulab.deploy import cluster as registry
 
     scaler, km = StandardScaler().fit(TABLE), KMeans(3, n_init=1).fit(TABLE)

@@ -1,4 +1,4 @@
-"""What several methods, or several steps of a pipeline, are called with, is sent to the engines once."""
+"""An array that several methods or several steps of a pipeline use is sent to the engines once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes that this process writes into shared memory, one number a time."""
+    """Numbers of bytes that this process writes into shared memory, one number per write."""
     counted: list[int] = []
     write = SharedBlock.write
 
@@ -47,7 +47,7 @@ def test_fit_transform_sends_once(on_pair: xpulab.XPUCluster, written: list[int]
     assert set(on_pair.handles()) <= before  # those that other tests hold
 
 
-def test_a_result_is_read_where_it_lies(on_pair: xpulab.XPUCluster, written: list[int]) -> None:
+def test_engines_read_a_result_in_its_shared_memory(on_pair: xpulab.XPUCluster, written: list[int]) -> None:
     X = np.random.default_rng(0).normal(size=(60_000, 5))
     distances = KMeans(8, random_state=0, max_iter=5).fit_transform(X)
     del written[:]
@@ -82,10 +82,10 @@ def test_many_results_take_few_descriptors(on_pair: xpulab.XPUCluster) -> None:
     np.testing.assert_array_equal(results[0], results[-1])
 
 
-def test_rows_that_are_sent_again_lie_in_blocks_of_their_own(
+def test_rows_that_are_sent_again_are_in_new_blocks(
     on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The handle of rows that were lost must not give back, as it dies, the blocks of those that were sent again."""
+    """When Python deletes the handle of lost rows, it must not free the blocks of the rows that were sent again."""
     made_handle, given = on_pair.made_handle, []
 
     def recording(shape: Any, dtype: Any, bounds: Any, blocks: list[SharedBlock]) -> xpulab.ShardedArray:

@@ -1,4 +1,4 @@
-"""A pass over the rows that is interrupted, or that loses an engine: each estimator goes on, or says so."""
+"""Interrupts and lost engines during a pass over the rows: each estimator goes on, or says what to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cluster
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20_000, 6)) * np.arange(1, 7)
 Y = X @ np.arange(6.0) + RNG.normal(size=20_000)
-#: An estimator, the attribute to compare, and the launch of a kernel at which it is struck; the first lays out rows.
+#: An estimator, the attribute to compare, and the launch of a kernel at which a fault happens; the first lays out rows.
 CASES: list[tuple[Any, str, int]] = [
     (StandardScaler(), "scale_", 2),
     (MinMaxScaler(), "data_range_", 2),
@@ -50,7 +50,7 @@ LOST = [case for case, name in zip(CASES, NAMES, strict=True) if name in ("Robus
 
 
 def strike(task: Any, launch: int, act: Callable[[Any], None]) -> None:
-    """On an engine: do something at a launch of the next task, which has then begun and not ended."""
+    """On an engine: call `act` at a launch of the next task, which has then begun and not ended."""
     device, track, launches = task.device, task.device.track, []
 
     def counting(event: Any, arguments: Any) -> None:
@@ -92,7 +92,7 @@ def running(cluster: xpulab.XPUCluster) -> xpulab.XPUCluster:
 
 
 def fit(estimator: Any) -> Any:
-    """The estimator, fitted; those that take targets get some."""
+    """Fit the estimator, with targets if it takes any, and return it."""
     return estimator.fit(X, Y)
 
 
@@ -107,7 +107,7 @@ def test_a_lost_engine_costs_a_restart(running: xpulab.XPUCluster, estimator: An
 
 
 @pytest.mark.parametrize(("estimator", "attribute", "launch"), CASES, ids=NAMES)
-def test_an_interrupt_says_what_is_there_and_the_cluster_goes_on(
+def test_an_interrupt_says_what_to_type_and_the_cluster_goes_on(
     running: xpulab.XPUCluster, estimator: Any, attribute: str, launch: int
 ) -> None:
     expected = getattr(fit(estimator), attribute).copy()

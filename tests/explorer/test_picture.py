@@ -1,4 +1,4 @@
-"""From counts to an image: what is drawn where, and colours that colour-blind readers tell apart."""
+"""The image of counts: the place and colour of each pixel, and colours that colour-blind readers distinguish."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from PIL import Image
 
 from xpulab.explorer.picture import INKS, PALETTE, Picture, colour, hues, ink_on
 
-# What readers without the receptors for red, green and blue see: Machado, Oliveira and Fernandes, "A physiologically-
-# based model for simulation of color vision deficiency", IEEE TVCG 15 (2009), for a full deficiency.
+# How readers without receptors for red, green or blue see colours, for a full deficiency: Machado, Oliveira and
+# Fernandes, "A physiologically-based model for simulation of color vision deficiency", IEEE TVCG 15 (2009).
 BLINDNESS = {
     "none": np.eye(3),
     "red": np.array(
@@ -33,7 +33,7 @@ def linear(colour: str) -> np.ndarray:
 
 
 def oklab(rgb: np.ndarray) -> np.ndarray:
-    """Ottosson's uniform space, in which a distance of 0.02 is just noticeable."""
+    """Convert to Ottosson's uniform space, in which a distance of 0.02 is just noticeable."""
     to_lms = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
               [0.0883024619, 0.2817188376, 0.6299787005]]  # fmt: skip
     to_lab = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
@@ -47,7 +47,7 @@ def contrast(one: str, two: str) -> float:
 
 
 @pytest.mark.parametrize("kind", BLINDNESS)
-def test_twelve_colours_are_told_apart(kind: str) -> None:
+def test_twelve_colours_can_be_distinguished(kind: str) -> None:
     assert len(set(PALETTE)) == 12
     seen = [oklab(BLINDNESS[kind] @ linear(colour)) for colour in PALETTE]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 0.08
@@ -75,7 +75,7 @@ def test_a_pixel_has_the_colour_of_the_cluster_with_most_rows_and_the_first_line
 
 
 def test_more_clusters_than_colours_differ_from_their_neighbours() -> None:
-    """Twenty clusters in a row, in any order: no two beside each other, nor with one between them, share a colour."""
+    """Of twenty clusters in a row, in any order, neither neighbours nor next neighbours share a colour."""
     order = np.random.default_rng(0).permutation(20)
     counts = np.zeros((20, 8, 200), int)
     for place, j in enumerate(order):
@@ -100,7 +100,7 @@ def test_few_rows_are_drawn_larger_and_stay_inside() -> None:
     assert (colour(np.ones((1, 100, 100), int)) == 1).all()
 
 
-def test_nothing_to_see_is_transparent() -> None:
+def test_pixels_without_rows_are_transparent() -> None:
     assert not colour(np.zeros((3, 4, 5), np.int32)).any()
 
 

@@ -31,7 +31,7 @@ def groups(dtype: Any = np.float32, grid: bool = False) -> np.ndarray:
 
 
 def counted(X: np.ndarray, centers: np.ndarray, explorer: Explorer) -> np.ndarray:
-    """What the picture should count, by NumPy."""
+    """Count with NumPy what the picture must show."""
     labels = cdist(X.astype(np.float64), centers.astype(np.float64), "sqeuclidean").argmin(axis=1)
     picture = explorer.picture()
     lines, columns = picture.counts.shape[1:]
@@ -47,7 +47,7 @@ def test_the_picture_counts_every_row_at_its_pixel_and_cluster(current: xpulab.X
     X = groups(dtype, grid=True)
     explorer = Explorer(X, 5, features=(2, 0), shape=(30, 40))
     assert explorer.centers.dtype == dtype
-    centers = explorer.centers.copy()  # rows, and so on the grid
+    centers = explorer.centers.copy()  # the centres are rows, so they are on the grid
     np.testing.assert_array_equal(explorer.picture().counts, counted(X, centers, explorer))
     explorer.features = (0, 1)
     np.testing.assert_array_equal(explorer.picture().counts, counted(X, centers, explorer))
@@ -147,20 +147,20 @@ def test_the_elbow_falls_and_is_the_inertia_of_kmeans(current: xpulab.XPUCluster
 
 
 @pytest.mark.parametrize("points", [1, 2, 999, 2999])
-def test_points_are_as_many_as_asked_for(current: xpulab.XPUCluster, points: int) -> None:
-    X = np.arange(3000.0)[:, None] * [1, 0]  # the row's number is its place
+def test_the_number_of_points_is_the_chosen_one(current: xpulab.XPUCluster, points: int) -> None:
+    X = np.arange(3000.0)[:, None] * [1, 0]  # the index of a row is its position
     explorer = Explorer(X, 1, points=points, shape=(1, 30000))
     low, high = explorer.limits
     assert (low[0], high[0]) < (0, 2999)
     places = np.flatnonzero(explorer.picture().counts[0, 0])
     assert explorer.picture().counts.sum() == len(places) == points
-    # Spread over all rows: no gap is much larger than any other.
+    # The points are spread over all rows: no gap is much larger than another one.
     rows = np.round(low[0] + (places + 0.5) * (high[0] - low[0]) / 30000)
     if points == 999:
         assert np.diff(rows).max() <= 8
 
 
-def test_more_points_are_the_same_ones_and_some_more(pair: xpulab.XPUCluster) -> None:
+def test_more_points_include_the_former_points(pair: xpulab.XPUCluster) -> None:
     explorer = Explorer(pair.scatter(groups()), 1)
     seen = []
     for points in (100, 1000, 3000):
@@ -190,7 +190,7 @@ def test_data_frames_give_the_features_their_names(pair: xpulab.XPUCluster) -> N
     assert (frame["depth"].between(explorer.picture().low[0], explorer.picture().high[0])).all()
 
 
-def test_rows_of_one_feature_and_of_one_value_can_be_seen(pair: xpulab.XPUCluster) -> None:
+def test_rows_of_one_feature_and_of_one_value_are_in_the_picture(pair: xpulab.XPUCluster) -> None:
     explorer = Explorer(pair.scatter(np.full((100, 1), 7.0)), 1)
     assert explorer.features == (0, 0)
     assert explorer.picture().counts.sum() == 100
@@ -207,7 +207,7 @@ def test_a_far_row_does_not_shrink_all_others(pair: xpulab.XPUCluster) -> None:
     assert explorer.picture().high[0] < 100
 
 
-def test_what_cannot_be_is_refused_and_changes_nothing(pair: xpulab.XPUCluster) -> None:
+def test_impossible_values_are_refused_and_change_nothing(pair: xpulab.XPUCluster) -> None:
     rows = pair.scatter(groups())
     explorer = Explorer(rows, 4)
     before = explorer.picture().counts
@@ -251,8 +251,8 @@ def test_more_counters_than_32_bits_reach_are_refused_early(
     assert explorer.picture().counts.shape == (1, 2, 3)
 
 
-def test_rows_that_someone_else_freed_are_not_looked_at_any_more(pair: xpulab.XPUCluster) -> None:
-    # Their memory is a block of that one's process, who may put other rows into it.
+def test_rows_that_another_client_freed_are_not_used_any_more(pair: xpulab.XPUCluster) -> None:
+    # Their memory is a block of the process that freed them, which may put other rows into it.
     rows = pair.scatter(np.repeat(groups(), 100, axis=0))
     explorer, part = Explorer(rows, 3), Explorer(rows, 3, points=500)
     held = sum(engine.device_bytes or 0 for engine in pair.status().engines)
@@ -263,7 +263,7 @@ def test_rows_that_someone_else_freed_are_not_looked_at_any_more(pair: xpulab.XP
             look.step()
 
 
-def test_a_change_that_is_cut_off_can_be_made_good(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_change_can_be_repeated(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     explorer = Explorer(pair.scatter(groups()), 4)
     counts, centers = explorer.picture().counts, explorer.centers
     call = pair.call
@@ -281,7 +281,7 @@ def test_a_change_that_is_cut_off_can_be_made_good(pair: xpulab.XPUCluster, monk
     np.testing.assert_array_equal(explorer.picture().counts, counts)
 
 
-def test_the_engines_forget_with_the_explorer(pair: xpulab.XPUCluster) -> None:
+def test_the_engines_free_the_state_of_a_deleted_explorer(pair: xpulab.XPUCluster) -> None:
     explorer = Explorer(pair.scatter(groups()), 4, points=100)
     name = explorer._id
 

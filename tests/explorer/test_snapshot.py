@@ -1,4 +1,4 @@
-"""A snapshot in each of its forms: HTML that stands alone, text, a figure."""
+"""A snapshot in each of its forms: self-contained HTML, text, and a figure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def snapshot(
     return Snapshot(**{**values, **changes})
 
 
-def test_the_line_says_what_it_is() -> None:
+def test_the_line_describes_the_snapshot() -> None:
     assert snapshot().line() == "k-means of 1,000 rows x 5, k=3, start 7: 2 iterations, inertia 33.3333"
     assert snapshot(turns=1, n_samples=9000, converged=True).line() == (
         "k-means of 1,000 of 9,000 rows x 5, k=3, start 7: 1 iteration, converged, inertia 50"
@@ -76,7 +76,7 @@ def test_a_number_goes_with_each_colour() -> None:
 
 
 def test_without_styles_and_svg_there_is_a_picture() -> None:
-    """What JupyterLab leaves of an output that is not trusted: neither style nor SVG, but ``hidden`` and images."""
+    """JupyterLab removes style sheets and SVG from an output that is not trusted, and keeps ``hidden`` and images."""
     shown = snapshot(turns=4)
     document = Document(shown._repr_html_())
     (picture, *_) = [each for each in document.attributes("div") if "xpu-drawn" in str(each.get("class"))]
@@ -107,12 +107,12 @@ def test_a_start_has_neither_trails_nor_a_curve() -> None:
     assert len([each for each in document.attributes("svg") if each.get("role") == "img"]) == 1
 
 
-def test_a_centre_beyond_the_picture_stands_at_its_edge() -> None:
+def test_a_centre_outside_of_the_picture_is_drawn_at_its_edge() -> None:
     html = snapshot(k=1, turns=0, trails=np.array([[[99.0, -99.0]]]))._repr_html_()
     assert f'transform="translate({60 + 40:.1f},{10 + 30:.1f})"' in html
 
 
-def test_names_from_data_are_text() -> None:
+def test_names_from_data_are_escaped() -> None:
     shown = snapshot(names=(EVIL, "y"))
     html = shown._repr_html_()
     assert "<script" not in html
@@ -121,7 +121,7 @@ def test_names_from_data_are_text() -> None:
     Document(html)
 
 
-def test_the_text_holds_the_same() -> None:
+def test_the_text_has_the_same_numbers() -> None:
     lines = str(snapshot()).splitlines()
     assert lines[0] == snapshot().line()
     assert lines[1].split() == ["cluster", "width", "height", "rows", "in", "view"]

@@ -1,4 +1,4 @@
-"""The explorer's view: the latest value wins, the controls do what they say, and a picture stays in the end."""
+"""The explorer's view: the latest value of a slider wins, the controls work, and a picture remains at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xpulab.explorer.view import ExploreView, Latest
 
 
 class Slow(Explorer):
-    """An explorer without engines, which takes as long as the test holds it, and writes down what it did."""
+    """An explorer without engines. It takes as long as the test makes it wait, and records its actions."""
 
     def __init__(self, n_samples: int = 5000) -> None:
         self.rows: Any = np.empty((n_samples, 3))
@@ -81,7 +81,7 @@ class Slow(Explorer):
 
 
 class Shown:
-    """What a display gives: it keeps what it was updated with."""
+    """Replaces the handle of a display, and keeps the updates."""
 
     def __init__(self) -> None:
         self.updates: list[dict[str, str]] = []
@@ -128,7 +128,7 @@ def test_dragging_coalesces_and_the_last_value_is_always_drawn() -> None:
     assert drawn[2:] == [{"k": 20}]
 
 
-def test_twenty_changes_of_a_slider_are_few_pictures(view: ExploreView) -> None:
+def test_twenty_changes_of_a_slider_draw_few_pictures(view: ExploreView) -> None:
     explorer: Any = view.explorer
     explorer.free.clear()
     for k in range(4, 24):
@@ -158,7 +158,7 @@ def test_each_control_does_what_it_says(view: ExploreView) -> None:
     ]  # fmt: skip
 
 
-def test_a_value_that_is_there_already_changes_nothing(view: ExploreView) -> None:
+def test_the_present_value_changes_nothing(view: ExploreView) -> None:
     for name, value in [("k", 3), ("points", 5000), ("x", 0), ("y", 1)]:
         view.ask(name, value)
     assert done(view) == []
@@ -180,7 +180,7 @@ def test_pause_ends_it_and_other_controls_work_meanwhile(view: ExploreView) -> N
     assert ("step",) not in done(view)
 
 
-def test_the_elbow_comes_one_by_one_and_others_get_their_turn(view: ExploreView) -> None:
+def test_the_elbow_is_computed_step_by_step_and_other_requests_are_handled_in_between(view: ExploreView) -> None:
     explorer: Any = view.explorer
     explorer.elbows = {1: 9.0, 2: 5.0}
     explorer.free.clear()
@@ -215,7 +215,7 @@ def test_play_has_a_speed(view: ExploreView) -> None:
     assert view._state(view.snapshot())["pace"] == 5
 
 
-def test_what_python_changes_is_shown(view: ExploreView) -> None:
+def test_changes_from_python_are_shown(view: ExploreView) -> None:
     explorer: Any = view.explorer
     explorer.changed()  # not shown yet: there is nothing to redraw
     assert not [thread for thread in threading.enumerate() if thread.name == "xpulab-explore"]
@@ -231,7 +231,9 @@ def test_what_python_changes_is_shown(view: ExploreView) -> None:
     assert len(shown.updates) == seen
 
 
-def test_a_stopped_cluster_is_said_and_can_be_started(view: ExploreView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_cluster_is_reported_and_the_view_can_start_it(
+    view: ExploreView, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def gone() -> None:
         raise xpulab.exceptions.NoClusterError("the cluster was stopped; type: %xpu_cluster start")
 
@@ -291,7 +293,7 @@ def test_what_was_chosen_in_python_can_be_chosen_again() -> None:
     widget.close()
 
 
-def test_the_standing_picture_is_the_last_one_and_hides_while_the_widget_lives(view: ExploreView) -> None:
+def test_the_standing_picture_is_the_last_one_and_is_hidden_while_the_widget_works(view: ExploreView) -> None:
     view._standing = shown = Shown()
     view.ask("k", 5)
     assert view.wait(30)
@@ -357,9 +359,9 @@ def test_on_engines(pair: xpulab.XPUCluster) -> None:
 
 @pytest.mark.cluster
 def test_a_notebook_without_a_kernel_shows_the_last_picture(tmp_path: Path) -> None:
-    """In a real kernel: pictures are drawn in a thread, and the output must be the cell's.
+    """In a real kernel, a thread draws the pictures, and the output must belong to the cell.
 
-    The explorer follows Python, and goes on when the cluster, or another one, has started again.
+    The explorer shows changes made from Python, and works again after the cluster, or another one, was started.
     """
     import nbformat
     from nbclient import NotebookClient

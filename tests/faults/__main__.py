@@ -1,4 +1,4 @@
-"""``python -m tests.faults --seed 1 --trials 100``: faults at random moments, and a table of what came of them."""
+"""``python -m tests.faults --seed 1 --trials 100``: faults at random moments, and a table of their outcomes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import xpulab
 
 
 def main() -> None:
-    """Run the trials; the exit status is 1 if one went wrong."""
+    """Run the trials. The exit status is 1 if one went wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=20)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _together(clients: int, tasks: int, engines: int) -> bool:
-    """Several clients on one cluster; whether all of their tasks gave what they should."""
+    """Run several clients on one cluster, and return whether all results were right."""
     each = -(-tasks // clients)
     with xpulab.XPUCluster(engines) as cluster:
         started = time.monotonic()

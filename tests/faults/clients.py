@@ -1,6 +1,6 @@
-"""One client of a cluster that others use at the same time: tasks at random, each checked.
+"""One client of a cluster that other clients use at the same time. It runs random tasks, and checks each result.
 
-``python clients.py NAME SEED TASKS`` attaches to the cluster NAME, and prints how many were right.
+``python clients.py NAME SEED TASKS`` attaches to the cluster NAME, and prints the number of right results.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["Client", "several"]
 
 
 class Client:
-    """Tasks on a cluster, and what each of them gives.
+    """Tasks on a cluster, with their expected results.
 
     Parameters
     ----------
     cluster : XPUCluster
     seed : int
-        Of the rows, which are others for each client, and of the order of the tasks.
+        Seed of the rows, which differ between clients, and of the order of the tasks.
     """
 
     def __init__(self, cluster: xpulab.XPUCluster, seed: int) -> None:
@@ -47,7 +47,7 @@ class Client:
         ]
 
     def run(self, tasks: int) -> int:
-        """How many of so many tasks gave what they should."""
+        """Run this number of tasks, and return the number of right results."""
         return sum(self._chance.choice(self._tasks)() for _ in range(tasks))
 
     def _fit(self) -> KMeans:
@@ -57,7 +57,7 @@ class Client:
         return other.n_iter_ == self._fitted.n_iter_ and bool((other.labels_ == self._fitted.labels_).all())
 
     def _messages(self, number: int) -> bool:
-        """Collectives of a user's function: were they to mix with those of another task, these would not agree."""
+        """Run collectives of a user's function, which would give other results if they met those of another task."""
         size = self._cluster.size
 
         def exchange(task: Any, number: int) -> Any:
@@ -68,12 +68,12 @@ class Client:
 
 
 def several(cluster: xpulab.XPUCluster, clients: int, tasks: int) -> list[int]:
-    """Run clients in processes of their own and one in this one, all at once.
+    """Run clients in separate processes, and one in this process, all at the same time.
 
     Returns
     -------
     list of int
-        How many of its tasks each client got right.
+        Number of right results of each client.
     """
     assert cluster._processes is not None
     name = cluster._processes.record.name

@@ -1,4 +1,4 @@
-"""``python tests/faults/leaks.py``: what grows in a long session, in the notebook, the controller and the engines."""
+"""``python tests/faults/leaks.py`` measures growth in a long session: notebook, controller and engines."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _X = np.random.default_rng(0).normal(size=(2000, 4)).astype(np.float32)
 
 @dataclass(frozen=True)
 class State:
-    """What a process holds.
+    """The memory and the file descriptors of a process.
 
     Attributes
     ----------
     memory : int
-        Bytes that are its own.
+        Bytes that belong to this process alone.
     descriptors : int
     """
 
@@ -40,7 +40,7 @@ class State:
 
 
 def state(cluster: xpulab.XPUCluster) -> dict[str, State]:
-    """By process: the notebook, the engines by rank, the controller and its children."""
+    """Return the state of the notebook, of the engines by rank, and of the controller and its children."""
     gc.collect()
     pids = {"notebook": os.getpid(), **{f"rank {fact['rank']}": fact["pid"] for fact in cluster.facts}}
     controllers = sorted(p for p, line in processes_of(os.getpid()).items() if "xpulab.deploy.controller" in line)
@@ -53,13 +53,13 @@ def state(cluster: xpulab.XPUCluster) -> dict[str, State]:
 
 
 def calls(cluster: xpulab.XPUCluster, n: int) -> None:
-    """As many fits and predicts of few rows."""
+    """Run this number of fits and predicts of few rows."""
     for seed in range(n):
         KMeans(4, random_state=seed, max_iter=5).fit(_X).predict(_X)
 
 
 def handles(cluster: xpulab.XPUCluster, n: int, n_samples: int = 20_000) -> None:
-    """Rows on the engines, that are made and dropped."""
+    """Create and delete rows on the engines."""
 
     def held() -> int:
         return sum(engine.device_bytes or 0 for engine in cluster.status().engines)
@@ -73,7 +73,7 @@ def handles(cluster: xpulab.XPUCluster, n: int, n_samples: int = 20_000) -> None
 
 
 def main() -> None:
-    """Print the growth after the first calls; the exit status is 1 if it is 5 % or more, or a descriptor."""
+    """Print the growth after the first calls. The exit status is 1 for 5 % of memory, for one descriptor, or more."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fits", type=int, default=1000)
     parser.add_argument("--handles", type=int, default=200)

@@ -9,6 +9,6 @@ import xpulab
 
 
 @pytest.mark.cluster
-def test_three_clients_at_once_get_each_its_own(pair: xpulab.XPUCluster) -> None:
+def test_three_clients_at_once_get_their_own_results(pair: xpulab.XPUCluster) -> None:
     pair.activate()
     assert several(pair, 3, 14) == [14, 14, 14]

@@ -1,4 +1,4 @@
-"""A small sample of `python -m tests.faults`, and the faults that need a moment of their own."""
+"""A small sample of `python -m tests.faults`, and faults that need a certain moment."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_a_writer_that_ends_in_the_middle_leaves_the_state_before() -> None:
     with Checkpoint.create(1000) as mine:
         mine.write({"iteration": 1})
         mine.write({"iteration": 2})
-        mine._slots[1] = 255  # the slot of the third, half written
+        mine._slots[1] = 255  # the slot of the third state is half written
         assert mine.read() == {"iteration": 2}
 
 
 @pytest.mark.parametrize("sleeping", [False, True])
-def test_one_silent_engine_is_stuck_and_all_together_are_asleep(sleeping: bool) -> None:
+def test_one_silent_engine_is_stuck_and_engines_that_are_all_silent_are_asleep(sleeping: bool) -> None:
     silence = Silence(3.0)
     beats = np.zeros(3)
     found = []
@@ -89,7 +89,7 @@ def test_all_that_sleep_too_long_are_stuck() -> None:
     assert found[61] == [0, 1]
 
 
-def test_the_only_engine_is_stuck_as_soon_as_one_of_several() -> None:
+def test_the_only_engine_is_stuck_after_the_same_time_as_one_of_several() -> None:
     silence = Silence(3.0)
     found = [silence.stuck(np.zeros(1), now) for now in np.arange(0, 5, 0.5)]
     assert found == [[]] * 7 + [[0]] * 3
@@ -127,7 +127,7 @@ def test_a_process_that_computes_is_alive_and_one_that_sleeps_is_not() -> None:
 
 
 def test_a_process_that_gets_a_part_of_a_core_is_heard_of_within_seconds() -> None:
-    """Before a view says that nothing was heard of it; 20 ms of computing in 80 ms."""
+    """The process computes for 20 ms of every 80 ms. It is heard of before a view would report its silence."""
     code = (
         "import time\nwhile True:\n    began = time.process_time()\n"
         "    while time.process_time() - began < 0.02: pass\n    time.sleep(0.06)"
@@ -177,7 +177,7 @@ def test_an_engine_that_holds_pythons_lock_is_alive_while_it_computes() -> None:
 
 
 def _compile_for_seconds(task: Any) -> None:
-    """On an engine: before the next kernel that the driver finishes, compute in one call that keeps Python's lock."""
+    """On an engine: before the driver finishes the next kernel, compute in one call that keeps Python's lock."""
     tasks = type(task.task)
     check = tasks.leave_if_cancelled
 
@@ -198,12 +198,12 @@ def test_time_that_this_process_slept_does_not_count() -> None:
 def during(
     cluster: xpulab.XPUCluster, iteration: int, act: Callable[[], object], seconds: float = 0
 ) -> threading.Thread:
-    """Do something once a fit that is about to begin has come to an iteration, and has run for so many seconds."""
+    """Call a function after the next fit has reached an iteration, and has run for this number of seconds."""
 
     def wait() -> None:
         assert cluster._board is not None
         rank = cluster._board.ranks[0]
-        # An idle rank shows those of the fit before.
+        # An idle rank shows the iterations of the previous fit.
         while not rank["task"] or rank["iteration"] < iteration or rank["total"] < seconds:
             time.sleep(0.005)
         act()
@@ -221,7 +221,7 @@ def often_lost() -> Iterator[xpulab.XPUCluster]:
 
 @pytest.fixture
 def running(often_lost: xpulab.XPUCluster) -> xpulab.XPUCluster:
-    """A cluster of 2 engines, the active one; a test may lose it."""
+    """A cluster of 2 engines, as the active cluster. A test may lose its engines."""
     registry._clusters[:] = [cluster for cluster in registry._clusters if cluster is not often_lost]
     if often_lost.running:
         registry._clusters.append(often_lost)
@@ -243,7 +243,7 @@ def assert_same(ours: KMeans, right: KMeans) -> None:
 @cluster_test
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_fit_outlives_its_engines(running: xpulab.XPUCluster, right: KMeans, kind: signal.Signals) -> None:
-    # A state is kept every 50 ms, of which some go before the first iteration.
+    # The fit keeps a state every 50 ms, and the first iteration begins some time after the start.
     thread = during(running, 20, lambda: os.kill(running.facts[1]["pid"], kind), seconds=0.15)
     estimator = KMeans(**PARAMETERS).fit(X)
     thread.join()
@@ -319,7 +319,7 @@ def test_an_interrupted_fit_resumes(running: xpulab.XPUCluster, right: KMeans) -
 
 
 @cluster_test
-def test_what_is_resumed_is_the_fit_that_was_asked_for_and_a_second_stop_loses_nothing(
+def test_resume_uses_the_arguments_of_the_fit_and_survives_a_second_stop(
     running: xpulab.XPUCluster, right: KMeans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     estimator = KMeans(**PARAMETERS)
@@ -333,7 +333,7 @@ def test_what_is_resumed_is_the_fit_that_was_asked_for_and_a_second_stop_loses_n
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Outgoing, "send_rows", stop)  # before the rows are there
+        patch.setattr(Outgoing, "send_rows", stop)  # before the rows are sent
         with pytest.raises(KeyboardInterrupt):
             estimator.resume()
     assert_same(estimator.resume(), right)

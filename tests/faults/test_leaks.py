@@ -1,4 +1,4 @@
-"""A long session leaves nothing: a sample of `python tests/faults/leaks.py`."""
+"""A long session leaks nothing: a sample of `python tests/faults/leaks.py`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from xpulab.deploy import cluster as registry
 
 
 @pytest.mark.cluster
-def test_calls_and_handles_keep_no_descriptor(pair: xpulab.XPUCluster) -> None:
+def test_calls_and_handles_leak_no_descriptor(pair: xpulab.XPUCluster) -> None:
     pair.activate()
 
     def settled() -> dict[str, State]:
-        for cluster in registry._clusters:  # blocks that wait for the next call go by themselves, after 30 seconds
+        for cluster in registry._clusters:  # blocks that wait for the next call are freed after 30 seconds
             cluster.blocks.clear()
         return state(pair)
 
@@ -47,7 +47,7 @@ def test_calls_and_handles_keep_no_descriptor(pair: xpulab.XPUCluster) -> None:
 
 
 @pytest.mark.cluster
-def test_neither_client_nor_engines_keep_anything_of_calls(pair: xpulab.XPUCluster) -> None:
+def test_calls_leak_nothing_in_the_client_and_the_engines(pair: xpulab.XPUCluster) -> None:
     pair.activate()
 
     def kept(task: Any) -> int:

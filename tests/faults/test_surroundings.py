@@ -1,4 +1,4 @@
-"""What fails around the engines or on some of them: one error, nobody left waiting, and the next fit is right."""
+"""Failures around the engines or on some of them give one error, no rank keeps waiting, and the next fit is right."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIT: dict[str, Any] = {"n_clusters": 6, "random_state": 0, "max_iter": 20, "tol"
 
 @pytest.fixture
 def engines(pair: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
-    """Two engines, made whole again, which then give the right result."""
+    """Two engines, which are repaired after the test, and then give the right result."""
     pair.activate()
     right = KMeans(**FIT).fit(X)
     yield pair
@@ -36,7 +36,7 @@ def engines(pair: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
 
 
 def _break(task: Any, where: str, after: int, ranks: list[int], error: Any) -> None:
-    """Have a function of the package raise once on some ranks, after so many calls."""
+    """Make a function of the package raise an exception once on some ranks, after this number of calls."""
     import pkgutil
     from unittest import mock
 
@@ -71,7 +71,7 @@ def test_an_exception_in_the_middle_of_a_fit(
     with pytest.raises(EngineError) as caught:
         KMeans(**FIT).fit(X)
     first, second, *_ = str(caught.value).splitlines()
-    # Of two that are to raise, one may see that the other has, and leave before.
+    # If two ranks are to raise, one may see the exception of the other, and leave before it raises.
     raised = [each for each in (ranks, [0], [1]) if set(each) <= set(ranks)]
     assert (first, second.partition(" on ")[0]) in [
         (f"{len(each)} of 2 engines raised ZeroDivisionError", f"rank {', '.join(map(str, each))}") for each in raised
@@ -103,7 +103,7 @@ def test_an_interrupt_while_kernels_compile_or_tiles_are_tried(
 
 
 def _is_prepared(task: Any, dtype: Any, n_features: int, n_clusters: int) -> bool:
-    """Whether all that a fit needs was compiled, or where tiles are tried, whether all of them were."""
+    """Return whether all kernels of a fit are compiled, or, if tiles are tried, whether all of them were tried."""
     tuner = task.engine.tuner
     if tuner.mode == "all":
         return not tuner.missing(dtype, n_features, n_clusters)
@@ -133,7 +133,9 @@ def test_shared_memory_that_is_full_on_the_way_there(
                 call(X)
 
 
-def test_no_free_port_is_said_with_the_controllers_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_free_port_the_error_has_the_controllers_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import socket, sys\n"
         "def refuse(*_): raise OSError(98, 'Address already in use')\n"
@@ -159,12 +161,12 @@ def test_a_cluster_works_where_no_cache_can_be_written(
     assert place.read_text() == "no folder"
 
 
-def test_damaged_caches_count_as_none(engines: xpulab.XPUCluster, tmp_path: Path) -> None:
+def test_damaged_caches_count_as_missing(engines: xpulab.XPUCluster, tmp_path: Path) -> None:
     right = KMeans(**FIT).fit(X)
     (tmp_path / "tiles.json").write_bytes(b'{"speeds": {"float32')
     programs = Path(engines.run(_programs)[0])
     (tmp_path / "programs").mkdir()
-    for program in programs.glob("?" * 64):  # not what other processes are about to write there
+    for program in programs.glob("?" * 64):  # without files that other processes are about to write
         (tmp_path / "programs" / program.name).write_bytes(program.read_bytes()[:-100])
     engines.run(forget, str(tmp_path), "1")
     engines.run(lambda task: task.engine.tuner._take_over())
@@ -177,13 +179,13 @@ def test_damaged_caches_count_as_none(engines: xpulab.XPUCluster, tmp_path: Path
 
 
 def _whole(program: bytes) -> bool:
-    """Whether a file of the cache is what was written."""
+    """Return whether a file of the cache is undamaged."""
     digest, content = program.split(b"\n", 1)
     return hashlib.sha256(content).hexdigest().encode() == digest
 
 
 def _programs(task: Any) -> str:
-    """Where this rank keeps what its device's compiler has made."""
+    """Return the folder of the programs that the compiler of this rank's device has made."""
     from xpulab.kernels.cache import folder
 
     return str(folder("programs"))

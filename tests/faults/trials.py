@@ -1,4 +1,4 @@
-"""Faults at random moments of real calls on real engines; each trial ends with proof that nothing was lost."""
+"""Faults at random moments of real calls on real engines. Each trial ends with a check that nothing was lost."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ __all__ = ["FAULTS", "PHASES", "Bench", "Trial", "forget", "remember"]
 PHASES = ("start", "transfer", "compile", "tune", "init", "iteration", "predict", "gather")
 SILENCE = 3.0  # seconds; 30 by default, which would make the trials long
 
-#: Seconds from a fault to the end of the cell (interrupts), to its being seen (what is lost), or to the last process
-#: gone (the notebook); the promises of the README.
+#: The README's limits in seconds from a fault to the end of the cell (interrupts), to the moment when the cluster sees
+#: it (lost engines), or to the end of the last process (killed notebooks).
 LIMITS = {"interrupt": 1.0, "stuck": SILENCE + 2, "memory": 15.0, "notebook": 15.0}
 SEEN = 5.0
 COLD = ("compile", "tune")  # phases of which a compilation may end first
@@ -47,7 +47,7 @@ _SMALL: dict[str, Any] = {"n_clusters": 5, "random_state": 0}
 
 @dataclass
 class Trial:
-    """What happened in one trial.
+    """The course of one trial.
 
     Attributes
     ----------
@@ -55,11 +55,11 @@ class Trial:
     moment : float
         Seconds from the start of the call to the fault.
     seconds : float
-        From the fault to what `LIMITS` says; 0 where the call was over before.
+        Seconds from the fault to the event in `LIMITS`; 0 if the call had ended before.
     outcome : str
-        "interrupted", "recovered", "told" (an error of the package's), "done" or what went wrong.
+        "interrupted", "recovered", "told" (an error of the package), "done", or a description of what went wrong.
     wrong : str
-        What must not be: "" if the trial is good.
+        Description of a wrong result; "" if the trial is good.
     """
 
     fault: str
@@ -71,7 +71,7 @@ class Trial:
 
 
 class Watched(xpulab.XPUCluster):
-    """A cluster that notes when it saw that something was lost."""
+    """A cluster that records when it saw that something was lost."""
 
     seen: float | None = None
 
@@ -81,14 +81,14 @@ class Watched(xpulab.XPUCluster):
 
 
 class Bench:
-    """A cluster, a call for each phase, and what it gives undisturbed.
+    """A cluster, a call for each phase, and the result of the call without a fault.
 
     Parameters
     ----------
     n : int
-        Engines.
+        Number of engines.
     phases : sequence of str
-        Those of the trials to come.
+        Phases of the trials to come.
     """
 
     def __init__(self, n: int = 2, phases: Sequence[str] = PHASES) -> None:
@@ -141,7 +141,7 @@ class Bench:
         return self.fitted.cluster_centers_, self.fitted.labels_
 
     def _prepare(self, phase: str) -> None:
-        """What the call needs, and is not part of it."""
+        """Prepare a call. The preparation is not a part of the trial."""
         if phase == "start":
             self.cluster.stop()
             return
@@ -160,7 +160,7 @@ class Bench:
     # -- a trial ------------------------------------------------------------------------------------------------------
 
     def trial(self, fault: str, phase: str, chance: random.Random) -> Trial:
-        """One call, one fault at a moment between its start and its usual end."""
+        """Make one call, with one fault between its start and its usual end."""
         moment = chance.uniform(0, self.usual[phase])
         if fault == "notebook":
             return self._of_a_notebook(phase, moment)
@@ -210,7 +210,7 @@ class Bench:
         return "" if _same(found, self.right[phase]) else "the result is another"
 
     def _wrong_afterwards(self, fault: str, phase: str, outcome: str) -> str:
-        """The next calls are right, and nothing is left."""
+        """Check that the next calls are right, and that nothing is left."""
         self._start()
         if outcome == "interrupted" and phase in ("init", "iteration", *COLD) and self.fitted._stopped is not None:
             resumed = self.fitted.resume()
@@ -233,14 +233,14 @@ class Bench:
         return {pid: line for pid, line in processes_of(os.getpid()).items() if pid not in self._others}
 
     def _left(self) -> list[str]:
-        """Processes that are not the cluster's, and shared memory with a name."""
+        """List processes that do not belong to the cluster, and shared memory with a name."""
         assert self.cluster._processes is not None
         mine = set(self.cluster._processes.pids())
         others = [f"{pid} {line}" for pid, line in self._processes().items() if pid not in mine]
         return others + sorted(shared_memory() - self.shared)
 
     def _of_a_notebook(self, phase: str, moment: float) -> Trial:
-        """Another process makes the call again and again, and is killed."""
+        """Kill another process that makes the call again and again."""
         self.cluster.stop()
         code = f"import sys; sys.path[:0] = {sys.path!r}; import trials; trials.notebook({phase!r})"
         notebook = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -262,7 +262,7 @@ class Bench:
     # -- victims ------------------------------------------------------------------------------------------------------
 
     def processes(self, command: str) -> list[int]:
-        """Processes whose command line begins so; while a cluster starts, as soon as there is one."""
+        """Find processes whose command line begins with `command`; while a cluster starts, wait for the first one."""
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             if found := [pid for pid, line in self._processes().items() if line.startswith(command)]:
@@ -271,20 +271,20 @@ class Bench:
         return []
 
     def signal(self, chance: random.Random, command: str, number: signal.Signals) -> None:
-        """Send a signal to one of them."""
+        """Send a signal to one of these processes."""
         if pids := self.processes(command):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(chance.choice(pids), number)
 
     def limit(self, chance: random.Random) -> None:
-        """Let an engine have a little more memory than it has now."""
+        """Limit the memory of an engine to a little more than it has now."""
         if pids := self.processes(ENGINE):
             with contextlib.suppress(psutil.Error):
                 engine = psutil.Process(chance.choice(pids))
                 engine.rlimit(resource.RLIMIT_AS, (engine.memory_info().vms + chance.randrange(8 << 20), _hard()))
 
     def unlimit(self) -> None:
-        """Let all engines have what they want."""
+        """Remove the limits of all engines."""
         for pid, line in self._processes().items():
             if line.startswith(ENGINE):
                 with contextlib.suppress(psutil.Error):
@@ -296,7 +296,7 @@ class Bench:
 
 
 def notebook(phase: str) -> None:
-    """What a notebook does that is killed: a call again and again."""
+    """Make a call again and again, in the process that will be killed."""
     if phase == "start":
         print("begun", flush=True)
     bench = Bench(phases=[phase])
@@ -308,7 +308,7 @@ def notebook(phase: str) -> None:
 
 
 def forget(task: Any, folder: str, tune: str) -> None:
-    """On an engine: all kernels are compiled anew, and kept elsewhere; tiles are searched for where `tune` says so."""
+    """On an engine: compile all kernels again, store them in `folder`, and search for tiles if `tune` says so."""
     import os
     from pathlib import Path
 
@@ -320,7 +320,7 @@ def forget(task: Any, folder: str, tune: str) -> None:
 
 
 def remember(task: Any) -> None:
-    """On an engine: as it was before; nothing on a new one."""
+    """On an engine: undo `forget`; do nothing on a new engine."""
     import os
 
     device, tuner = task.device, task.engine.tuner
@@ -342,14 +342,14 @@ def _same(found: Any, right: Any) -> bool:
 
 @contextlib.contextmanager
 def _later(seconds: float, act: Callable[[], Any]) -> Iterator[None]:
-    """Do something in another thread after so many seconds, or not at all where the block is over by then."""
+    """Call a function in another thread after this number of seconds, unless the block has ended by then."""
     timer = threading.Timer(seconds, act)
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        while True:  # a Ctrl-C that comes just now belongs to the block that has ended
+        while True:  # a Ctrl-C that comes in this moment belongs to the block that has ended
             try:
                 timer.join()
                 time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""One device for all kernel tests. The runtime must be loaded before dpctl is imported, so kernels come last here."""
+"""The device of all kernel tests. The runtime must be loaded before dpctl is imported, so this imports kernels last."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from xpulab.kernels.device import Array, Device  # noqa: E402
 
 @pytest.fixture(scope="session", params=["the CPU", "with memory of its own", "as a GPU"])
 def device(request: pytest.FixtureRequest) -> Device:
-    """The CPU's device: as it is, with memory that the host does not reach, and also with what is chosen for GPUs.
+    """The CPU's device: as it is, with memory that the host cannot reach, and also with the settings for GPUs.
 
-    The last two are no GPU, and take the ways through this package that a GPU takes. The second has the kernels for
-    registers of the other size than the CPU's. Fresh memory of all holds garbage.
+    In the last two cases this package treats the CPU as it would treat a GPU. In the second case it uses the kernels
+    for registers of another size than the CPU's. Fresh memory contains garbage in all cases.
     """
     device = Device()
     if request.param != "the CPU":

@@ -1,4 +1,4 @@
-"""Kernels for the tests of launching; their catalogue is made by ``python -m xpulab.kernels.build tests.kernels``."""
+"""Kernels for the tests of launching. ``python -m xpulab.kernels.build tests.kernels`` builds their catalogue."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def times(factor: int) -> Kernel:
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     floats = np.dtype(np.float32), np.dtype(np.float64)
     for dtype in (*floats, np.dtype(np.int32)):
         yield from (add(dtype), reverse(dtype))

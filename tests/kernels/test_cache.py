@@ -1,4 +1,4 @@
-"""What a device's compiler made is kept for other processes, and taken up by them."""
+"""Programs of a device's compiler are stored for other processes, which use them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What the device's compiler is given."""
+    """The SPIR-V that the device's compiler gets."""
     seen: list[bytes] = []
     compile_ = Compiler.from_spirv
 
@@ -44,7 +44,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def run(factor: int) -> float:
-    """Build and run a kernel as a process does that has none yet."""
+    """Build and run a kernel, as a process without built kernels does."""
     device = Device()
     array = device.array(np.ones(4, np.float32))
     launch(device, times(factor), 1, 4, array)
@@ -104,7 +104,7 @@ def test_another_processor_has_programs_of_its_own(compilations: list[bytes], mo
     assert len(compilations) == 2
 
 
-def test_what_another_process_compiles_is_waited_for(own_folder: Path) -> None:
+def test_a_process_waits_for_another_one_that_compiles_the_same_kernel(own_folder: Path) -> None:
     asked: list[float] = []
     with held(own_folder.parent / "locks" / "key") as other:
 
@@ -127,7 +127,7 @@ def test_the_wait_for_another_process_can_be_left(own_folder: Path) -> None:
         raise AssertionError("entered")
 
 
-def test_a_process_that_stands_still_is_not_waited_for_long(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_process_that_stands_still_ends(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_PATIENCE", 0.1)
     with held(own_folder.parent / "locks" / "key"):
         started = time.monotonic()
@@ -137,7 +137,7 @@ def test_a_process_that_stands_still_is_not_waited_for_long(own_folder: Path, mo
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[Any]:
-    """A lock as another process would have it: of another opening of the file."""
+    """Hold a lock as another process would, with a separate descriptor of the file."""
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path, monkeypat
 
 
 def test_a_full_disk_leaves_nothing_half_written(own_folder: Path) -> None:
-    """In a process of its own, since the limit holds for all files that a process writes."""
+    """The test runs in a separate process, because the limit holds for all files that a process writes."""
     code = (
         "import resource\n"
         "from xpulab.kernels import cache\n"
@@ -188,13 +188,13 @@ def test_a_full_disk_leaves_nothing_half_written(own_folder: Path) -> None:
 def test_without_the_functions_that_hand_programs_to_sycl_nothing_is_kept(
     own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on Level Zero, or with a library of SYCL that has other names."""
+    """This is the case on Level Zero, or if the names in SYCL's library differ."""
     monkeypatch.setattr(Compiler, "serves", lambda queue: False)
     assert run(7) == 7
     assert not own_folder.exists()
 
 
-def test_nonsense_is_refused_in_the_words_of_the_compiler(device: Device) -> None:
+def test_an_error_about_invalid_spirv_has_the_compilers_message(device: Device) -> None:
     compiler = program._compiler(device)
     with pytest.raises(CompilerError, match="OpenCL error"):
         compiler.from_spirv(b"no SPIR-V")

@@ -1,4 +1,4 @@
-"""The catalogue of kernels: what is in it is what the sources say, and a damaged file is an error in words."""
+"""The catalogue of kernels: it agrees with the sources, and a damaged file is an error that says what to type."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_kernel_is_in_the_catalogue_as_its_source_is_now(package: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(("package", "count"), [("xpulab.kernels", 1), ("tests.kernels", 1)])
 def test_a_sample_compiles_to_what_is_in_the_catalogue(package: str, count: int) -> None:
-    """Another sample each time, byte for byte; and the host's functions."""
+    """Each run compares another sample, byte by byte, and the host's functions."""
     if sys.version_info[:2] != PYTHON:
         pytest.skip("numba compiles bytecode, which differs between Pythons")
     command = [sys.executable, "-m", "xpulab.kernels.build", "--check", str(count), package]
@@ -73,7 +73,7 @@ def test_the_host_s_functions_are_in_a_library_for_each_level() -> None:
 
 
 class Placed(Kernel):
-    """A kernel whose catalogue is in a folder of its own."""
+    """A kernel whose catalogue is in another folder."""
 
     place: Path
 
@@ -109,7 +109,7 @@ def flipped(content: bytes) -> bytes:
         (flipped, "its content is not what was written"),
     ],
 )
-def test_a_damaged_file_is_an_error_in_words(placed: Placed, damage: Any, words: str) -> None:
+def test_a_damaged_file_is_an_error_that_says_what_to_type(placed: Placed, damage: Any, words: str) -> None:
     path = shelf_file(placed)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(KernelBuildError) as caught:
@@ -145,7 +145,7 @@ def test_files_do_not_depend_on_the_order_of_kernels() -> None:
 
 
 def scaled(factor: float, extra: str = "") -> Kernel:
-    """A kernel from text, so that its source can differ."""
+    """Make a kernel from text, so that its source can differ."""
     text = f"@kernel('f4[]')\ndef scale(item, x):\n    x[index(0)] *= np.float32({factor}){extra}\n"
     path = Path(f"scaled-{factor}-{len(extra)}.py")
     import linecache
@@ -161,7 +161,7 @@ def test_the_digest_is_of_the_code_and_not_of_comments() -> None:
 
 
 def stepped(step: int) -> Kernel:
-    """A kernel that closes over a function which closes over a number."""
+    """Make a kernel that closes over a function that closes over a number."""
 
     @device_function
     def moved(x):

@@ -1,4 +1,4 @@
-"""What is refused when kernels are compiled, where numba-dpex is."""
+"""Kernels that the compilation rejects, if numba-dpex is installed."""
 
 from __future__ import annotations
 

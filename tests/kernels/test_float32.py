@@ -1,4 +1,4 @@
-"""A float32 run holds no float64 on the device, as read from the SPIR-V of its kernels."""
+"""The SPIR-V of the kernels of float32 runs contains no float64."""
 
 import numpy as np
 import pytest
@@ -93,7 +93,7 @@ def test_float32_csr_kernels_hold_no_float64(weighted):
 
 
 def test_the_whole_catalogue_uses_float64_for_float64_alone():
-    """What any engine may ever start, the kernels of all tiles included."""
+    """The catalogue has every kernel that an engine may start, including the kernels of all tiles."""
     kernels = list(kernels_of("xpulab.kernels"))
     for kernel in kernels:
         with_float64 = FLOAT64 in capabilities(find(kernel).spirv)

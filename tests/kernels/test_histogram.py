@@ -9,11 +9,11 @@ from xpulab.kernels.lloyd import assign, labels_to_host, new_labels
 from xpulab.kernels.rows import Rows
 
 FLOATS = [np.float32, np.float64]
-LOW, HIGH, SHAPE = (-8.0, -4.0), (8.0, 12.0), (32, 64)  # 4 columns and 2 lines a unit: every edge is exact
+LOW, HIGH, SHAPE = (-8.0, -4.0), (8.0, 12.0), (32, 64)  # 4 columns and 2 lines per unit, so every edge is exact
 
 
 def labelled(device, X, k):
-    """Rows and their nearest of k centres."""
+    """Return rows, and the nearest of k centres for each row."""
     centers = np.random.default_rng(1).normal(0, 3, (k, X.shape[1])).astype(X.dtype)
     rows, labels = Rows.upload(device, X), new_labels(device, len(X))
     assign(rows, None, centers, labels, again=False)
@@ -21,7 +21,7 @@ def labelled(device, X, k):
 
 
 def expected(X, labels, k, features, low=LOW, high=HIGH, shape=SHAPE):
-    """NumPy's histogram, whose last bins hold their upper edge too; in the tests no row lies there."""
+    """Compute NumPy's histogram. Its last bins include their upper edges, but no row of the tests is there."""
     x, y = X[:, features[0]], X[:, features[1]]
     edges = [
         np.arange(k + 1) - 0.5,
@@ -66,7 +66,7 @@ def test_no_rows(device):
     assert (high == -np.inf).all()
 
 
-def test_again_with_fewer_clusters_and_another_size_starts_from_zero(device):
+def test_another_picture_with_fewer_clusters_starts_from_zero(device):
     X = np.random.default_rng(0).uniform(-4, 4, (5000, 2)).astype(np.float32)
     rows, labels = labelled(device, X, 8)
     count_pixels(rows, labels, 8, (0, 1), LOW, HIGH, SHAPE)

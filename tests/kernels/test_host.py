@@ -1,4 +1,4 @@
-"""The compiled host functions against the same in NumPy."""
+"""The compiled host functions against NumPy."""
 
 import numpy as np
 import pytest
@@ -103,7 +103,7 @@ def test_an_iteration_that_ends_moves_the_centres_if_no_cluster_is_empty(centers
 
 
 def test_the_machine_code_does_what_the_python_says(centers):
-    """Each function's Python on the same flat memory gives the same bits, but for what vectors add in another order."""
+    """Each function's Python source gives the same bits, except where vectors add numbers in another order."""
     k, d = centers.shape
     rng = np.random.default_rng(5)
     totals, moved = np.abs(rng.normal(size=(k, d + 1))), np.empty_like(centers)
@@ -132,7 +132,7 @@ def test_every_level_s_library_has_all_functions(level, monkeypatch):
         host._loaded.clear()
 
 
-def test_a_library_that_cannot_be_loaded_is_an_error_in_words(monkeypatch, tmp_path):
+def test_a_library_that_cannot_be_loaded_is_an_error_that_says_what_to_type(monkeypatch, tmp_path):
     (tmp_path / "host.so").write_bytes(b"no library")
     host._library.cache_clear()
     monkeypatch.setattr(host, "library_file", lambda level: tmp_path / "host.so")

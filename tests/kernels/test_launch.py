@@ -42,7 +42,7 @@ def test_more_memory_than_a_group_can_have_raises(device, ones):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_what_is_asked_for_early_is_not_changed(device, dtype):
+def test_a_prefetch_does_not_change_the_array(device, dtype):
     array = device.array(np.ones(512, dtype))
     kernel = add_after_asking(np.dtype(dtype))
     launch(device, kernel, 2, 256, array, dtype(2), np.int64(500))  # beyond the end as well
@@ -56,7 +56,7 @@ def test_sizes_beyond_the_device_raise(device, ones, groups, size):
     np.testing.assert_array_equal(device.fetch(ones), np.ones(512, np.float32))
 
 
-def test_an_array_is_passed_as_the_first_and_as_another(device):
+def test_one_array_can_be_the_first_and_another_argument(device):
     x, y = (device.array(np.full(512, value, np.float32)) for value in (1, 2))
     three = device.array(np.array([3], np.float32))
     for first, second in ((x, y), (y, x), (x, x)):
@@ -124,7 +124,7 @@ def test_arguments_that_are_not_what_the_signature_says_are_refused(device, ones
 
 
 @pytest.mark.parametrize("array", [np.ones(512, np.float32), np.float32(1)])
-def test_what_is_no_device_array_is_refused(device, array):
+def test_an_argument_that_is_no_device_array_is_refused(device, array):
     with pytest.raises(DeviceError, match=r"add: argument 1 is of type .*, float32\[\] expected"):
         launch(device, add(F32), 2, 256, array, np.float32(1))
 
@@ -157,7 +157,7 @@ def test_fma_rounds_once(device):
     np.testing.assert_array_equal(device.fetch(x), np.full(16, exact))
 
 
-def test_what_belongs_in_kernels_says_so_outside():
+def test_functions_for_kernels_raise_an_error_outside_of_kernels():
     @device_function
     def helper(x):
         return x

@@ -32,7 +32,7 @@ def squared_distances(X, shift, centers):
 
 
 def assert_nearest(labels, distances, dtype):
-    """Each label is the nearest centre, near-ties aside."""
+    """Check that each label is that of the nearest centre, except for near-ties."""
     chosen = np.take_along_axis(distances, labels[:, None].astype(np.int64), axis=1)[:, 0]
     best = distances.min(axis=1)
     slack = 200 * np.finfo(dtype).eps * (1 + distances.mean())
@@ -41,7 +41,7 @@ def assert_nearest(labels, distances, dtype):
 
 
 def sums_of(X, shift, labels, weights, k):
-    """Sums and weights in float64."""
+    """Compute sums and weights in float64."""
     sums = np.zeros((k, X.shape[1]))
     np.add.at(sums, labels, weights[:, None] * (X - shift).astype(np.float64))
     return sums, np.bincount(labels, weights, minlength=k)
@@ -73,7 +73,7 @@ def test_lloyd_step_against_numpy(device, n, d, k, dtype, weighted):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("k", [8, 64])
-def test_where_each_group_has_no_room_for_sums_a_kernel_of_its_own_makes_them(device, monkeypatch, k, weighted):
+def test_a_separate_kernel_computes_sums_that_do_not_fit_into_groups(device, monkeypatch, k, weighted):
     X, shift, centers, weights = problem(10007, 14, k, np.float32)
     rows = Rows.upload(device, X, weights if weighted else None)
     alone, together = new_labels(device, len(X)), new_labels(device, len(X))
@@ -205,7 +205,7 @@ def test_distances_to_centres_that_no_label_was_chosen_from(device):
         own_distances(rows, None, np.zeros((2, 2), np.float32), state)
 
 
-def test_a_far_offset_is_no_loss_when_it_is_the_shift(device):
+def test_a_far_offset_that_is_the_shift_loses_no_precision(device):
     rng = np.random.default_rng(0)
     X = (rng.normal(size=(2000, 4)) + 1000).astype(np.float32)
     shift = X.mean(axis=0)
@@ -234,7 +234,7 @@ def test_any_small_table(device, data, dtype):
     assert changed == n
 
 
-def test_trimmed_labels_are_labels_that_can_go_on(device):
+def test_trimmed_labels_can_be_used_again(device):
     X = np.random.default_rng(0).normal(size=(3000, 14)).astype(np.float32)
     rows, centers = Rows.upload(device, X), X[:64]
     state, other = new_labels(device, 3000), new_labels(device, 3000)

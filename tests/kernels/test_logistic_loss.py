@@ -24,7 +24,7 @@ def uploaded(device, X, y, weights):
 
 
 def reference(X, y, weights, coef, intercept):
-    """Loss, gradient and product with the second of the coefficients, in float64."""
+    """Compute loss, gradient, and the product of the second derivatives with the coefficients, in float64."""
     X = np.hstack([X.astype(np.float64), np.ones((len(X), 1))])
     both = np.concatenate([coef, intercept[..., None]], axis=2).astype(np.float64)
     raw, step = X @ both[0].T, X @ both[1].T
@@ -56,7 +56,7 @@ def test_against_numpy(device, n, d, k, weighted, dtype, tolerance):
 
 
 def test_losses_of_rows_that_are_far_from_the_border(device):
-    """Neither infinite, nor zero where the logarithm of a rounded probability would be."""
+    """They are not infinite, and not zero where the logarithm of a rounded probability would be zero."""
     for x, label in ((12.0, 1), (12.0, 0), (-12.0, 1), (40.0, 1), (-500.0, 1)):
         rows, codes = uploaded(device, np.array([[x]], np.float32), np.array([label]), None)
         for found in (
@@ -79,7 +79,7 @@ def test_no_rows(device, dtype):
 
 @pytest.mark.parametrize("k", [2, 6])
 def test_few_chunks_at_a_time(device, k, monkeypatch):
-    """As many rows as a work-group has in its turns, and sums that must not be all in memory at once."""
+    """There are rows for several turns of a work-group, and more sums than may be in memory at once."""
     X, y, weights, coef, intercept = table(3000, 5, k, np.float64)
     monkeypatch.setattr(module, "_CHUNK_BYTES", 1)
     monkeypatch.setattr(module, "_PARTIAL_BYTES", 1)
@@ -91,7 +91,7 @@ def test_few_chunks_at_a_time(device, k, monkeypatch):
 
 
 def test_float32_sums_of_many_rows_are_precise(device):
-    """Chains of additions are short: a million losses of one size lose no digits."""
+    """Chains of additions are short, so a million losses of the same size lose no digits."""
     n = 1_000_000
     rows, codes = uploaded(device, np.full((n, 1), 0.1, np.float32), np.zeros(n), None)
     found = loss_gradient(rows, codes, 2, np.ones((1, 1)), np.zeros(1))

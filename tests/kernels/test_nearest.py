@@ -1,4 +1,4 @@
-"""Rows that are let be keep the label that looking at them would give."""
+"""Rows that the search skips have the same label as if they were compared with all centres."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from xpulab.kernels.rows import Rows
 
 @pytest.fixture(autouse=True)
 def never_give_up(request, monkeypatch):
-    """Bounds from the first pass on, also where they do not pay."""
+    """Use slacks from the first pass on, even if they save no time."""
     if "pause" not in request.node.name:
         monkeypatch.setattr(nearest, "_MOST_LISTED", 2)
 
@@ -29,7 +29,7 @@ def data(n, d, k, dtype=np.float32, seed=0):
 
 
 def labels_of_all(device, rows, centers):
-    """By the kernel that looks at every row."""
+    """Return the labels of the kernel that compares every row."""
     state = new_labels(device, rows.n_samples)
     find_nearest(rows, None, centers, state, again=False)
     assert not state.span
@@ -37,7 +37,7 @@ def labels_of_all(device, rows, centers):
 
 
 def looked_at(device, state):
-    """How many rows the last call looked at."""
+    """Return the number of rows that the last call compared."""
     n_spans = -(-state.current.size // state.span)
     return int(device.fetch(state.counts, stop=n_spans).sum())
 
@@ -64,7 +64,7 @@ def test_forty_iterations_of_lloyd(device, n, d, k, dtype):
     assert counts[-1] < n / 2
 
 
-def test_rows_are_let_be_where_the_centres_stand_still(device):
+def test_rows_are_skipped_if_the_centres_stand_still(device):
     X, centers = data(5000, 14, 127)
     rows, state = Rows.upload(device, X), new_labels(device, 5000)
     find_nearest(rows, None, centers, state)
@@ -80,7 +80,7 @@ def test_centres_that_jump_or_change_places(device):
         np.testing.assert_array_equal(labels_to_host(state, 5000), labels_of_all(device, rows, now))
 
 
-def test_other_rows_another_shift_and_another_k_are_looked_at_whole(device):
+def test_with_other_rows_another_shift_or_another_k_all_rows_are_compared(device):
     X, centers = data(5000, 14, 127)
     state = new_labels(device, 5000)
     for rows in (Rows.upload(device, X), Rows.upload(device, -X)):
@@ -93,7 +93,7 @@ def test_other_rows_another_shift_and_another_k_are_looked_at_whole(device):
                 np.testing.assert_array_equal(labels_to_host(state, 5000), labels_to_host(expected, 5000))
 
 
-def test_ties_are_looked_at_and_go_to_the_first(device):
+def test_ties_are_compared_and_go_to_the_first(device):
     X = np.repeat(data(500, 14, 1)[0], 3, axis=0)
     centers = np.concatenate([X[:90:3], X[:90:3], X[300:600:3]])
     rows, state = Rows.upload(device, X), new_labels(device, len(X))
@@ -103,7 +103,7 @@ def test_ties_are_looked_at_and_go_to_the_first(device):
 
 
 @pytest.mark.parametrize("offset", [1e4, 1e18])
-def test_rounding_and_overflow_let_no_row_be_that_might_change(device, offset):
+def test_rounding_and_overflow_never_skip_a_row_that_may_change(device, offset):
     X, centers = data(5000, 14, 127)
     rows, state = Rows.upload(device, X + np.float32(offset)), new_labels(device, 5000)
     for step in range(5):
@@ -119,7 +119,7 @@ def test_few_centres_are_compared_with_every_row(device):
     assert not state.span
 
 
-def test_where_bounds_do_not_pay_they_pause_ever_longer(device):
+def test_slacks_that_save_no_time_pause_for_longer_and_longer(device):
     X, centers = data(5000, 14, 127)
     rows, state = Rows.upload(device, X), nearest.new_labels(device, 5000)
     bounded = []
@@ -134,7 +134,7 @@ def test_where_bounds_do_not_pay_they_pause_ever_longer(device):
     assert len(tried) <= 8
 
 
-def test_after_a_pause_the_bounds_are_tried_again(device):
+def test_after_a_pause_the_slacks_are_tried_again(device):
     X, centers = data(5000, 14, 127)
     rows, state = Rows.upload(device, X), nearest.new_labels(device, 5000)
     for _ in range(2):

@@ -127,7 +127,7 @@ def test_rows_in_order(device):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("d", [1, 20, 300])
 def test_rounding_is_bounded(device, d, dtype):
-    """Far from the origin, where it is large; and the bound is no more than the number of features times too large."""
+    """Far from the origin rounding is large. The bound is too large at most by the number of features as a factor."""
     X, Q = table(500, d, 4, np.float64)
     X, Q = (X + 50).astype(dtype), Q + 50  # queries that are rounded too
     scores, places = nearest(Index.of(Rows.upload(device, X)), Q.astype(dtype), 500, "product")

@@ -57,7 +57,7 @@ def test_search_is_searchsorted(device, dtype, weighted):
     assert search(state, running[-1] * 1.1) == np.flatnonzero(np.diff(running))[-1] + 1
 
 
-def test_the_potential_itself_is_found_in_the_last_row(device):
+def test_a_search_for_the_whole_potential_finds_the_last_row(device):
     X = np.random.default_rng(2).normal(size=(3000, 3)).astype(np.float32)
     state, potential = start(Rows.upload(device, X), None, X[0])
     assert search(state, potential) == 2999

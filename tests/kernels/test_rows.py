@@ -44,7 +44,7 @@ def test_upload_of_a_read_only_memory_map(device, tmp_path):
     np.testing.assert_array_equal(take(Rows.upload(device, mapped[5:700]), np.arange(695)), X[5:700])
 
 
-def test_upload_leaves_the_rows_alone(device):
+def test_upload_does_not_change_the_rows(device):
     X = table(100, 4)
     before = X.copy()
     rows = Rows.upload(device, X, np.ones(100))
@@ -145,7 +145,7 @@ def test_adopted_rows_are_those_of_the_block(device, n, d, dtype):
     np.testing.assert_allclose(column_sums(rows), X.sum(axis=0, dtype=np.float64), rtol=1e-5)
 
 
-def test_adopted_rows_take_no_other_memory_and_give_theirs_back(device):
+def test_adopted_rows_take_no_further_memory_and_free_their_block(device):
     if not device.shares_memory:
         pytest.skip("rows are adopted where the host shares the device's memory")
 

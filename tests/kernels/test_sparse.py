@@ -1,4 +1,4 @@
-"""The kernels for CSR rows say what those for dense rows say of the same rows."""
+"""The kernels for CSR rows give the same results as the kernels for dense rows."""
 
 import numpy as np
 import pytest

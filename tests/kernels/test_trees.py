@@ -1,4 +1,4 @@
-"""The tree and its passes against all pairs in NumPy."""
+"""The tree and its passes against a comparison of all pairs in NumPy."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_passes(d, same):
     )
 
 
-def test_a_pass_ends_where_looking_raises():
+def test_an_exception_of_the_check_ends_a_pass():
     tree = Tree.of(np.random.default_rng(0).normal(size=(100, 2)))
 
     def look():

@@ -1,4 +1,4 @@
-"""Every tile that is tried gives the same labels; the fastest is found, and kept for the next process."""
+"""Every tile gives the same labels. The tuner finds the fastest tile, and stores it for the next process."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from xpulab.kernels.tune import Tuner
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 SIZES = [(F32, 14), (F64, 2), (F32, 70), (F64, 14), (F32, 2), (F64, 70)]
 CPU, OTHER = shapes(F32, True, True), shapes(F32, False, True)
-#: Every value of the space, each with one of the types and sizes, because compiling takes seconds.
+#: Every value in the space of tiles, each with only one type and size, because compiling takes seconds.
 CASES = [(tile, *SIZES[(i + j) % 6]) for j, tiles in enumerate((CPU, OTHER)) for i, tile in enumerate(tiles)]
 CASES += [(tile, F32, 14) for tile in variants(Tile(), is_cpu=True)]
-# All centres in one chunk, in several, and in as many as there are groups of them.
+# All centres in one chunk, in several chunks, and in one chunk per group of centres.
 LOCAL = [(OTHER[0], 1024, F32, 14), (OTHER[4], 4096, F32, 70), (OTHER[5], 1024, F64, 70)]
 CASES += [(replace(tile, local=local), dtype, d) for tile, local, dtype, d in LOCAL]
 
 
 def same_labels(device: Device, X: np.ndarray, centers: np.ndarray, tile: Tile | None, bounded: bool) -> Any:
-    """Labels after the centres were there, a little further, and back; the sums have moved with them."""
+    """Return the labels after the centres have moved a little and back, and check the sums."""
     rows, labels = Rows.upload(device, X), nearest.new_labels(device, len(X))
     labels._pause = 0
     sums = np.zeros((len(centers), X.shape[1] + 1))
@@ -94,7 +94,7 @@ def test_a_cpu_whose_registers_are_half_as_large_begins_with_half_as_many_scores
 
 
 def test_the_search_goes_on_from_the_fastest_and_ends(own_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a device that is no CPU: shapes, then local memory and spans, then spans with the local memory that won."""
+    """On a device other than a CPU the order is: shapes, local memory and spans, spans with the best local memory."""
 
     def clock(rows: Rows, shift: Any, centers: Any, labels: Labels, tile: Tile) -> float:
         speed = {(2, 8, 32): 2.0}.get((tile.rows, tile.centers, tile.items), 1.0)
@@ -122,14 +122,14 @@ def own_device() -> Device:
 
 
 def wide_device() -> Device:
-    """A device with the default tile of AVX-512, whichever registers the CPU has."""
+    """A device with the default tile of AVX-512, for any CPU."""
     device = Device()
     device.wide = True
     return device
 
 
 class Clock:
-    """Seconds of a pass: a microsecond a row with the default, and by these factors less with others."""
+    """Simulates the seconds of a pass: a microsecond per row with the default, less by these factors with others."""
 
     def __init__(self, **speeds: float) -> None:
         self.speeds = {name.replace("_", "x").strip("x"): speed for name, speed in speeds.items()}
@@ -149,7 +149,7 @@ def rows_of(device: Device, n: int = 5000, d: int = 14) -> tuple[Rows, np.ndarra
 
 
 def tuned(device: Device, clock: Any, mode: str = "all", n: int = 5000) -> Tuner:
-    """A tuner that has measured and learnt until nothing is missing, or nothing is found."""
+    """Return a tuner that has measured until no tile is missing, or none is found."""
     tuner = Tuner(device, mode, clock)
     rows, centers = rows_of(device, n)
     while missing := tuner.missing(rows.dtype, 14, len(centers)):
@@ -207,7 +207,7 @@ def test_a_hopeless_tile_is_not_measured_for_long(own_device: Device) -> None:
     assert clock.asked.count("4x2x16, span 4096") > 5
 
 
-def test_what_there_is_no_time_for_waits(own_device: Device) -> None:
+def test_tiles_are_not_measured_without_time(own_device: Device) -> None:
     tuner = Tuner(own_device, "1", Clock(_4_2_16=2.0))
     rows, centers = rows_of(own_device)
     for tried in range(1, 4):
@@ -218,7 +218,7 @@ def test_what_there_is_no_time_for_waits(own_device: Device) -> None:
         assert tuner.describe(F32, 14, 60).endswith(f"(tuned, {tried} tried so far)")
 
 
-def test_a_twentieth_of_what_was_computed_may_be_spent(own_device: Device) -> None:
+def test_tuning_may_take_a_twentieth_of_the_computing_time(own_device: Device) -> None:
     name, other = size_class(F32, 14, 60), size_class(F32, 14, 600)
     tuner = Tuner(own_device, "1", Clock())
     assert not tuner.computed(name, 9.0)
@@ -288,7 +288,7 @@ def test_two_processes_add_to_each_other(own_device: Device) -> None:
         pytest.param({"driver": "another"}, id="another driver"),
     ],
 )
-def test_a_file_that_is_something_else_counts_as_none(own_folder: Path, content: Any, own_device: Device) -> None:
+def test_a_file_of_another_form_counts_as_missing(own_folder: Path, content: Any, own_device: Device) -> None:
     tuner = tuned(own_device, Clock(_2_8_16=1.5))
     if isinstance(content, dict):
         content = json.dumps({**json.loads(tuner.path.read_text()), **content}).encode()
@@ -315,7 +315,7 @@ def test_another_driver_or_another_number_of_cores_has_a_file_of_its_own(
     assert len(paths) == 4
 
 
-def test_a_folder_that_cannot_be_written_is_let_be(
+def test_a_folder_that_cannot_be_written_is_ignored(
     own_device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
@@ -338,14 +338,14 @@ def test_tuning_can_be_turned_off(own_folder: Path, own_device: Device, monkeypa
     assert tuner.summary == "tuning is off"
 
 
-def test_another_word_is_an_error(own_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_mode_is_an_error(own_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XPULAB_TUNE", "yes")
     with pytest.raises(DeviceError, match=r'XPULAB_TUNE is "yes"; expected "0" .*, "1" .* or "all"'):
         Tuner(own_device)
 
 
-def test_a_tile_for_few_rows_is_cut_shorter(device: Device) -> None:
-    """So that a span never decides about results: fewer rows than it holds are no special case."""
+def test_a_tile_for_few_rows_has_a_shorter_span(device: Device) -> None:
+    """Fewer rows than a span are therefore no special case, and spans never influence results."""
     X = np.random.default_rng(0).normal(size=(100, 14)).astype(np.float32)
     expected = same_labels(device, X, X[:60], None, bounded=False)
     np.testing.assert_array_equal(same_labels(device, X, X[:60], replace(Tile(), span=16384), True), expected)

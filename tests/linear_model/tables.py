@@ -1,4 +1,4 @@
-"""Tables of a known condition, and coefficients of least squares from means in extended precision."""
+"""Tables with a given condition number, and coefficients of least squares from means in extended precision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["error", "reference", "table"]
 def table(
     n: int = 700, d: int = 8, t: int = 0, *, condition: float = 10, offset: float = 0, dtype: Any = np.float64
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """X of this condition and of columns about `offset`, y of `t` targets (0: one, flat) and weights."""
+    """Return X with this condition number and columns near `offset`, y with `t` targets (0: 1-d array), weights."""
     rng = np.random.default_rng(n + d + t)
     U = np.linalg.qr(rng.normal(size=(n, d)))[0] * np.geomspace(1, 1 / condition, min(n, d))
     X = (U @ np.linalg.qr(rng.normal(size=(d, d)))[0][: min(n, d)] * np.sqrt(n) + offset).astype(dtype)
@@ -21,7 +21,7 @@ def table(
 
 
 def reference(X: Any, y: Any, weights: Any = None, alpha: float = 0.0) -> np.ndarray:
-    """Coefficients of centred least squares with a penalty."""
+    """Return the coefficients of centred least squares with a penalty."""
     X, y = X.astype(np.longdouble), y.reshape(len(y), -1).astype(np.longdouble)
     weights = np.ones(len(X), np.longdouble) if weights is None else weights.astype(np.longdouble)
     X, y = (a - weights @ a / weights.sum() for a in (X, y))
@@ -32,5 +32,5 @@ def reference(X: Any, y: Any, weights: Any = None, alpha: float = 0.0) -> np.nda
 
 
 def error(coef: np.ndarray, expected: np.ndarray) -> float:
-    """Largest difference, relative to the largest coefficient."""
+    """Return the largest difference, relative to the largest coefficient."""
     return float(np.abs(coef - expected).max() / np.abs(expected).max())

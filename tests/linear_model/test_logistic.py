@@ -36,7 +36,7 @@ TIGHT: dict[str, Any] = {"tol": 1e-7, "max_iter": 10_000}
 def table(
     n: int = 400, d: int = 6, k: int = 2, dtype: Any = np.float64, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of different scales, classes that overlap and all occur, and weights."""
+    """Return rows of different scales, classes that overlap and all occur, and weights."""
     rng = np.random.default_rng(seed)
     X = (rng.normal(size=(n, d)) * np.geomspace(0.5, 3, d) + rng.normal(size=d)).astype(dtype)
     score = X @ rng.normal(size=(d, k)) / np.sqrt(d) + rng.gumbel(size=(n, k))
@@ -125,7 +125,7 @@ def test_any_rows_classes_and_cut(
 
 @pytest.mark.parametrize("k", [2, 3])
 def test_float32_is_as_good_as_scikit_learn(k: int) -> None:
-    """Where the loss in float32 stops to fall, the coefficients of either have an error of about 1e-3."""
+    """When the loss in float32 stops decreasing, the coefficients of both have an error of about 1e-3."""
     for seed in range(3):
         X, y, weights = table(3000, 8, k, np.float32, seed)
         exact = Reference(**TIGHT).fit(X.astype(np.float64), y, weights)
@@ -262,7 +262,7 @@ def test_bad_rows_for_a_fitted_model(current: xpulab.XPUCluster) -> None:
     with pytest.raises(ValueError, match="y has labels that are strings; expected numbers"):
         fitted.score(X, y.astype(str))
     named = LogisticRegression().fit(X, y.astype(str))
-    with pytest.raises(ValueError, match="y is a handle, which has numbers; expected an array of labels"):
+    with pytest.raises(ValueError, match="y is a handle, which contains numbers; expected an array of labels"):
         named.score(X, current.scatter(y.astype(np.float64)))
     with pytest.raises(ValueError, match="at least 2 classes"):
         LogisticRegression().fit(X, current.scatter(np.ones(60)))

@@ -1,4 +1,4 @@
-"""A logistic regression that is interrupted, or that loses an engine, goes on where it was."""
+"""A logistic regression goes on from its last iteration after an interrupt, or after the loss of an engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Y = (X @ RNG.normal(size=(10, 3)) + 2 * RNG.gumbel(size=(3000, 3))).argmax(axis=
 
 
 def at_evaluation(task: Any, number: int, dies: bool) -> None:
-    """On an engine: at this evaluation of the next fit, rank 1 dies, or all wait for the interrupt."""
+    """On an engine: at this evaluation of the next fit, rank 1 dies, or all ranks wait for the interrupt."""
     import os
     import signal
     import time
@@ -51,7 +51,7 @@ def at_evaluation(task: Any, number: int, dies: bool) -> None:
 
 
 def evaluations(task: Any) -> int:
-    """On an engine: how many evaluations there were since the last call of this function."""
+    """On an engine: return the number of evaluations since the last call of this function."""
     from xpulab.engine.algorithms import logistic
 
     problem: Any = logistic.Problem
@@ -64,7 +64,7 @@ def evaluations(task: Any) -> int:
 
 
 def keep_at_once(task: Any) -> None:
-    """On an engine: each iteration is kept."""
+    """On an engine: keep a state after each iteration."""
     from xpulab.engine.algorithms import logistic
 
     logistic._KEEP = -1.0
@@ -150,8 +150,8 @@ def test_rows_of_a_handle_are_lost_with_the_engine(running: xpulab.XPUCluster) -
         LogisticRegression().fit(rows, Y)
 
 
-def test_a_long_record_is_cut(running: xpulab.XPUCluster) -> None:
-    """The state is then that of an earlier iteration, from which the fit goes on just the same."""
+def test_a_long_record_is_cut_off(running: xpulab.XPUCluster) -> None:
+    """The state is then that of an earlier iteration. The fit goes on from it with the same result."""
 
     def shorten(task: Any, nbytes: int) -> None:
         from xpulab.engine.algorithms import logistic

@@ -74,7 +74,7 @@ def test_folds(cv: Any, n_targets: int) -> None:
     both(X, y, cv=cv, fit_intercept=False)
 
 
-def test_folds_that_are_fitted_one_by_one() -> None:
+def test_folds_that_are_fitted_separately() -> None:
     X, y, weights = table(150, 5, 2, offset=2.0)
     both(X, y, weights, cv=2, scoring="neg_mean_absolute_error")
 

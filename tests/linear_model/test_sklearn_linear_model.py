@@ -63,7 +63,7 @@ def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
-#: Solvers and penalties that are refused; and scikit-learn's models and functions that are not `LogisticRegression`.
+#: Solvers and penalties that raise an error; and models and functions of scikit-learn other than `LogisticRegression`.
 _OTHER_SOLVERS = "sag or liblinear or elastic_net or elasticnet_l1_ratio or logreg_l1"
 _OTHER_MODELS = "CV or _cv or path or test_n_iter or scores_attribute or l1_ratio_None or scoring_warns or get_default"
 _EVERY = "it compares all solvers, of which some are refused"
@@ -116,6 +116,6 @@ _COPY = "the input is never changed, copy_X=False or not"
 def test_the_tests_of_scikit_learn(
     pair: xpulab.XPUCluster, tmp_path: Path, module: str, names: str, least: int, only: str, cannot: dict[str, str]
 ) -> None:
-    """All pass, and enough of them call a proxy's fit."""
+    """All tests pass, and enough of them call a proxy's fit."""
     proxies = [f"xpulab.linear_model:{name}" for name in names.split()]
     run_suite(tmp_path, pair, [f"sklearn.linear_model.tests.{module}"], proxies, least, cannot, only)

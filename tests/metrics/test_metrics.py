@@ -1,4 +1,4 @@
-"""Metrics of handles and arrays are scikit-learn's numbers."""
+"""Metrics of handles and arrays are equal to scikit-learn's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONE_AND_THREE = pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["
 
 
 def _both(cluster: xpulab.XPUCluster, y: np.ndarray) -> list[Any]:
-    """An array, and a handle of it with a rank that has no rows where there are several."""
+    """Return an array, and a handle for it. With several ranks, one rank has no rows."""
     counts = [0, *[len(y) // (cluster.size - 1)] * (cluster.size - 1)] if cluster.size > 1 else [len(y)]
     counts[-1] += len(y) - sum(counts)
     return [y, cluster.scatter(y, counts=counts)]

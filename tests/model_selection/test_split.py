@@ -1,4 +1,4 @@
-"""`train_test_split` of handles: scikit-learn's rows, in its order."""
+"""`train_test_split` of handles gives scikit-learn's rows in scikit-learn's order."""
 
 from __future__ import annotations
 

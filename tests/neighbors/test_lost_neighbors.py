@@ -1,4 +1,4 @@
-"""A search that is interrupted, or that loses an engine: the rows are there, or are sent again."""
+"""After an interrupt of a search the rows are still on the engines; after the loss of an engine they are sent again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X = np.random.default_rng(0).normal(size=(20_000, 20))
 
 
 def die_on_rank_1(task: Any) -> None:
-    """At its next launch of a kernel."""
+    """Kill rank 1 at its next launch of a kernel."""
 
     def die(event: Any, arguments: Any) -> None:
         if task.comm.rank == 1:
@@ -32,7 +32,7 @@ def die_on_rank_1(task: Any) -> None:
 
 
 def wait_for_the_interrupt(task: Any) -> None:
-    """At the next look for a request to stop but one, which then is there."""
+    """Let the second next check for a request to stop wait until there is one."""
     from xpulab.engine.engine import Task
 
     check, looks = Task.check, []
@@ -51,7 +51,7 @@ def wait_for_the_interrupt(task: Any) -> None:
 
 
 def held(task: Any) -> list[int]:
-    """Which rows the engine keeps: the addresses of their memory."""
+    """Return the addresses of the rows that the engine keeps."""
     return [each.data.pointer for each in task.engine.handles.values()]
 
 

@@ -18,13 +18,13 @@ from xpulab.neighbors import KNeighborsClassifier, KNeighborsRegressor, NearestN
 
 pytestmark = pytest.mark.cluster
 
-#: Parts of the names of tests about what these estimators refuse in words, so that the tests cannot pass.
+#: Parts of the names of tests of input that these estimators reject with an error, so that the tests cannot pass.
 REFUSED = [
     *("braycurtis", "canberra", "correlation", "dice", "hamming", "haversine", "jaccard", "mahalanobis", "matching"),
     *("nan_euclidean", "rogerstanimoto", "russellrao", "seuclidean", "sokal", "yule", "boolean_distance", "DM_"),
     *("precomputed", "callable_metric", "metric_callable", "nearest_neighbors_transformer"),  # other metrics
     *("sparse", "csr", "parallel_array_radius", "unsupervised_inputs"),  # rows, radii and trees
-    *("auto_algorithm", "semimetric_algo_warn"),  # they read which algorithm of scikit-learn was chosen
+    *("auto_algorithm", "semimetric_algo_warn"),  # these tests read which of scikit-learn's algorithms was chosen
 ]
 CANNOT = {
     f"{name}[42-{dtype}-minkowski": "it has weights of the features, which are refused"
@@ -36,7 +36,7 @@ PROXIES = [f"xpulab.neighbors:{name}" for name in ("NearestNeighbors", "KNeighbo
 
 
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    """All pass but those that cannot, and enough of them call a proxy's fit."""
+    """All tests pass except those that cannot, and enough of them call a proxy's fit."""
     only = " and ".join(f"not {part}" for part in REFUSED)
     run_suite(tmp_path, pair, ["sklearn.neighbors.tests.test_neighbors"], PROXIES, LEAST_CALLING, CANNOT, only)
 
@@ -50,7 +50,7 @@ ESTIMATORS = [NearestNeighbors(), KNeighborsClassifier(), KNeighborsRegressor(we
 _checks = parametrize_with_checks(ESTIMATORS)
 
 
-# That of scikit-learn 1.7 holds a generator, of which pytest warns.
+# The list of checks in scikit-learn 1.7 has a generator, and pytest warns about it.
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
 def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -36,17 +36,17 @@ SCALERS: list[Any] = [
     RobustScaler(with_centering=False, with_scaling=False),
 ]
 KINDS: list[Any] = [StandardScaler(), MinMaxScaler(), MaxAbsScaler(), RobustScaler()]
-#: Errors of means in standard deviations, of variances in themselves.
+#: Largest errors: of means in standard deviations, and of variances relative to the variances.
 TOLERANCES = {np.float32: 1e-6, np.float64: 1e-12}
 
 
 def theirs(scaler: Any) -> Any:
-    """scikit-learn's estimator with the same parameters."""
+    """Return scikit-learn's estimator with the same parameters."""
     return getattr(sklearn.preprocessing, type(scaler).__name__)(**scaler.get_params())
 
 
 def made(n: int, dtype: Any, *, nan: bool = False) -> np.ndarray:
-    """Columns far from 0, constant, tiny, sorted, and with equal values."""
+    """Return rows with columns far from 0, constant, tiny, sorted, and with equal values."""
     rng = np.random.default_rng(n)
     X = rng.normal(size=(n, 7)) * [1, 1, 1e-3, 0, 1, 1, 100] + [0, 1e4, 0, 3.7, 0, 0, -5]
     X[:, 4], X[:, 5] = np.sort(X[:, 4]), rng.integers(0, 3, n)
@@ -61,7 +61,7 @@ def fitted(estimator: Any) -> dict[str, Any]:
 
 
 def assert_same_fit(ours: Any, expected: Any, X: np.ndarray, tolerance: float) -> None:
-    """All fitted attributes; exact where scikit-learn's are values of X, or made of them by one rounding."""
+    """Compare all fitted attributes: exactly if scikit-learn's are values of X or follow from them by one rounding."""
     assert fitted(ours).keys() == fitted(expected).keys()
     size, spread = np.nanmax(np.abs(X), axis=0).astype(np.float64), np.nanstd(X.astype(np.float64), axis=0)
     errors = {
@@ -183,7 +183,7 @@ def test_mapped_files_with_nan_and_infinity(current: xpulab.XPUCluster, tmp_path
 
 @three
 def test_large_rows_with_nan_and_infinity(current: xpulab.XPUCluster) -> None:
-    """These are looked at while they are copied."""
+    """Large rows are checked while they are copied."""
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(300_000, 4)), columns=list("abcd"))
     frame.iloc[7, 2] = np.nan
     assert StandardScaler().fit(frame).n_samples_seen_.tolist() == [300_000, 300_000, 299_999, 300_000]

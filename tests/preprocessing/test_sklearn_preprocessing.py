@@ -20,12 +20,12 @@ CANNOT = {
     "test_standard_scaler_dtype[True-None]": _HALF,
     "test_standard_scaler_dtype[False-None]": _HALF,
 }
-#: Tests of sparse rows, which the engines do not take: all of them end in scikit-learn's own refusal.
+#: Tests of sparse rows, which the engines do not take: all of them end with scikit-learn's own error.
 _SPARSE = "csr or csc or sparse or scaler_return_identity or test_robust_scaler_attributes"
-#: Tests that fit single rows one after the other, hundreds of times: one of them is run by itself.
+#: Tests that fit single rows one after the other, hundreds of times. One of them runs separately.
 _SLOW = "scaler_partial_fit or transform_with_partial_fit"
 _OURS = "scaler or robust_scale or minmax_scale or maxabs_scale"
-#: So many of the tests call a proxy's fit, with scikit-learn 1.7 and 1.9. Fewer: the swap has missed a name.
+#: Number of tests that call a proxy's fit, with scikit-learn 1.7 and 1.9. If there are fewer, the swap missed a name.
 LEAST_CALLING = 50
 
 
@@ -44,7 +44,7 @@ def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> N
 _checks = parametrize_with_checks([StandardScaler(), MinMaxScaler(clip=True), MaxAbsScaler(), RobustScaler()])
 
 
-# That of scikit-learn 1.7 holds a generator, of which pytest warns.
+# The list of checks in scikit-learn 1.7 has a generator, and pytest warns about it.
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
 def test_the_checks_of_scikit_learn(estimator: Any, check: Any, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])

@@ -1,4 +1,4 @@
-"""The last line of a report: what took longest and what could be done, and where the time of a call went."""
+"""The last lines of a report: the longest phase, advice, and the parts of a call's time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xpulab.report.conclusion import conclusion, slowest_engine, split
 
 
 def spent(rows: tuple[int, int] = (500, 500), cores: tuple[int, int] = (0, 1), **seconds: float) -> dict[str, Any]:
-    """Engines that spent this time in each phase; the second spent twice as much."""
+    """Return engines that spent this time in each phase. The second engine spent twice as much."""
     return {
         "engines": [
             engine(
@@ -34,7 +34,7 @@ MANY = {"iterations": report(iterations=1000).iterations}
     [
         (spent(transfer=1.0), "Moving rows between the host and the devices took longest, 1.5 s of 4 s"),
         (spent(compile=1.0), "took longest, 1.5 s of 4 s; the next call takes the compiled kernels from a cache"),
-        (spent(kernel=1.0), "; engine 1 was slower with as many rows: another program may use its device"),
+        (spent(kernel=1.0), "; engine 1 was slower with no more rows: another program may use its device"),
         (spent(kernel=1.0, rows=(400, 600)), "; engine 1 has 600 rows, and the mean is 500: scatter them evenly"),
         (spent(kernel=1.0, cores=(1, 1)), "; engine 1 shares cores with another one: start fewer engines"),
         (spent(wait=2.0, kernel=1.0), "Engines that waited for each other took longest, 3 s of 4 s; engine 1 was "),
@@ -45,7 +45,7 @@ MANY = {"iterations": report(iterations=1000).iterations}
         (spent(communicate=1.0) | MANY, "; each of the 1000 iterations is so short that fewer engines may be faster"),
     ],
 )  # fmt: skip
-def test_what_took_longest_and_what_could_be_done(changes: dict[str, Any], said: str) -> None:
+def test_the_conclusion_names_the_longest_phase_and_gives_advice(changes: dict[str, Any], said: str) -> None:
     ended = report()
     vars(ended).update(changes)
     assert said in conclusion(ended)
@@ -59,7 +59,7 @@ def test_short_calls_get_no_advice_and_running_ones_no_conclusion() -> None:
     assert conclusion(report(engines=0)) == ""
 
 
-def test_where_the_time_of_a_call_went_that_engines_do_not_account_for() -> None:
+def test_the_report_splits_the_time_outside_of_the_engines() -> None:
     assert split(report(seconds=6.0, sent=1.5, waited=0.5)) == (
         "6 s in all: 1.5 s to copy the rows into shared memory, 500 ms until another call had ended, 3.5 s on the "
         "engines, 500 ms for messages and preparation"
@@ -70,7 +70,7 @@ def test_where_the_time_of_a_call_went_that_engines_do_not_account_for() -> None
     assert split(report(seconds=3.6)) == ""
 
 
-def test_an_engine_is_called_slow_by_its_time_and_only_where_it_is_worth_a_word() -> None:
+def test_a_slow_engine_is_named_only_if_the_difference_matters() -> None:
     assert slowest_engine(report()) == "engine 1, busy 20 % longer than the mean"
     assert slowest_engine(report(engines=1)) == ""
     even = report()
@@ -79,7 +79,7 @@ def test_an_engine_is_called_slow_by_its_time_and_only_where_it_is_worth_a_word(
     assert "slowest" not in str(even)
 
 
-def test_a_call_that_did_not_converge_says_so_wherever_it_says_finished() -> None:
+def test_a_call_that_did_not_converge_says_so_in_every_form() -> None:
     ended = report(converged=False)
     assert ended.headline.startswith("KMeans.fit: finished in 4 s, not converged, ")
     assert "not converged</span>" in ended._repr_html_()

@@ -1,4 +1,4 @@
-"""The record of a call: its figures, its text, its way to JSON and back, its figure."""
+"""The record of a call: its numbers, its text, its conversion to JSON and back, and its figure."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_runs_that_have_ended_say_how_long_the_others_take() -> None:
     assert running.remaining == "about 23 s"  # 4 iterations of this run and 6 of each of the other seven
 
 
-def test_without_max_iter_nothing_is_foretold() -> None:
+def test_without_max_iter_the_remaining_time_is_unknown() -> None:
     open_ended = report(parameters={}, status="running")
     assert (open_ended.fraction, open_ended.remaining) == (None, "")
     assert "left" not in open_ended.line()
@@ -119,7 +119,7 @@ def test_the_clock_runs_until_the_report_is_finished() -> None:
     assert (running.status, running.message) == ("interrupted", "by the user")
 
 
-def test_a_report_read_back_does_not_go_on_ageing() -> None:
+def test_the_clock_of_a_report_from_a_dict_stands_still() -> None:
     again = FitReport.from_dict(report(status="running", seconds=2.0).to_dict())
     assert again.elapsed == 2.0
 
@@ -144,7 +144,7 @@ def test_text_has_headline_inertia_engines_straggler_and_notes() -> None:
     ]
 
 
-def test_tiles_are_told_once_where_all_engines_have_the_same() -> None:
+def test_equal_tiles_of_all_engines_are_shown_once() -> None:
     one, two = "4x4x16, span 4096 (default)", "1x8x64, span 1024 (tuned)"
     assert report().tiles == ""
     same, differ = report(), report()
@@ -179,7 +179,7 @@ def test_a_report_that_has_only_begun_has_every_form() -> None:
 
 
 def _early() -> FitReport:
-    """A report of which the last iteration is the tenth of 300, so that the time left is known."""
+    """Return a report whose last iteration is the tenth of 300, so that the remaining time is known."""
     running = report(iterations=0, status="running")
     running.iterations = [Iteration(i, {"inertia": 999.0, "center_shift": 0.125}, 0.1) for i in range(1, 11)]
     return running
@@ -243,7 +243,7 @@ def test_plot_draws_the_inertia_of_each_run_and_the_phases_of_each_engine() -> N
     figure.canvas.draw()
 
 
-def test_plot_uses_the_axes_it_is_given() -> None:
+def test_plot_draws_on_given_axes() -> None:
     from matplotlib.figure import Figure
 
     figure = Figure()

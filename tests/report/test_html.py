@@ -1,4 +1,4 @@
-"""Reports as HTML: complete, escaped, and readable without sight, colour or style sheet."""
+"""Reports as HTML are complete, escaped, and readable without sight, colours or style sheets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xpulab.report.progress import TaskReport
 
 @pytest.mark.parametrize("engines", [0, 1, 4, 16])
 @pytest.mark.parametrize("status", ["running", "finished", "interrupted", "failed"])
-def test_every_state_is_sound_html_that_names_itself(engines: int, status: str) -> None:
+def test_every_state_is_well_formed_html_with_a_label(engines: int, status: str) -> None:
     document = Document(fit_html(report(engines=engines, status=status, runs=3)))
     assert status in document.text
     assert document.attributes("div")[0]["role"] == "group"
@@ -109,7 +109,7 @@ def test_only_a_running_call_has_a_progress_bar() -> None:
     assert not Document(fit_html(report())).attributes("progress")
 
 
-def test_nothing_folds_while_it_is_redrawn() -> None:
+def test_a_report_that_is_redrawn_has_no_folded_parts() -> None:
     assert not Document(fit_html(report(status="running"))).attributes("details")
     assert len(Document(fit_html(report())).attributes("details")) == 2
 
@@ -136,7 +136,7 @@ def test_every_text_that_comes_from_data_is_escaped() -> None:
         assert Document(html).text.count("<script>alert('x')</script>") >= 1
 
 
-def test_a_page_stands_by_itself(tmp_path: Path) -> None:
+def test_a_page_is_self_contained(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     page = report().to_html(path, extra=["<h2>Before and after</h2>"])
     assert path.read_text(encoding="utf-8") == page

@@ -1,4 +1,4 @@
-"""%%xpu_profile: every call in a cell, the cell's own value, and what an error leaves."""
+"""%%xpu_profile shows every call in a cell, returns the cell's value, and also works if the cell raises an error."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_magic_shows_the_calls_and_returns_the_cells_value(shell: Any, capsy
     assert result.result == [1]
 
 
-def test_an_error_in_the_cell_is_the_cells_and_what_ran_is_shown(
+def test_an_error_in_the_cell_is_raised_and_the_profile_is_shown(
     shell: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""The link between what takes time and what shows it: throttled, complete, and harmless."""
+"""Progress reaches the views: at limited rate, with the end always shown, and without effect on the work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xpulab.report.progress import TaskReport
 
 
 class Recorder:
-    """A view that notes what it is told, when, and by which thread."""
+    """A view that records its updates, their times and their threads."""
 
     def __init__(self, shown: Any = None) -> None:
         self.opened_with = shown
@@ -46,7 +46,7 @@ def view() -> Iterator[Recorder]:
 
 
 def until(happened: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Wait for what a busy machine may delay, ten seconds at most."""
+    """Wait at most ten seconds for something that a busy machine may delay."""
     deadline = time.monotonic() + 10
     while not happened():
         assert time.monotonic() < deadline
@@ -62,7 +62,7 @@ def subscribed(factory: progress.Factory) -> Iterator[None]:
 
 
 def script(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> io.StringIO:
-    """As in a script: nobody has subscribed. What it writes on standard error."""
+    """Remove all subscribers, as in a script, and return its standard error."""
     stream = io.StringIO()
     stream.isatty = lambda: terminal  # type: ignore[method-assign]
     monkeypatch.setattr(progress, "_factories", [])
@@ -118,7 +118,7 @@ def test_without_views_no_thread_is_started() -> None:
         assert threading.active_count() == before
 
 
-def test_what_is_done_at_once_shows_only_its_end(view: Recorder) -> None:
+def test_a_quick_call_shows_only_its_end(view: Recorder) -> None:
     with progress.open(TaskReport("quick")) as handle:
         handle.update()
     assert view.updates == []
@@ -137,7 +137,7 @@ def test_updates_come_at_most_ten_times_a_second_and_the_last_one_always_does(vi
     assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= progress.INTERVAL
 
 
-def test_what_has_not_changed_is_not_drawn_again(view: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_report_is_not_drawn_again(view: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "TICK", 60.0)
     with progress.open(TaskReport("idle")):
         until(lambda: bool(view.updates))
@@ -188,7 +188,7 @@ def test_drawing_leaves_the_callers_thread_alone_and_knows_its_context() -> None
     assert not [thread for thread in threading.enumerate() if thread.name == "xpulab-progress"]
 
 
-def test_unsubscribed_views_hear_nothing_more() -> None:
+def test_unsubscribed_views_get_no_updates() -> None:
     view = Recorder()
     unsubscribe = progress.subscribe(lambda shown: view)
     unsubscribe()
@@ -286,7 +286,7 @@ def test_a_task_says_where_it_stands_and_how_it_ended() -> None:
     assert str(task) == "start 4 engines: failed after 2.5 s\n  mpiexec said:\n  no such file"
 
 
-def test_a_view_that_takes_long_is_drawn_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_view_is_drawn_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "FIRST", 0.01)
     monkeypatch.setattr(progress, "INTERVAL", 0.01)
     draws: list[int] = []

@@ -47,7 +47,7 @@ def test_two_clients_that_cancel_at_once_take_two_slots() -> None:
     assert board.cancelled(22)
 
 
-def test_a_client_that_is_stopped_while_it_cancels_does_not_hold_up_others() -> None:
+def test_a_client_that_stands_still_while_it_cancels_does_not_block_others() -> None:
     board = Board.create(1)
     with board._block.claimed():
         Board.open(board.path).cancel(22)

@@ -1,4 +1,4 @@
-"""What a container or a batch job may have counts, and not what the machine has: trees of control groups as files."""
+"""The limit of a container or a batch job counts, not the memory of the machine. Files imitate control groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIB = 1 << 30
 
 @pytest.fixture(autouse=True)
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A host of 64 GiB, of which 40 are free, and 8 to swap; no control groups."""
+    """A host with 64 GiB, of which 40 GiB are free, and 8 GiB of swap space, without control groups."""
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=40 * GIB))
     monkeypatch.setattr("psutil.swap_memory", lambda: SimpleNamespace(free=8 * GIB))
     monkeypatch.setattr(host_memory, "_PROCESS", tmp_path)
@@ -60,7 +60,7 @@ def test_the_narrowest_group_on_the_way_up_counts(host: Path) -> None:
     group(top / "slurm", 32 * GIB, used=31 * GIB)
     assert host_memory.total() == 32 * GIB
     assert host_memory.available() == 1 * GIB
-    group(top / "slurm", 32 * GIB, used=33 * GIB)  # it may be for a moment
+    group(top / "slurm", 32 * GIB, used=33 * GIB)  # the use may exceed the limit for a moment
     assert host_memory.available() == 0
 
 

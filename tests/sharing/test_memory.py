@@ -64,7 +64,7 @@ def test_an_array_holds_no_descriptor() -> None:
     assert sum(int(array[0]) for array in arrays) == 0
 
 
-def test_memory_is_given_back_with_the_last_array() -> None:
+def test_memory_is_freed_with_the_last_array() -> None:
     def mapped() -> int:
         return Path("/proc/self/maps").read_text().count("memfd:xpulab-given-back")
 
@@ -115,7 +115,7 @@ def inode(block: SharedBlock) -> int:
     return os.stat(block.path.partition("?")[0]).st_ino
 
 
-def test_a_pool_gives_out_what_came_back() -> None:
+def test_a_pool_reuses_returned_blocks() -> None:
     pool = BlockPool()
     first = pool.take(4 * MIB)
     known = inode(first)
@@ -132,7 +132,7 @@ def test_a_pool_gives_out_what_came_back() -> None:
     assert pool.nbytes == 0
 
 
-def test_a_pool_never_holds_what_does_not_fit_beside_what_is_in_use() -> None:
+def test_a_pool_frees_blocks_that_would_not_fit_beside_those_in_use() -> None:
     pool = BlockPool()
     pool.give(pool.take(4 * MIB))
     for nbytes in (8 * MIB, 2 * MIB):
@@ -166,7 +166,7 @@ def test_a_pool_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_a_block_in_the_place_of_other_memory() -> None:
+def test_a_block_can_be_mapped_over_other_memory() -> None:
     size = 3 * mmap.PAGESIZE
     ours = mmap.mmap(-1, size)
     there = np.frombuffer(ours, np.uint8)

@@ -51,7 +51,7 @@ def test_either_end_of_the_owner_counts(signal: str) -> None:
 
 
 @pytest.mark.parametrize("others", ["run", "ended"])
-def test_a_process_that_was_let_go_ends_with_those_that_follow(others: str) -> None:
+def test_a_detached_process_ends_with_the_processes_that_follow_its_owner(others: str) -> None:
     owner, other = subprocess.Popen(["sleep", "60"]), subprocess.Popen(["sleep", "60"])
     code = (
         "import sys, time; from xpulab.sharing import owner;"

@@ -1,4 +1,4 @@
-"""What a rank prints reaches the notebook, whole, whatever becomes of the rank and of its file."""
+"""The output of a rank reaches the notebook completely, even if the rank crashes or its file is removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xpulab.sharing import transcript
 from xpulab.sharing.transcript import Transcripts, Writer
 
 
-def test_what_is_written_is_read_as_it_comes_and_the_exception_apart(tmp_path: Path) -> None:
+def test_output_is_read_while_it_is_written_and_the_exception_separately(tmp_path: Path) -> None:
     told = Transcripts(tmp_path, 2)
     writer = Writer(told.paths[1])
     print("hällo", file=writer)
@@ -64,7 +64,7 @@ def test_a_full_disk_costs_the_text_and_not_the_code(tmp_path: Path) -> None:
         assert writer.omitted == 5
 
 
-def test_of_a_crash_the_users_frames_remain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trace_of_a_crash_has_the_users_frames_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Transcripts(tmp_path, 1)
     ours = Path(transcript.__file__).parents[1] / "engine" / "cell.py"
     Path(told.paths[0]).write_text(

@@ -1,6 +1,6 @@
 """A script for the ranks: estimators of `xpulab.spmd` against those of scikit-learn for the joined rows."""
 
-import dpctl  # isort: skip -- first: nothing has loaded the runtime's libraries but `xpulab run`
+import dpctl  # isort: skip -- first, to test that `xpulab run` has loaded the runtime's libraries
 
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +39,7 @@ N = 700
 X, LABELS = make_blobs(N, 5, centers=4, cluster_std=1.5, random_state=3)
 Y = X @ np.arange(1.0, 6.0) + np.random.default_rng(0).normal(size=N)
 WEIGHTS = np.random.default_rng(1).uniform(0.5, 2.0, N)
-# Uneven, and with more than one rank the first has no rows.
+# The shards are uneven. With several ranks, the first one has no rows.
 BOUNDS = [0, *(0 if size > 1 and r == 0 else N * (r + 1) ** 2 // size**2 for r in range(size))]
 MINE = slice(BOUNDS[rank], BOUNDS[rank + 1])
 checks: list[Callable[[], None]] = []
@@ -51,7 +51,7 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def refused(call: Callable[[], Any], kind: type[Exception], *words: str) -> None:
-    """An error of the same kind on all ranks."""
+    """Check that the call raises an error of this kind on all ranks."""
     with pytest.raises(kind) as caught:
         call()
     for word in words:
@@ -246,7 +246,7 @@ def scalers() -> None:
 
 @check
 def arrays_on_devices() -> None:
-    """They are used where they are, whatever their queue, dtype and strides; the results are of the same kind."""
+    """Arrays on devices are used in place, for any queue, dtype and strides. The results are of the same kind."""
     queue = dpctl.SyclQueue("cpu")
     expected = sklearn.cluster.KMeans(4, init=X[:4], n_init=1).fit(X)
     whole = dpnp.asarray(np.repeat(X[MINE], 2, axis=1), usm_type="device", sycl_queue=queue)
@@ -275,7 +275,7 @@ def arrays_on_devices() -> None:
 
 @check
 def ranks_that_differ() -> None:
-    """An error on all ranks that names them; the next call works."""
+    """All ranks raise an error that names the different ranks. The next call works."""
     last = size - 1
     if size > 1:
         refused(lambda: cluster.KMeans(4 + (rank == last)).fit(X[MINE]), ValueError, "n_clusters", f"5 (rank {last})")

@@ -1,4 +1,4 @@
-"""`xpulab.spmd` in scripts and in cells: results of scikit-learn for the joined rows, and errors on all ranks."""
+"""`xpulab.spmd` in scripts and cells: scikit-learn's results for the joined rows, and errors on all ranks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_rank_that_raises_in_a_cell_frees_the_others(on_pair: xpulab.XPUCluste
 def test_a_cell_that_is_stopped_in_a_fit_stops_on_all_ranks_at_the_same_iteration(
     on_pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rank 0 asks for the stop, as Ctrl-C in the notebook does, while both compute."""
+    """Rank 0 asks for the stop, as Ctrl-C in the notebook does, while both ranks compute."""
     source = f"""{FIT}
 import os, signal, threading
 model = KMeans(400, init="random", n_init=100000, max_iter=100000, tol=0, random_state=0)
@@ -128,7 +128,7 @@ def test_a_script_in_the_way_of_sklearnex_under_the_command_that_show_prints(tmp
 
 
 def test_every_estimator_has_a_document_and_pickles_without_communication() -> None:
-    """In a process of its own: the notebook's never loads the runtime."""
+    """The test runs in a separate process, because the notebook's process must not load the runtime."""
     code = """
 import importlib, inspect, pickle, pkgutil, xpulab.spmd
 for info in pkgutil.iter_modules(xpulab.spmd.__path__):

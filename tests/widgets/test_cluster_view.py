@@ -1,4 +1,4 @@
-"""The view of a cluster: what it shows in which form, that it follows, and that its buttons ask first."""
+"""The view of a cluster: its forms, its updates, and its buttons, which ask before they act."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Cluster:
 
 
 class ZMQInteractiveShell(InteractiveShell):
-    """Of the name that a notebook's shell has."""
+    """A shell with the class name of a notebook's shell."""
 
 
 @pytest.fixture
@@ -87,13 +87,13 @@ def view(cluster: Any, shell: Any) -> Iterator[ClusterView]:
 
 
 def shown(view: ClusterView) -> Document:
-    """The live table."""
+    """Return the live table."""
     view._update()
     return Document(view._widget._table.value)  # type: ignore[union-attr]
 
 
 def buttons(view: ClusterView) -> dict[str, Any]:
-    """The buttons that can be pressed, by name."""
+    """Return the buttons that can be pressed, by name."""
     view._update()
     return {b.description: b for b in view._widget._buttons.children if hasattr(b, "click")}  # type: ignore[union-attr]
 
@@ -113,8 +113,8 @@ def test_three_forms(view: ClusterView) -> None:
             assert word in text
 
 
-def test_the_standing_form_says_when_it_was_true(view: ClusterView, cluster: Any) -> None:
-    """Whoever opens the notebook without its kernel sees no running engine without a date."""
+def test_the_standing_form_has_the_time_of_its_update(view: ClusterView, cluster: Any) -> None:
+    """A reader who opens the notebook without its kernel sees running engines only together with a date."""
     words = f"as of {time.strftime('%Y-%m-%d')}"
     standing = view._repr_mimebundle_()
     for text in (standing["text/plain"], Document(standing["text/html"]).text):
@@ -152,7 +152,7 @@ def test_memory_and_heartbeats_do_not_change_the_notebook(view: ClusterView, clu
     assert len(shell.display_pub.outputs) == sent
 
 
-def test_after_the_stop_it_shows_which_engines_there_were(view: ClusterView, cluster: Any) -> None:
+def test_after_the_stop_the_view_shows_the_stopped_engines(view: ClusterView, cluster: Any) -> None:
     assert "● idle" in shown(view).text
     cluster.running = False
     text = shown(view).text
@@ -178,7 +178,7 @@ def test_stop_asks_first_and_the_engines_can_be_started_again(view: ClusterView,
     assert set(buttons(view)) == {"Stop", "Restart"}
 
 
-def test_what_goes_wrong_is_shown_escaped_and_the_buttons_come_back(view: ClusterView, cluster: Any) -> None:
+def test_an_error_is_shown_escaped_and_the_buttons_come_back(view: ClusterView, cluster: Any) -> None:
     buttons(view)["Restart"].click()
     buttons(view)["Yes"].click()
     assert cluster.calls == ["restart"]
@@ -220,7 +220,7 @@ def test_without_ipywidgets_there_is_html(cluster: Any, shell: Any, monkeypatch:
     assert [set(output["data"]) for output in shell.display_pub.outputs] == [{"text/html", "text/plain"}]
 
 
-def test_a_notebook_shows_clusters_so_and_a_terminal_as_text(cluster: Any, shell: Any) -> None:
+def test_a_notebook_shows_clusters_as_views_and_a_terminal_as_text(cluster: Any, shell: Any) -> None:
     widgets.install(shell)
     shell.display_formatter.ipython_display_formatter.for_type(Cluster, widgets._show_cluster)
     status = dataclasses.replace(cluster.status(), cluster=cluster)
@@ -240,7 +240,7 @@ def test_a_cluster_that_never_ran_has_no_view(cluster: Any, shell: Any) -> None:
         widgets._show_cluster(cluster)
 
 
-def test_a_look_that_fails_is_not_the_last(view: ClusterView, cluster: Any, shell: Any) -> None:
+def test_after_a_failed_update_the_view_is_updated_again(view: ClusterView, cluster: Any, shell: Any) -> None:
     view.show()
     good = cluster.status
     cluster.status = lambda: 1 / 0

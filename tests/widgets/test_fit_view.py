@@ -1,4 +1,4 @@
-"""Reports as they change, in a notebook and in a terminal."""
+"""Live views of reports in a notebook and in a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xpulab.widgets import NotebookViews, TerminalViews
 
 
 class ZMQInteractiveShell(InteractiveShell):
-    """Stands for a notebook's kernel: what it displays is kept in ``display_pub.outputs``."""
+    """Replaces a notebook's kernel, and keeps the displayed objects in ``display_pub.outputs``."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def called(views: Any, shown: Any) -> Any:
 
 
 def of_cell(shell: Any) -> str:
-    """The HTML of the cell's one output, as it is when the cell has ended."""
+    """Return the HTML of the cell's only output after the cell has ended."""
     shell.events.trigger("post_run_cell", None)
     outputs = shell.display_pub.outputs
     assert len({output["transient"]["display_id"] for output in outputs}) == 1
@@ -77,7 +77,7 @@ def test_one_output_is_rewritten_and_ends_as_the_standing_report(shell: Any, vie
     assert outputs[-1]["data"] == {"text/html": running._repr_html_(), "text/plain": str(running)}
 
 
-def test_what_is_saved_while_a_call_runs_says_when_it_was_true_and_how_to_see_its_end(
+def test_a_report_of_a_running_call_has_the_time_of_its_update_and_says_how_to_see_its_end(
     shell: Any, views: NotebookViews
 ) -> None:
     one, two, start = report(status="running"), report(status="running"), TaskReport("start 2 engines")
@@ -124,12 +124,12 @@ def test_only_a_fit_leaves_a_report_when_it_was_too_quick_to_watch(
 
 
 def fits(n: int) -> list[Any]:
-    """A loop over the number of clusters."""
+    """Return the reports of a loop over the number of clusters."""
     parameters = [{"n_clusters": 2 + i, "max_iter": 300, "init": "random"} for i in range(n)]
     return [report(parameters=each, iterations=3 + i) for i, each in enumerate(parameters)]
 
 
-def test_the_fits_of_a_cell_are_one_table_that_tells_them_apart(shell: Any, views: NotebookViews) -> None:
+def test_the_fits_of_a_cell_are_one_table_with_the_parameters_that_differ(shell: Any, views: NotebookViews) -> None:
     for fit in fits(9):
         called(views, fit)
     document = Document(of_cell(shell))
@@ -290,7 +290,7 @@ def test_install_twice_shows_once_and_uninstall_leaves_nothing(capsys: pytest.Ca
 
 
 def test_a_saved_notebook_holds_the_final_report(tmp_path: Any) -> None:
-    """In a real kernel: drawing happens in a thread, and the output must belong to the cell."""
+    """In a real kernel, a thread draws, and the output must belong to the cell."""
     import nbformat
     from nbclient import NotebookClient
 

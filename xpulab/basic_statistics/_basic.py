@@ -44,9 +44,9 @@ class BasicStatistics(Proxy, BaseEstimator):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class BasicStatistics(Proxy, BaseEstimator):
         self.result_options = result_options
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Whether it is fitted: an interrupted first fit sets only the number of columns."""
+        """Return whether the estimator is fitted: an interrupted first fit sets only the number of columns."""
         return any(hasattr(self, f"{name}_") for name in OPTIONS)
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -117,7 +117,7 @@ class BasicStatistics(Proxy, BaseEstimator):
         )
 
     def _asked_for(self) -> list[str]:
-        """Names of the statistics in `result_options`."""
+        """Return the names of the statistics in `result_options`."""
         options = self.result_options
         names = list(OPTIONS) if options in ("all", ["all"]) else [options] if isinstance(options, str) else options
         if unknown := [name for name in names if name not in OPTIONS]:
@@ -127,7 +127,7 @@ class BasicStatistics(Proxy, BaseEstimator):
         return list(names)
 
     def _facts(self, method: str, X: Any, sample_weight: Any, reset: bool) -> dict[str, np.ndarray]:
-        """The moments of the columns, from the ranks."""
+        """Return the moments of the columns, from the ranks."""
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=reset)
         weights = self._weights(sample_weight, X, only_non_negative=False)

@@ -19,7 +19,7 @@ Facts = Mapping[str, npt.NDArray[np.float64]]
 
 
 def statistics(facts: Facts) -> dict[str, npt.NDArray[np.float64]]:
-    """All statistics of columns.
+    """Compute all statistics of columns.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def statistics(facts: Facts) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def joined(facts: Facts, others: Facts) -> dict[str, npt.NDArray[np.float64]]:
-    """The moments of two sets of rows together [1]_.
+    """Return the moments of two sets of rows together [1]_.
 
     Parameters
     ----------

@@ -20,31 +20,32 @@ __all__ = ["DBSCAN"]
 
 
 class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
-    """Clusters of any form, where rows lie dense, found by all engines of the active cluster.
+    """Density-based clustering, which finds clusters of any form, on all engines of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.cluster.DBSCAN`, the numbers of the clusters included, for
-    any number of engines. A row is a core if rows of a total weight of at least `min_samples` are no farther from it
-    than `eps`, itself included [1]_. Cores that are so near to each other are in one cluster, and the clusters are
-    numbered in the order of their first cores. A row that is no core is in the first cluster with a core near to it.
+    Parameters, attributes and results are those of `sklearn.cluster.DBSCAN`, including the numbers of the clusters, for
+    any number of engines. Two rows are neighbours if their distance is at most `eps`. A row is a core if its neighbours
+    and the row itself have a total weight of at least `min_samples` [1]_. Cores that are neighbours are in one cluster,
+    and the clusters are numbered in the order of their first cores. A row that is no core is in the first cluster that
+    has a neighbouring core.
 
     Each engine has the rows of a region, sorted in a tree, and the engines join the clusters that cross the borders of
-    regions [2]_. Distances are computed in float64, by the processors of the engines' hosts, and only those that may
-    change the result. The memory is linear in the number of rows, however many of them are near to each other;
-    scikit-learn's is not.
+    regions [2]_. The CPUs of the engines' hosts compute the distances in float64, and only those distances that may
+    change the result. The memory is linear in the number of rows, even if many rows are neighbours; scikit-learn's
+    memory is not.
 
     Parameters
     ----------
     eps : float, default=0.5
-        How far neighbours are at most.
+        Largest distance of two neighbours.
     min_samples : int, default=5
-        The total weight of the neighbours of a core at least.
+        Smallest total weight of a core and its neighbours.
     metric : str, default="euclidean"
         "euclidean" ("l2"), "sqeuclidean", "manhattan" ("cityblock", "l1"), "chebyshev" ("infinity"), "cosine" or
         "minkowski".
     metric_params : dict, optional
         ``{"p": ...}`` for "minkowski".
     algorithm : {"auto", "ball_tree", "kd_tree", "brute"}, default="auto"
-        Accepted for scikit-learn's sake: all give the same neighbours.
+        Accepted for compatibility with scikit-learn: all algorithms give the same neighbours.
     leaf_size : int, default=30
         Accepted and ignored.
     p : float, optional
@@ -55,16 +56,17 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
     Attributes
     ----------
     core_sample_indices_ : ndarray of int64 of shape (n_core_samples,)
-        Which rows are cores.
+        Indices of the cores.
     components_ : ndarray of shape (n_core_samples, n_features)
-        The cores themselves, in the dtype of X.
+        The rows that are cores, in the dtype of X.
     labels_ : ndarray of int64 of shape (n_samples,)
         The cluster of each row; -1 for noise.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What ran where, and how long each phase took. The seconds of kernels are those of the hosts' processors.
+        The work of each engine, and the seconds of each phase, in the last fit. The seconds of kernels are those of the
+        hosts' CPUs.
 
     See Also
     --------
@@ -72,8 +74,9 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
 
     Notes
     -----
-    For one to fifteen features scikit-learn computes the same numbers in its k-d trees. Where it compares all rows, it
-    rounds otherwise: there, rows whose distance is `eps` up to rounding may be neighbours in one and not in the other.
+    For one to fifteen features scikit-learn computes the same distances in its k-d trees. Where scikit-learn compares
+    all rows, it rounds in another way: two rows whose distance is `eps` up to rounding may then be neighbours in one
+    implementation and not in the other.
 
     References
     ----------
@@ -89,7 +92,8 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
     array([ 0,  0,  0,  1,  1, -1])
     """
 
-    #: In float64 the rows as they came, those of the region, its tree, the rows of other regions, and their numbers.
+    #: In float64: the rows that were passed, the rows of the region, its tree, and rows of other regions near its
+    #: border; and the numbers of all these rows.
     _work_memory: ClassVar[tuple[float, float]] = (120.0, 4.0)
 
     @_fit_context(prefer_skip_nested_validation=False)
@@ -104,8 +108,8 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, 1 by default. A row of at least `min_samples` is a core by itself; negative weights
-            may keep their neighbours from being cores.
+            Weights of the rows, 1 by default. A row whose weight is at least `min_samples` needs no neighbours to be a
+            core. Negative weights may keep the row's neighbours from being cores.
 
         Returns
         -------
@@ -117,8 +121,8 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn rejects, for sparse matrices, and for metrics that are not computed; nothing has
-            been sent then.
+            For input that scikit-learn rejects, for sparse matrices, and for metrics that are not supported. No rows
+            have been sent.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
@@ -144,7 +148,7 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
-        """`fit`, then the clusters of the rows.
+        """Call `fit`, and return the cluster of each row.
 
         Parameters and errors are those of `fit`.
 
@@ -156,14 +160,14 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
         return self.fit(X, sample_weight=sample_weight).labels_
 
     def _distance(self) -> Distance:
-        """The distance that the parameters ask for."""
+        """Return the distance that the parameters ask for."""
         like = NearestNeighbors(
             algorithm=self.algorithm, metric=self.metric, metric_params=self.metric_params, p=self.p
         )
         return distance_of(like, "sklearn.cluster.DBSCAN")
 
     def _weights_of(self, sample_weight: Any, X: Any) -> Any:
-        """Weights in float64, of any sign; a rank's own ones in the dtype of X."""
+        """Return the weights in float64, of any sign. Weights that a rank passes are in the dtype of X."""
         if sample_weight is None:
             return None
         if isinstance(sample_weight, ShardedArray) and not sample_weight.stays:
@@ -176,7 +180,7 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
         return weights
 
     def _cores(self, X: Any, answer: Answer) -> np.ndarray:
-        """The core rows; those of a handle come from the engines."""
+        """Return the core rows; those of a handle come from the engines."""
         if not len(self.core_sample_indices_):
             return np.empty((0, X.shape[1]))  # as scikit-learn: float64
         if isinstance(X, ShardedArray) and X.stays:

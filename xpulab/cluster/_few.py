@@ -14,7 +14,7 @@ MOST_PRODUCTS = 2_000_000
 
 
 def certain_labels(X: npt.NDArray[Any], centers: npt.NDArray[Any]) -> npt.NDArray[np.int32] | None:
-    """Index of the nearest centre of each row; None if the engines could find another centre because of rounding.
+    """Find the nearest centre of each row; return None if the engines could find another one because of rounding.
 
     This function computes squared distances in float64. The engines compute them in the dtype of the rows, with an
     error of at most ``2 (d + 8) eps (|x|^2 + 2 max |c|^2)``, the bound that their search uses, too [1]_. The label of a

@@ -34,7 +34,7 @@ __all__ = ["KMeans"]
 
 @dataclass(frozen=True)
 class _Job:
-    """The checked arguments of a fit. `resume` uses these, also if the estimator's parameters were changed since."""
+    """The checked arguments of a fit. `resume` uses these, even if the estimator's parameters were changed since."""
 
     X: Any
     weights: np.ndarray | None
@@ -96,9 +96,9 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------
@@ -213,7 +213,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
     def _fit(
         self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None, callbacks: Callbacks
     ) -> dict[str, Any]:
-        """Run the fit on the engines, and set the attributes. Returns the answer of the engines."""
+        """Run the fit on the engines, set the attributes, and return the answer of the engines."""
         X = job.X
         call = Call(self, "fit", X, cluster, job.n_init, callbacks.reached, job.parameters)
         labels = np.empty(0, np.int32)  # Ctrl-C may come before the labels are allocated
@@ -252,7 +252,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         return result
 
     def predict(self, X: Any) -> np.ndarray:
-        """Index of the nearest centre of each row.
+        """Return the index of the nearest centre of each row.
 
         For a few rows this process computes the labels, if this is faster than a message to the engines, and if the
         labels are certain to be the same. The report of the call then says so.
@@ -286,7 +286,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         return labels.value
 
     def transform(self, X: Any) -> np.ndarray:
-        """Distance of each row to each centre.
+        """Return the distance of each row to each centre.
 
         Parameters
         ----------
@@ -323,7 +323,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
             return self.fit(X, sample_weight=sample_weight).transform(X)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """The negative inertia of the rows with the fitted centres.
+        """Return the negative inertia of the rows with the fitted centres.
 
         Parameters
         ----------
@@ -347,7 +347,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         return -float(answer.results[0]["inertia"])
 
     def to_sklearn(self) -> sklearn.cluster.KMeans:
-        """scikit-learn's KMeans with the same parameters and fitted attributes, which needs no cluster.
+        """Return scikit-learn's KMeans with the same parameters and fitted attributes. It needs no cluster.
 
         Returns
         -------
@@ -367,7 +367,10 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         return super()._checked(cluster, X, reset=reset, look_now=look_now or (reset and callable(self.init)), **rules)
 
     def _checked_init(self, X: Any) -> tuple[int, Any]:
-        """Number of runs, and "k-means++", "random" or a list of centres; reads `n_init` and `init` as scikit-learn."""
+        """Return the number of runs, and "k-means++", "random" or a list of centres.
+
+        `n_init` and `init` have the same meaning as in scikit-learn.
+        """
         if X.shape[0] < self.n_clusters:
             raise ValueError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
         given = _is_arraylike_not_scalar(self.init)
@@ -394,7 +397,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         return 1, [centers]
 
     def _called_init(self, X: Any, random: np.random.RandomState, n_init: int) -> list[np.ndarray]:
-        """Initial centres of each run from the user's function, which gets centred rows, as in scikit-learn."""
+        """Get the initial centres of each run from the user's function, which gets centred rows, as in scikit-learn."""
         if isinstance(X, ShardedArray):
             raise TypeError(
                 "init is a callable, which needs the rows in this process, and X is a ShardedArray; pass the centres: "
@@ -469,7 +472,7 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
 
 
 def _words(result: dict[str, Any]) -> list[str]:
-    """The lines that scikit-learn prints about the best run."""
+    """Return the lines that scikit-learn prints about the best run."""
     iterations = [(number - 1, inertia) for run, number, inertia, *_ in result["history"] if run == result["run"]]
     return [f"Iteration {i}, inertia {inertia}." for i, inertia in iterations] + [result["ending"]] * (
         result["ending"] != ""
@@ -477,12 +480,12 @@ def _words(result: dict[str, Any]) -> list[str]:
 
 
 def _room(n_clusters: int, X: Any) -> int:
-    """Upper bound of the bytes of a fit's state: two sets of centres, the shift, the generator, and small values."""
+    """Bound the bytes of a fit's state: two sets of centres, the shift, the generator, and small values."""
     return (2 * n_clusters + 1) * X.shape[1] * X.dtype.itemsize + (16 << 10)
 
 
 def _result_of(interrupt: KeyboardInterrupt) -> dict[str, Any]:
-    """The result of rank 0 at the interrupt; empty if the interrupt came before or after the task."""
+    """Return the result of rank 0 at the interrupt; empty if the interrupt came before or after the task."""
     return interrupt.args[0].results[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else {}
 
 

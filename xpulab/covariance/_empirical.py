@@ -43,9 +43,9 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------
@@ -62,7 +62,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
     n_features_in_: int
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Whether it is fitted: an interrupted first fit sets only the number of columns."""
+        """Return whether the estimator is fitted: an interrupted first fit sets only the number of columns."""
         return hasattr(self, "covariance_")
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -104,7 +104,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         return self
 
     def score(self, X_test: Any, y: Any = None) -> float:
-        """Mean log-likelihood of the rows under a Gaussian with the fitted mean and covariance.
+        """Return the mean log-likelihood of the rows under a Gaussian with the fitted mean and covariance.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         return float(log_likelihood(covariance, self.get_precision()))
 
     def mahalanobis(self, X: Any) -> np.ndarray:
-        """Squared Mahalanobis distance of each row from the mean.
+        """Return the squared Mahalanobis distance of each row from the mean.
 
         The engines multiply the rows by a square root of the precision matrix, in the dtype of X.
 
@@ -179,9 +179,11 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         return found
 
     def _moments(self, cluster: XPUCluster, method: str, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and covariance of the columns. With `assume_centered`, zeros and the mean products of the columns.
+        """Return the mean and the covariance of the columns.
 
-        The engines subtract the means before they multiply in both cases, because products of large numbers lose
+        With `assume_centered` these are zeros and the mean products of the columns.
+
+        In both cases the engines subtract the means before they multiply, because products of large numbers lose
         precision.
         """
         if X.shape[0] == 1 and method == "fit":

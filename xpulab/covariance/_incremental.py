@@ -50,9 +50,9 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     Examples
     --------
@@ -142,7 +142,7 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
         return self._see("partial_fit", X)
 
     def to_sklearn(self) -> sklearn.covariance.EmpiricalCovariance:
-        """A `sklearn.covariance.EmpiricalCovariance` with this mean and covariance, which needs no cluster.
+        """Return a `sklearn.covariance.EmpiricalCovariance` with this mean and covariance, which needs no cluster.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Functions of means and covariances: those of two sets of rows together, and a root of the precision matrix."""
+"""Merges the means and covariances of two sets of rows, and computes a root of the precision matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 def joined(
     n: int, mean: Floats, covariance: Floats, m: int, other_mean: Floats, other_covariance: Floats
 ) -> tuple[Floats, Floats]:
-    """Mean and covariance of two sets of rows together [1]_.
+    """Return the mean and the covariance of two sets of rows together [1]_.
 
     Parameters
     ----------
@@ -41,13 +41,13 @@ def joined(
 
 
 def about(point: Floats, n: float, mean: Floats, gram: Floats) -> Floats:
-    """Mean products of the columns minus `point`, of shape (n_features,), from their mean and centred products."""
+    """Return the mean products of the columns minus `point` (n_features,), from their mean and centred products."""
     away = mean - point
     return gram / n + np.outer(away, away)
 
 
 def root(precision: npt.NDArray[np.floating]) -> Floats:
-    """A matrix R of shape (n_features, k) with ``R @ R.T == precision``, which must be positive semidefinite.
+    """Return a matrix R of shape (n_features, k) with ``R @ R.T == precision``, which must be positive semidefinite.
 
     Eigenvalues that differ from 0 only by rounding count as 0. k is the number of the other eigenvalues, at least 1.
     """

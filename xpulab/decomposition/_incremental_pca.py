@@ -54,7 +54,7 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         Report on the last rows that were sent: what each engine did, and how long each phase took.
 
@@ -171,7 +171,7 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
         return merged(state, batch, self._n_components(state, batch.n_samples, len(batch.mean)))
 
     def _batches(self, cluster: XPUCluster, method: str, X: Any, bounds: list[tuple[int, int]]) -> Iterator[Batch]:
-        """The batches from the engines. Each task asks for as many triangles as `_ANSWER_BYTES` allows."""
+        """Get the batches from the engines. Each task asks for as many triangles as `_ANSWER_BYTES` allows."""
         columns = X.shape[1] + 1
         most = max(stop - start for start, stop in bounds)
         at_once = max(1, _ANSWER_BYTES // (min(most, columns) * columns * 8))
@@ -191,7 +191,7 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
                 yield batch_of([r for _, r in group], answers[0]["shift"], stop - start)
 
     def _state(self) -> State:
-        """The fitted attributes in float64."""
+        """Return the fitted attributes in float64."""
         found = [self.mean_, self.var_, self.components_, self.singular_values_, self.explained_variance_]
         return State(self.n_samples_seen_, *(np.asarray(array, np.float64) for array in found))
 

@@ -54,7 +54,7 @@ class State:
 
 
 def batch_of(triangles: Sequence[np.ndarray], shift: np.ndarray, n_samples: int) -> Batch:
-    """A batch from the triangles of the ranks that have some of its rows.
+    """Return a batch from the triangles of the ranks that have some of its rows.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def batch_of(triangles: Sequence[np.ndarray], shift: np.ndarray, n_samples: int)
 
 
 def merged(state: State | None, batch: Batch, n_components: int) -> State:
-    """The principal components after one more batch, as in scikit-learn's ``IncrementalPCA.partial_fit``."""
+    """Return the principal components after one more batch, as in scikit-learn's ``IncrementalPCA.partial_fit``."""
     squares = np.square(batch.r).sum(axis=0)
     if state is None:
         n_samples, mean, stacked = batch.n_samples, batch.mean, batch.r

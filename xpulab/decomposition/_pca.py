@@ -77,9 +77,9 @@ class PCA(Projecting, sklearn.decomposition.PCA):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------
@@ -153,7 +153,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
             return self.transform(X) if projections is None else projections
 
     def _fit_rows(self, X: Any, projected: bool) -> Any:
-        """Fit the rows. Returns the projections if `projected`, and if the fit computes them; otherwise None."""
+        """Fit the rows; return the projections if `projected`, and if the fit computes them, and otherwise None."""
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=True)
         solver, n_components = self._decided(X.shape)
@@ -167,7 +167,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         return None if result is None else result.value
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Log-likelihood of each row under the fitted model.
+        """Return the log-likelihood of each row under the fitted model.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         return result.value
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood of the rows under the fitted model.
+        """Return the mean log-likelihood of the rows under the fitted model.
 
         Parameters
         ----------
@@ -230,14 +230,14 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         return float(log_likelihood(covariance, self._in_float64().get_precision()))
 
     def _in_float64(self) -> PCA:
-        """A copy of this estimator with fitted attributes in float64."""
+        """Return a copy of this estimator with fitted attributes in float64."""
         precise = copy.copy(self)
         for name, value in rounded(dict(vars(self)), np.float64).items():
             setattr(precise, name, value)
         return precise
 
     def _decided(self, shape: tuple[int, int]) -> tuple[str, Any]:
-        """The solver and the number of components, chosen and checked as in scikit-learn."""
+        """Return the solver and the number of components, chosen and checked as in scikit-learn."""
         (n_samples, n_features), least = shape, min(shape)
         solver, n_components = self.svd_solver, self.n_components
         if n_components is None:
@@ -265,7 +265,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
     def _found(
         self, cluster: XPUCluster, X: Any, solver: str, n_components: Any, result: Result | None
     ) -> dict[str, Any]:
-        """The fitted attributes in float64."""
+        """Return the fitted attributes in float64."""
         n_samples, n_features = X.shape
         if solver == "randomized":
             start = random_start(

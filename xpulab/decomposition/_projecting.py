@@ -52,7 +52,7 @@ class Projecting(TransformerProxy, TransformerMixin):
         return self._transformed("transform", "project", X, matrix.shape[1], matrix=matrix, shift=self._middle())
 
     def inverse_transform(self, X: Any) -> Any:
-        """Rows whose projections on the components are X.
+        """Return the rows whose projections on the components are X.
 
         Parameters
         ----------
@@ -86,11 +86,11 @@ class Projecting(TransformerProxy, TransformerMixin):
         return hasattr(self, "components_")
 
     def _middle(self) -> np.ndarray | None:
-        """The mean that is subtracted from rows before the projection; None for none."""
+        """Return the mean that is subtracted from rows before the projection; None if no mean is subtracted."""
         return getattr(self, "mean_", None)
 
     def _variance(self) -> np.ndarray:
-        """The variances of the projections for whitening: (n_components,) in float64."""
+        """Return the variances of the projections for whitening: (n_components,) in float64."""
         whitened = getattr(self, "whiten", False)
         found = self.explained_variance_ if whitened else np.ones(len(self.components_))
         return np.asarray(found, np.float64)
@@ -98,7 +98,7 @@ class Projecting(TransformerProxy, TransformerMixin):
     def _without_components(self, X: Any) -> np.ndarray:
         if isinstance(X, ShardedArray):
             raise ValueError(
-                f"this {type(self).__name__} has no components, and rows on engines need a column at least"
+                f"this {type(self).__name__} has no components, and rows on engines need at least one column"
             )
         X = self._checked(current_cluster(), X, reset=False, look_now=True)
         return np.empty((X.shape[0], 0), X.dtype)

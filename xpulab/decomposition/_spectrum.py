@@ -20,14 +20,14 @@ __all__ = [
 
 
 def of_covariance(covariance: np.ndarray, n_samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Singular values and right vectors of centred rows, from their covariance matrix."""
+    """Compute the singular values and right vectors of centred rows from their covariance matrix."""
     variances, vectors = linalg.eigh(covariance)
     variances = np.maximum(variances[::-1], 0.0)
     return np.sqrt(variances * (n_samples - 1)), np.ascontiguousarray(vectors[:, ::-1].T)
 
 
 def of_triangle(r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Singular values and right vectors of rows, from the triangle of their QR decomposition."""
+    """Compute the singular values and right vectors of rows from the triangle of their QR decomposition."""
     _, singular, right = linalg.svd(r, full_matrices=False)
     return singular, right
 
@@ -35,7 +35,7 @@ def of_triangle(r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def principal_components(
     singular: np.ndarray, right: np.ndarray, n_components: Any, n_samples: int, n_features: int
 ) -> dict[str, Any]:
-    """Fitted attributes from a full decomposition, computed as in scikit-learn's ``PCA._fit_full``.
+    """Compute fitted attributes from a full decomposition, as in scikit-learn's ``PCA._fit_full``.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def principal_components(
 def truncated_components(
     singular: np.ndarray, right: np.ndarray, total: float, n_samples: int, n_features: int
 ) -> dict[str, Any]:
-    """Fitted attributes from a truncated decomposition and the total variance, as in ``PCA._fit_truncated``."""
+    """Compute fitted attributes from a truncated decomposition and the total variance, as ``PCA._fit_truncated``."""
     _, right = svd_flip(None, right, u_based_decision=False)
     variance = singular**2 / (n_samples - 1)
     least = min(n_features, n_samples)
@@ -89,7 +89,7 @@ def _attributes(
 
 
 def rounded(attributes: dict[str, Any], dtype: Any) -> dict[str, Any]:
-    """The attributes with all floating-point numbers converted to `dtype`. Arrays are contiguous copies."""
+    """Return the attributes with all floating-point numbers converted to `dtype`. Arrays are contiguous copies."""
     made = {}
     for name, value in attributes.items():
         if isinstance(value, np.ndarray):
@@ -108,7 +108,7 @@ def random_start(
     n_iter: Any,
     random: np.random.RandomState,
 ) -> dict[str, Any]:
-    """Arguments of the task "randomized_svd", with the random matrix of scikit-learn's ``_randomized_svd``.
+    """Return arguments of the task "randomized_svd", with the random matrix of scikit-learn's ``_randomized_svd``.
 
     scikit-learn's power_iteration_normalizer changes only the basis of a space, so the ranks always use orthonormal
     bases.

@@ -6,7 +6,9 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +25,8 @@ USERS = ("run", "%%xpu")  # tasks that run a user's code
 _USERS_GRACE = 2.0  # seconds that a user's code has to end after SIGINT
 _PRINTED = 2.0  # seconds in which the output of other hosts arrives
 _SIGNAL_AGAIN = 0.5  # seconds until SIGINT is repeated, because an engine that is about to begin the task ignores it
+_latest: weakref.WeakKeyDictionary[threading.Thread, int] = weakref.WeakKeyDictionary()  # number of its last task
+_latest_lock = threading.Lock()
 
 
 class _Ending:
@@ -106,7 +110,8 @@ class Exchange:
         self._client = client
         self._board = board
         task = ipp.Reference("xpulab_run")
-        self._pending = client.broadcast_view().apply(task, name, self.number, payload, os.getpid())
+        unread = _unread(self.number)
+        self._pending = client.broadcast_view().apply(task, name, self.number, payload, os.getpid(), unread)
 
     def wait(
         self, require_well: Callable[[], None], watch: Callable[[Any, int], None] | None, pressed: list[int]
@@ -260,3 +265,10 @@ class Exchange:
                     known.pop(sent, None)
         for name in ("__len__", "_count_chunks", "split"):  # each has a functools cache of 128 results
             getattr(getattr(ipp.AsyncResult, name, None), "cache_clear", lambda: None)()
+
+
+def _unread(number: int) -> list[int]:
+    """Note the number of a new task. Returns those of the last tasks of other threads, which may read the results."""
+    with _latest_lock:
+        _latest[threading.current_thread()] = number
+        return [last for thread, last in list(_latest.items()) if thread.is_alive() and last != number]

@@ -12,7 +12,7 @@ import numpy as np
 from xpulab.data import Outgoing, ShardedArray, bounds_of
 from xpulab.deploy.rows import RowsOnEngines
 from xpulab.exceptions import UsageError
-from xpulab.sharing.memory import LEAST_SHARED, SharedBlock
+from xpulab.sharing.memory import SharedBlock, shared_or_sent
 
 __all__ = ["VariablesOnEngines", "checked_ranks", "received"]
 
@@ -131,12 +131,7 @@ class VariablesOnEngines(RowsOnEngines):
             head = cloudpickle.dumps(thing, protocol=5, buffer_callback=buffers.append)
         except Exception as error:
             raise TypeError(f"{name} cannot be sent to the engines: {error}") from error
-        return {"pickle": head, "buffers": [_buffer(buffer, outgoing) for buffer in buffers]}
-
-
-def _buffer(buffer: pickle.PickleBuffer, outgoing: Outgoing) -> bytes | dict[str, Any]:
-    raw = np.frombuffer(buffer.raw(), np.uint8)
-    return outgoing.send(raw) if raw.nbytes >= LEAST_SHARED else raw.tobytes()
+        return {"pickle": head, "buffers": shared_or_sent(buffers, outgoing.send)}
 
 
 def _named(name: str) -> str:

@@ -31,8 +31,8 @@ print("the sum is", float(x.sum()))
 '''
 
 _TAKERS = (
-    "Devices of an OpenCL driver take OpenCL C, those of the Level Zero driver do not. To use a GPU by its OpenCL "
-    "driver, type %xpu_cluster stop, and then %xpu_cluster start --devices opencl:gpu"
+    "Devices of an OpenCL driver take OpenCL C; devices of the Level Zero driver do not. To use a GPU through its "
+    "OpenCL driver, type %xpu_cluster stop, and then %xpu_cluster start --devices opencl:gpu"
 )
 _PYTHON = ".".join(map(str, sys.version_info[:2]))
 _NO_NUMBA_DPEX = f"""\
@@ -44,13 +44,13 @@ notebooks/05_your_own_algorithm.ipynb explains how to write one. This cell runs 
 {EXAMPLE}"""
 _NO_DPCTL_TENSOR = "dpctl.tensor is for Python 3.10 and 3.11; from Python 3.12 on dpnp has it: import dpnp.tensor\n"
 _NOT_COMPILED = (
-    f"The device's compiler refused the program, and dpctl does not pass on why. {_TAKERS}. Where the device takes "
+    f"The device's compiler refused the program, and dpctl does not pass on the reason. {_TAKERS}. If the device takes "
     "OpenCL C, there is a mistake in the source.\n"
 )
 
 
 def advice(error: BaseException) -> str:
-    """Text that says what the user can do about an error; empty if nothing is known.
+    """Return a text that says what the user can do about an error; empty if nothing is known.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A cell of a notebook on one rank: its namespace, its value, and the variables that it is given and brings back."""
+"""A cell of a notebook on one rank: its namespace, its value, and variables that it receives and returns."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import numpy as np
 from IPython.lib.pretty import pretty
 from mpi4py import MPI
 
-from xpulab.engine.dataset import pieces, rows_of
+from xpulab.engine.dataset import array_of, pieces, rows_of
 from xpulab.engine.engine import Task, task
 from xpulab.engine.queues import shared_queue
 from xpulab.engine.usage import measured, pickled, queue_of
 from xpulab.engine.users_code import answer_of
 from xpulab.kernels.choice import kernels_for
-from xpulab.sharing.memory import LEAST_SHARED, SharedBlock
+from xpulab.sharing.memory import SharedBlock, shared_or_sent
 
 __all__ = ["pull", "push", "run"]
 
-#: Modules that have an `asnumpy` -> the class of arrays that it takes. A module is there only after a cell imported it;
-#: of the last two, each dpctl has one.
+#: Name of a module with a function `asnumpy` -> the class of arrays that it takes. An engine has these modules only
+#: after a cell has imported them. A release of dpctl has one of the last two.
 _DEVICE_ARRAYS = {"dpnp": "ndarray", "dpnp.tensor": "usm_ndarray", "dpctl.tensor": "usm_ndarray"}
 
 
@@ -34,28 +34,29 @@ _DEVICE_ARRAYS = {"dpnp": "ndarray", "dpnp.tensor": "usm_ndarray", "dpctl.tensor
 def run(
     task: Task, source: str, name: str, ranks: list[int], out: list[str], transcripts: list[str], profile: bool = False
 ) -> dict[str, Any]:
-    """Run a cell on some ranks; the others wait for its end.
+    """Run a cell on some ranks; the other ranks wait for its end.
 
     Parameters
     ----------
     source : str
-        Python.
+        Python code.
     name : str
-        What tracebacks call it.
+        Name of the cell in tracebacks.
     ranks : list of int
-        Those who run it.
+        The ranks that run the cell.
     out : list of str
-        The variables to bring back.
+        Names of the variables to return.
     transcripts : list of str
-        File of each rank for what it prints.
+        For each rank, the file for its output.
     profile : bool
         Whether to measure what the cell does.
 
     Returns
     -------
     dict
-        As `answer_of`, with an ``outcome`` "left out" too; ``value``, the last expression as text, or None; ``out``,
-        the values of the variables as bytes; ``figures``, of matplotlib, as PNG; ``usage``, if it was measured.
+        The keys of `answer_of`, with the further ``outcome`` "left out"; ``value``, the last expression as text, or
+        None; ``out``, the values of the variables as bytes; ``figures``, those of matplotlib as PNG; ``usage``, if it
+        was measured.
     """
     if task.comm.rank not in ranks:
         return {"outcome": "left out"}
@@ -82,8 +83,8 @@ def run(
 
 
 def _prepare(namespace: dict[str, Any], task: Task, ranks: list[int]) -> None:
-    """Add the names that every cell finds to the variables of earlier cells."""
-    # The queue that dpnp's arrays and kernels with local memory use by themselves: what a cell makes fits together.
+    """Add the names that every cell can use to the variables of earlier cells."""
+    # dpnp's arrays and kernels with local memory use this queue by default, so all that a cell makes is on one queue.
     device = task.device.queue.sycl_device
     namespace.update(
         __name__="__main__",
@@ -97,8 +98,8 @@ def _prepare(namespace: dict[str, Any], task: Task, ranks: list[int]) -> None:
 
 
 def _execute(source: str, name: str, namespace: dict[str, Any]) -> Any:
-    """Run the statements; the value of the last if it is an expression that no semicolon ends."""
-    # For tracebacks and inspect.getsource; an entry without a time is not checked against a file.
+    """Run the statements, and return the value of the last one if it is an expression without a final semicolon."""
+    # Tracebacks and inspect.getsource read this entry. Without a time it is not compared with a file.
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     tree = ast.parse(source, name)
     last = None
@@ -112,14 +113,14 @@ def _execute(source: str, name: str, namespace: dict[str, Any]) -> Any:
 
 
 def _display(*things: Any) -> None:
-    """As IPython's: figures as pictures, and all else as text."""
+    """Show figures as pictures, and everything else as text, as IPython's `display` does."""
     for thing in things:
         if not _drew(thing):
             print(pretty(thing))
 
 
 def _drew(thing: Any) -> bool:
-    """Draw a figure of matplotlib; False if it is something else."""
+    """Draw a figure of matplotlib; return False if it is something else."""
     module = sys.modules.get("matplotlib.figure")
     if module is None or not isinstance(thing, module.Figure):
         return False
@@ -128,12 +129,12 @@ def _drew(thing: Any) -> bool:
 
 
 def _figures() -> Any:
-    """The module that needs matplotlib, which a cell has imported."""
+    """Import the module that draws figures. It needs matplotlib, which a cell has imported by then."""
     return importlib.import_module("xpulab.engine.figures")
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Arrays on the device become NumPy arrays: the notebook has neither dpnp nor dpctl."""
+    """Pickle arrays on the device as NumPy arrays, because the notebook has neither dpnp nor dpctl."""
 
     def reducer_override(self, thing: Any) -> Any:
         for name, array in _DEVICE_ARRAYS.items():
@@ -144,7 +145,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class _Traveller(cloudpickle.Pickler):
-    """Arrays on the device arrive on the device of another rank."""
+    """Pickle arrays on the device so that they become arrays on the device of another rank."""
 
     def reducer_override(self, thing: Any) -> Any:
         for name, array in _DEVICE_ARRAYS.items():
@@ -159,10 +160,10 @@ def _on_device(module: str, array: Any) -> Any:
 
 
 def _message(thing: Any, protocol: int = 5) -> bytes:
-    """The bytes of an object that mpi4py sends."""
+    """Return the bytes of an object that mpi4py sends."""
     try:
         message = pickle.dumps(thing, protocol)
-    except Exception:  # functions of a cell, and arrays on the device
+    except Exception:  # such as a function of a cell, or an array on the device
         file = io.BytesIO()
         _Traveller(file, protocol=protocol).dump(thing)
         message = file.getvalue()
@@ -171,7 +172,7 @@ def _message(thing: Any, protocol: int = 5) -> bytes:
 
 
 def _thing(message: Any) -> Any:
-    """The object that mpi4py has received."""
+    """Return the object that mpi4py has received."""
     pickled("loads", len(message))
     return pickle.loads(message)
 
@@ -180,25 +181,18 @@ MPI.pickle.__init__(_message, _thing)  # type: ignore[misc]
 
 
 def _lent(task: Task, name: str) -> dict[str, Any]:
-    """A variable for the notebook: its large arrays are copied into shared memory, for the notebook's arrays.
-
-    This rank holds the memory until the next call of the same notebook, which has mapped it by then.
-    """
+    """A variable for the notebook: its large arrays are copied into shared memory, for the notebook's arrays."""
     if name not in task.engine.namespace:
         raise NameError(f"there is no variable {name!r} on this rank")
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(task.engine.namespace[name])
-    return {"pickle": file.getvalue(), "buffers": [_lent_buffer(task, buffer) for buffer in buffers]}
 
+    def share(raw: np.ndarray) -> bytes | dict[str, Any]:
+        if not task.engine.host.here:  # the notebook cannot open the memory of another host
+            return raw.tobytes()
+        return {"path": task.lend([raw]), "nbytes": raw.nbytes}
 
-def _lent_buffer(task: Task, buffer: pickle.PickleBuffer) -> bytes | dict[str, Any]:
-    raw = np.frombuffer(buffer.raw(), np.uint8)
-    if raw.nbytes < LEAST_SHARED or not task.engine.host.here:
-        return raw.tobytes()
-    block = SharedBlock.create(raw.nbytes)
-    task.engine.lent.setdefault(task.client, []).append(block)
-    block.write(raw, 0)
-    return {"path": block.path, "nbytes": raw.nbytes}
+    return {"pickle": file.getvalue(), "buffers": shared_or_sent(buffers, share)}
 
 
 @task("push")
@@ -237,11 +231,5 @@ def _made(task: Task, thing: dict[str, Any], number: int) -> Any:
         first, last = source["bounds"][number : number + 2]
         with SharedBlock.open(source["parts"][number], writable=True) as block:
             return block.array((last - first, *shape), source["dtype"])  # which has it to itself
-    buffers = [np.frombuffer(bytearray(b), np.uint8) if isinstance(b, bytes) else _copied(b) for b in thing["buffers"]]
+    buffers = [bytearray(b) if isinstance(b, bytes) else array_of(b).copy() for b in thing["buffers"]]
     return pickle.loads(thing["pickle"], buffers=buffers)
-
-
-def _copied(place: dict[str, Any]) -> np.ndarray:
-    """An array in shared memory, in memory of this process."""
-    with SharedBlock.open(place["path"]) as block:
-        return block.array(tuple(place["shape"]), place["dtype"], place["offset"]).copy()

@@ -1,17 +1,20 @@
-"""The communicator of a rank: MPI's collectives, with their time split in two, and a way out when another rank failed.
+"""The communicator of a rank: MPI's collectives, which measure their time and end when another rank has failed.
 
-Nobody stands in a collective for ever: while a rank waits for the others it polls, and watches the board, so that it
-leaves soon after another has raised. Few bytes go to all in one exchange that does not block; with each comes the
-moment at which its rank arrived, so that `wait` is the time until the last one did, and `communicate` what it took from
-there. More begin with a barrier that does not block, after which the collective is an ordinary one; Ctrl-C in a user's
-code is held back from the barrier to the collective's end, because the others count on this rank. The ranks end a
-task on a communicator of its own: there, what a rank does at its end never matches a collective in which another rank
-still is.
+While a rank waits for the other ranks, it polls MPI and reads the board. It therefore leaves a collective soon after
+the exception of another rank. There are two kinds of collectives:
+
+- A message of few bytes goes to all ranks in one exchange that does not block. Each rank adds the moment of its
+  arrival. `wait` is the time until the last rank arrived, and `communicate` is the time from then on.
+- A longer message begins with a barrier that does not block. The collective after it is an ordinary one of MPI. From
+  the barrier to the end of the collective, Ctrl-C in a user's code is held back, because the other ranks rely on this
+  one to take part.
+
+At the end of a task the ranks meet on a separate communicator. A rank that ends its task early therefore never matches
+a collective in which another rank still is.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -19,16 +22,16 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from xpulab.engine.waiting import LAST, held, interrupted
+from xpulab.engine.waiting import LAST, Pauses, held, interrupted
 
 __all__ = ["Communicator", "PeerFailed"]
 
 T = TypeVar("T")
 
 _SPIN = 50e-6  # seconds of polling at full speed; a reduction among busy ranks takes less
-_YIELD = 2e-3  # then other processes may have the core between polls: ranks may be more than cores
-_NAP = 20e-6  # seconds, for which it is then left to them
-_FEW = 1 << 18  # bytes of all ranks: so many are sent to all sooner than a reduction has had its turns
+_YIELD = 2e-3  # until then other processes may use the core between two polls: ranks may share a core
+_NAP = 20e-6  # seconds of sleep between two later polls
+_FEW = 1 << 18  # bytes of all ranks together: up to here, sending everything to all ranks is faster than a reduction
 
 _OPS: dict[np.ufunc, MPI.Op] = {np.add: MPI.SUM, np.minimum: MPI.MIN, np.maximum: MPI.MAX}
 
@@ -36,7 +39,7 @@ _left: list[MPI.Request] = []  # exchanges that other ranks never entered: MPI m
 
 
 class PeerFailed(Exception):
-    """Another rank has raised; this one leaves the task. Never shown: the failing rank's error is."""
+    """Another rank has raised an exception, so this rank leaves the task. Users see the error of the other rank."""
 
 
 class Communicator:
@@ -47,9 +50,9 @@ class Communicator:
     comm : mpi4py.MPI.Intracomm
         The ranks of the task.
     failed : callable
-        Returns True once a rank of the task has raised.
+        Returns True once a rank of the task has raised an exception.
     ends : mpi4py.MPI.Intracomm
-        The same ranks; used for nothing but `end`.
+        A communicator of the same ranks that only `end` uses.
 
     Attributes
     ----------
@@ -71,9 +74,9 @@ class Communicator:
 
         `op` is `numpy.add`, `numpy.minimum` or `numpy.maximum`.
 
-        Few bytes are combined by each rank, in the order of ranks. For more, Reduce and Bcast instead of Allreduce:
-        MPI does not promise that an Allreduce adds in the same order everywhere, and ranks that disagree in a last bit
-        could take different turns.
+        If there are few bytes, each rank combines the arrays itself, in the order of the ranks. Otherwise the method
+        calls Reduce and Bcast instead of Allreduce: MPI does not promise that Allreduce adds in the same order on all
+        ranks, and ranks whose results differ in the last bit could take different branches.
         """
         if self.size == 1:
             return values.copy()
@@ -89,19 +92,19 @@ class Communicator:
         return self._together(reduce, result)
 
     def reduce(self, values: np.ndarray, root: int = 0) -> np.ndarray | None:
-        """Sum arrays of one shape and dtype over the ranks, for `root` alone; the other ranks get None."""
+        """Sum arrays of one shape and dtype over the ranks. Only `root` gets the sum; the other ranks get None."""
         result = np.empty_like(values) if self.rank == root else None
         return self._together(lambda: self._comm.Reduce(values, result, MPI.SUM, root), result)
 
     def exclusive_sums(self, value: float) -> np.ndarray:
-        """Sums of `value` over the ranks before each rank, and over all: float64 of shape (size + 1,).
+        """Sum `value` over the ranks before each rank, and over all ranks: float64 of shape (size + 1,).
 
-        Added in the order of the ranks, so that the result is the same on each.
+        The values are added in the order of the ranks, so that all ranks get the same result.
         """
         return np.concatenate([[0.0], np.cumsum(self.allgather_arrays(np.array([value])))])
 
     def allgather_arrays(self, values: np.ndarray) -> np.ndarray:
-        """Arrays of one shape (m,) and dtype from all ranks: shape (size, m)."""
+        """Collect arrays of one shape (m,) and dtype from all ranks: shape (size, m)."""
         if self.size == 1:
             return values[None].copy()
         as_float64 = values.dtype.kind == "f" or values.dtype.itemsize < 8  # exactly
@@ -120,15 +123,15 @@ class Communicator:
         return messages[:, 1:].astype(values.dtype, copy=False)
 
     def allgather(self, thing: T) -> list[T]:
-        """The things of all ranks, by rank; small Python objects only."""
+        """Collect one small Python object from each rank, in the order of the ranks."""
         return self._together(lambda: self._comm.allgather(thing))
 
     def bcast(self, thing: T, root: int = 0) -> T:
-        """The thing of one rank, on all."""
+        """Send a small Python object from `root` to all ranks."""
         return self._together(lambda: self._comm.bcast(thing, root))
 
     def gather_blocks(self, block: np.ndarray, root: int = 0) -> np.ndarray | None:
-        """One-dimensional blocks of different lengths, joined in the order of the ranks, on `root` alone."""
+        """Join one-dimensional blocks of different lengths in the order of the ranks. Only `root` gets the result."""
         counts = self.allgather(len(block))
         joined = np.empty(sum(counts), block.dtype) if self.rank == root else None
         return self._together(
@@ -141,14 +144,14 @@ class Communicator:
         Parameters
         ----------
         rows : numpy.ndarray of shape (n, n_columns)
-            Those for rank 0 first, then those for rank 1, and so on.
+            The rows for rank 0 come first, then the rows for rank 1, and so on.
         counts : numpy.ndarray of int of shape (size,)
-            How many there are for each rank.
+            Number of rows for each rank.
 
         Returns
         -------
         numpy.ndarray of shape (m, n_columns)
-            In the order of the ranks that they came from.
+            The received rows, in the order of the ranks that sent them.
         """
         if self.size == 1:
             return rows.copy()
@@ -156,7 +159,7 @@ class Communicator:
         every = self.allgather_arrays(np.asarray(counts, np.int64))
         came = every[:, self.rank]
         found = np.empty((int(came.sum()), rows.shape[1]), rows.dtype)
-        # A type of a whole row: counts in bytes would pass the 2**31 that MPI counts to.
+        # MPI counts rows, not bytes: its counts end at 2**31.
         row = MPI.BYTE.Create_contiguous(rows.shape[1] * rows.itemsize).Commit()
 
         def exchange() -> None:
@@ -169,7 +172,7 @@ class Communicator:
             row.Free()
 
     def _together(self, collective: Callable[[], Any], result: Any = None) -> Any:
-        """Wait until every rank is here, run the collective, account for both."""
+        """Wait until every rank has arrived, run the collective, and add up the time of both."""
         with held():
             self._arrive(self._comm)
             arrived = time.perf_counter()
@@ -178,12 +181,12 @@ class Communicator:
         return result if result is not None else returned
 
     def end(self) -> None:
-        """Wait until every rank has come to the end of the task.
+        """Wait until every rank has reached the end of the task.
 
         Raises
         ------
         PeerFailed
-            If another rank has raised, and so will not come.
+            If another rank has raised an exception, and so will not arrive.
         """
         self._arrive(self._ends)
 
@@ -193,23 +196,20 @@ class Communicator:
         self.wait += time.perf_counter() - entered
 
     def _poll(self, request: MPI.Request, entered: float) -> None:
-        """Wait until every rank has come to this, too."""
-        leaving = float("inf")
+        """Wait until the request is complete, which means that every rank has made the same call."""
+        leaving, pauses = float("inf"), Pauses(_YIELD, _NAP)
         while not request.Test():
             waited = time.perf_counter() - entered
             if waited > _SPIN:
-                # The board is read outside of the fast path only: a reduction among ranks in step never gets here.
+                # A reduction among ranks that arrive together is over by now, and never pays for reading the board.
                 if self._failed() or interrupted():
                     leaving = min(leaving, waited + LAST)
                     if waited > leaving:
                         _left.append(request)
                         raise PeerFailed
-                if waited < _YIELD:
-                    os.sched_yield()
-                else:
-                    time.sleep(_NAP)
+                pauses.pause(waited)
 
 
 def _offsets(counts: np.ndarray) -> list[int]:
-    """Where each part begins."""
+    """The first index of each part."""
     return [0, *np.cumsum(counts)[:-1].tolist()]

@@ -41,13 +41,13 @@ _PIECE = 4 << 20  # bytes of a result that are on the host at a time
 
 
 def array_of(place: dict[str, Any]) -> np.ndarray:
-    """An array that the notebook has sent whole; its memory is the notebook's, and valid during the task."""
+    """Return an array that the notebook has sent whole. Its memory is the notebook's, and is valid during the task."""
     with SharedBlock.open(place["path"]) as block:
         return block.array(tuple(place["shape"]), place["dtype"], place["offset"])
 
 
 def on_host(rows: Rows, dtype: Any) -> np.ndarray:
-    """This rank's rows on the host in another dtype; infinity where a number is too large for it."""
+    """Return this rank's rows on the host in another dtype; infinity where a number is too large for it."""
     made, first = np.empty((rows.n_samples, rows.n_features), dtype), 0
     with np.errstate(over="ignore"):
         for piece in host_pieces(rows):
@@ -57,7 +57,7 @@ def on_host(rows: Rows, dtype: Any) -> np.ndarray:
 
 
 def weights_of(task: Task, weights: dict[str, Any] | None, bounds: list[int]) -> np.ndarray | None:
-    """This rank's sample weights on the host; None if all are 1."""
+    """Return this rank's sample weights on the host; None if all are 1."""
     if weights is None:
         return None
     if "local" in weights:
@@ -93,7 +93,7 @@ class Data:
 def data_of(
     task: Task, source: dict[str, Any], weights: dict[str, Any] | None = None, targets: dict[str, Any] | None = None
 ) -> Data:
-    """The rows, weights and targets that a proxy has sent, on this rank's device; for dense rows only.
+    """Return the rows, weights and targets that a proxy has sent, on this rank's device; for dense rows only.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def give_rows(
 
 
 def kind_of(task: Task, source: dict[str, Any]) -> tuple[ModuleType, np.dtype[Any], int]:
-    """The module of kernels for the rows of a source, their dtype, and their number of features."""
+    """Return the module of kernels for the rows of a source, their dtype, and their number of features."""
     if "handle" in source:
         held = _held(task, source)
         return kernels_for(held), held.dtype, held.n_features
@@ -147,7 +147,7 @@ def _held(task: Task, source: dict[str, Any]) -> AnyRows:
 
 
 def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None = None) -> AnyRows:
-    """This rank's block of rows, on its device.
+    """Return this rank's block of rows, on its device.
 
     Parameters
     ----------
@@ -288,6 +288,6 @@ def held_open(target: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def pieces(n: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Bounds of parts of `n` rows, small enough that the host needs little memory for a part of a result."""
+    """Yield bounds of parts of `n` rows. The parts are so small that a part of a result needs little host memory."""
     step = max(1, _PIECE // row_bytes)
     return ((first, min(first + step, n)) for first in range(0, n, step))

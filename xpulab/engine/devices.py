@@ -1,7 +1,7 @@
-"""``python -m xpulab.engine.devices``: write the devices of this host to standard output, as a JSON document.
+"""The program ``python -m xpulab.engine.devices``, which writes the devices of this host as JSON to standard output.
 
 It runs in a separate process, because it loads every driver of the host. It does not raise exceptions: ``errors`` in
-the document says what could not be read.
+the document lists the facts that could not be read, and why.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology"
 
 
 def describe() -> dict[str, Any]:
-    """Host, cores, memory and devices.
+    """Describe the host, its cores, its memory and its devices.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def _noting(errors: list[str], where: str = "") -> Iterator[None]:
 
 
 def _cores() -> list[list[int]]:
-    """Logical CPUs by physical core, sorted by package, so that neighbours stay together when the list is split."""
+    """Return the logical CPUs by physical core. They are sorted by package, so parts of the list are neighbours."""
     cores: dict[tuple[int, str], list[int]] = {}
     for cpu in sorted(os.sched_getaffinity(0)):
         folder = Path(_TOPOLOGY.format(cpu))
@@ -110,7 +110,7 @@ def _device(device: Any, backend: str, index: int) -> dict[str, Any]:
 
 
 def _sub_devices(device: Any) -> int:
-    """Number of tiles of a GPU; 0 if it has none, or if the runtime lists each tile as a device."""
+    """Return the number of tiles of a GPU; 0 if it has none, or if the runtime lists each tile as a device."""
     import dpctl
 
     if not device.is_gpu:

@@ -125,8 +125,8 @@ class Engine:
         Variables of the cells that ran on this rank.
     task : Task or None
         The running task.
-    lent : dict of int to list of SharedBlock
-        Pid of a client -> memory that the client maps until its next task.
+    lent : dict of tuple of int to list of SharedBlock
+        Pid of a client and number of its task -> memory of the task's result, see `Task.lend`.
     transcript : str
         File with the output of the last user's code on this rank.
     host : RankHost
@@ -151,7 +151,7 @@ class Engine:
         self.namespace: dict[str, Any] = {}
         self.transcript = ""
         self.task: Task | None = None
-        self.lent: dict[int, list[SharedBlock]] = {}
+        self.lent: dict[tuple[int, int], list[SharedBlock]] = {}
         self._communicators: dict[tuple[int, ...], Intracomm] = {}
         self.host = RankHost(world)
         board = Board.create(self.size) if self.host.leads else None
@@ -187,7 +187,9 @@ class Engine:
             "tiles": str(self.tuner.path) if self.tuner.mode != "0" else "",
         }
 
-    def run(self, name: str, number: int, payload: dict[str, Any], client: int = 0) -> dict[str, Any]:
+    def run(
+        self, name: str, number: int, payload: dict[str, Any], client: int = 0, unread: Sequence[int] = ()
+    ) -> dict[str, Any]:
         """Run a task, at the same time as all other ranks. It never raises an exception: errors are in the answer.
 
         A user's code, which is a task, may run other tasks (`xpulab.spmd` does). The board then goes on to show the
@@ -203,6 +205,8 @@ class Engine:
             Arguments of the task, and ``report`` if the task is a call of an estimator: a description of the call.
         client : int
             Pid of the process that sent the task.
+        unread : sequence of int
+            Numbers of earlier tasks whose results other threads of that process may still be reading.
 
         Returns
         -------
@@ -214,8 +218,9 @@ class Engine:
             self._waiting.cancel()
         if self._stale:
             self.renew_communicators()
-        if self.task is None and name != "release":  # which a thread of the client sends at any time
-            self.lent.pop(client, None)
+        for lender, earlier in list(self.lent):
+            if lender == client and earlier not in unread:
+                del self.lent[lender, earlier]
         current = self.task = Task(self, name, number, client)
         report = payload.pop("report", None)
         answer: dict[str, Any] = {"status": "ok", "result": {}, "error": None}
@@ -380,6 +385,29 @@ class Task:
         """
         if self.failed():
             raise PeerFailed
+
+    def lend(self, parts: Sequence[np.ndarray]) -> str:
+        """Copy arrays into shared memory, one after the other, for the client.
+
+        This rank holds the memory until the client's thread sends its next task, or has ended and another thread sends
+        one. By then the thread has mapped it.
+
+        Parameters
+        ----------
+        parts : sequence of numpy.ndarray
+
+        Returns
+        -------
+        str
+            The path with which the client opens the memory.
+        """
+        block = SharedBlock.create(sum(part.nbytes for part in parts))
+        self.engine.lent.setdefault((self.client, self.number), []).append(block)
+        at = 0
+        for part in parts:
+            block.write(part, at)
+            at += part.nbytes
+        return block.path
 
     def show(self, **fields: Any) -> None:
         """Write this rank's progress on the board; see `xpulab.sharing.board` for the fields."""

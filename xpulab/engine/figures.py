@@ -31,7 +31,7 @@ def show(*_: object, **__: object) -> None:
 
 
 def taken() -> list[bytes]:
-    """The figures since the last call, as PNG. Figures that are still open are drawn and closed."""
+    """Return the figures since the last call, as PNG. Figures that are still open are drawn and closed."""
     Gcf.destroy_all()
     drawn = list(_drawn)
     _drawn.clear()

@@ -1,10 +1,11 @@
-"""mpi4py's communicators and requests for a user's code, in which no call is for ever.
+"""mpi4py's communicators and requests for a user's code, with blocking calls that can be interrupted.
 
-A blocking MPI call waits inside the library, where neither Ctrl-C nor another rank's exception reaches it. Here each
-one starts its nonblocking form and polls it from Python: the rank leaves when it is interrupted, and when another rank
-has raised. Large reductions and broadcasts block once all ranks have come to them, see `meeting`. Everything else is
-mpi4py's: the classes are subclasses of mpi4py's, and so are those of the communicators that they make (`Split`,
-`Create_cart`). On an engine `MPI.COMM_WORLD`, `MPI.COMM_SELF` and `MPI.Request` are these.
+A blocking call of MPI waits inside the library, where neither Ctrl-C nor the exception of another rank can end it. The
+classes of this module start the nonblocking form of each call instead, and poll it from Python. The rank leaves when it
+is interrupted, or when another rank has raised an exception. Large reductions and broadcasts do block, but only after
+all ranks have reached them; see `meeting`. In all other respects the classes are mpi4py's, of which they are
+subclasses. The communicators that they make (`Split`, `Create_cart`) are of these classes, too. On an engine,
+`MPI.COMM_WORLD`, `MPI.COMM_SELF` and `MPI.Request` are replaced by them.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Prequest(Request, MPI.Prequest):
 
 
 class Intracomm(MPI.Intracomm):
-    """An `MPI.Intracomm` whose blocking calls can be left; after that, unfinished exchanges make it useless."""
+    """An `MPI.Intracomm` whose blocking calls can be left. A call that was left makes the communicator useless."""
 
     def Recv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> None:
         """As mpi4py's."""
@@ -232,7 +233,7 @@ def _loads_each(joined: Any, sizes: np.ndarray) -> list[Any]:
 
 
 def _blocking(name: str) -> Callable[..., None]:
-    """The method `name`, by way of the one that does not block."""
+    """Return a method `name` that calls the nonblocking form, and polls it."""
     start = getattr(_owner(name), f"I{name.lower()}")
 
     @functools.wraps(getattr(_owner(name), name))
@@ -243,7 +244,7 @@ def _blocking(name: str) -> Callable[..., None]:
 
 
 def _meeting(name: str, least: int) -> Callable[..., None]:
-    """The method `name`: from `least` bytes on, the ranks meet first, and then block."""
+    """Return a method `name` that blocks after the ranks have met, if the message has at least `least` bytes."""
     block, few = getattr(MPI.Intracomm, name), _blocking(name)
 
     @functools.wraps(block)
@@ -258,7 +259,7 @@ def _meeting(name: str, least: int) -> Callable[..., None]:
 
 
 def _returning(name: str, kind: type = Request) -> Callable[..., Any]:
-    """The method `name`, with a request whose wait can be left."""
+    """Return a method `name` that returns a request whose wait can be left."""
     start = getattr(_owner(name), name)
 
     @functools.wraps(start)
@@ -269,7 +270,7 @@ def _returning(name: str, kind: type = Request) -> Callable[..., Any]:
 
 
 def _making(name: str, collective: bool = True) -> Callable[..., Any]:
-    """Call the method `name`, which makes a communicator, once all ranks have entered it."""
+    """Return a method `name` that makes a communicator after all ranks have entered it."""
     make = getattr(_owner(name), name)
 
     @functools.wraps(make)
@@ -283,7 +284,7 @@ def _making(name: str, collective: bool = True) -> Callable[..., Any]:
 
 
 def _owner(name: str) -> Any:
-    """The class of mpi4py that has the method `name`."""
+    """Return the class of mpi4py that has the method `name`."""
     owners = (MPI.Intracomm, MPI.Topocomm, MPI.Cartcomm)
     return next(owner for owner in owners if hasattr(owner, name))
 
@@ -299,7 +300,7 @@ _NEIGHBOURS = (
     "Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw",
 )  # fmt: skip
 _PERSISTENT = ("Send_init", "Ssend_init", "Rsend_init", "Bsend_init", "Recv_init")
-#: Names of those that make a communicator.
+#: Names of the methods that make a communicator.
 MAKERS = (
     "Clone", "Create", "Dup", "Split", "Split_type", "Create_cart", "Create_graph", "Create_dist_graph",
     "Create_dist_graph_adjacent",
@@ -338,7 +339,7 @@ class Graphcomm(_Topology, MPI.Graphcomm):
 
 
 class Distgraphcomm(_Topology, MPI.Distgraphcomm):
-    """mpi4py's communicator of a graph of which each rank knows its part."""
+    """mpi4py's communicator of a graph whose edges are distributed over the ranks."""
 
 
 _KINDS: dict[type, type] = {
@@ -349,7 +350,7 @@ _KINDS: dict[type, type] = {
     **{kind: kind for kind in (Intracomm, Cartcomm, Graphcomm, Distgraphcomm)},
 }
 
-#: The classes whose methods can be left.
+#: The classes whose blocking methods can be left.
 KINDS = (Intracomm, _Topology, Cartcomm, Graphcomm, Distgraphcomm, Request, Prequest)
 
 setattr(MPI, "COMM_SELF", Intracomm(MPI.COMM_SELF))  # noqa: B010 -- mpi4py declares it final

@@ -1,12 +1,13 @@
 """Large reductions and broadcasts: the ranks meet, and then call MPI's blocking form.
 
-The forms that do not block are slower with many bytes: Intel MPI's Ireduce of 16 MiB takes six times as long as its
-Reduce. A rank can leave a meeting, but not the blocking call, which therefore begins only when all ranks are certain to
-take part:
+For long messages the nonblocking forms are slower: Intel MPI's Ireduce of 16 MiB takes six times as long as its Reduce.
+A rank can leave a meeting, but it cannot leave the blocking call. The blocking call therefore begins only when it is
+certain that all ranks take part:
 
 - Ctrl-C is held back from the meeting to the end of the call (`waiting.held`).
-- No rank returns before all have begun the call, so that a rank which has raised meanwhile has not taken part.
-- The meeting compares what the ranks are about to call. What one rank would refuse never gets there.
+- No rank returns before all ranks have begun the call. A rank that has raised an exception has therefore not begun it.
+- In the meeting the ranks compare the calls that they are about to make. A call that mpi4py would refuse on one rank
+  does not reach the meeting.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from xpulab.engine.waiting import held, look, poll
 
 __all__ = ["MEETING", "meet_for", "nbytes_of", "size_of"]
 
-_MANY = 1 << 17  # bytes of a reduction from which on a meeting and the blocking form are sooner done
-_MANY_FOR_ONE = 1 << 22  # bytes of a broadcast
+_MANY = 1 << 17  # bytes of a reduction from which on a meeting and the blocking form are faster
+_MANY_FOR_ONE = 1 << 22  # the same for a broadcast
 
-#: Name -> least bytes.
+#: Name of a call -> bytes from which on the ranks meet.
 MEETING = {"Allreduce": _MANY, "Bcast": _MANY_FOR_ONE, "Exscan": _MANY, "Reduce": _MANY, "Scan": _MANY}
 _NAMES = list(MEETING)
 _CALL = struct.Struct("qqq")  # the name's number, bytes, root
@@ -36,12 +37,12 @@ _Message = tuple[MPI.Datatype, int]
 
 
 def meet_for(comm: MPI.Intracomm, name: str, nbytes: int, root: int, call: Callable[[], None]) -> None:
-    """Wait until all ranks have come to this call, and make it.
+    """Wait until all ranks are about to make this call, and make it.
 
     Raises
     ------
     ValueError
-        If a rank has come to another call; nobody has begun one then.
+        If a rank is about to make another call; no rank has then begun its call.
     """
     mine = _CALL.pack(_NAMES.index(name), nbytes, root)
     every = bytearray(comm.size * len(mine))
@@ -49,9 +50,9 @@ def meet_for(comm: MPI.Intracomm, name: str, nbytes: int, root: int, call: Calla
         poll(MPI.Intracomm.Iallgather(comm, mine, every).Test, every)
         if every != mine * comm.size:
             raise ValueError(f"received {_listed(every)}; expected the same collective call on every rank")
-        look()  # who left the meeting has raised
+        look()  # a rank that left the meeting has raised an exception
         call()
-        if name != "Allreduce":  # which no rank ends before all have begun it
+        if name != "Allreduce":  # which ends on no rank before all ranks have begun it
             MPI.Intracomm.Barrier(comm)
 
 
@@ -61,12 +62,12 @@ def _listed(every: bytearray) -> str:
 
 
 def size_of(comm: MPI.Intracomm, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[int, int]:
-    """Bytes of the message, the same number on all ranks, and the root.
+    """Return the bytes of the message, which are the same number on all ranks, and the root.
 
-    0 bytes if there are few, or if mpi4py would refuse the arguments.
+    The number is 0 if the message is short, or if mpi4py would refuse the arguments.
     """
     if arguments and type(arguments[0]) is np.ndarray and arguments[0].nbytes < MEETING[name]:
-        return 0, 0  # soon: what follows takes some microseconds
+        return 0, 0  # the general way below takes some microseconds
     with contextlib.suppress(Exception):
         messages, root = _ARGUMENTS[name](comm, *arguments, **keywords)
         kind, count = messages[0]
@@ -76,7 +77,7 @@ def size_of(comm: MPI.Intracomm, name: str, arguments: tuple[Any, ...], keywords
 
 
 def nbytes_of(message: Any) -> int:
-    """Bytes of a message; of one whose parts go to several ranks, of its buffer; 0 if it is none."""
+    """Return the bytes of a message, or of its buffer if its parts go to several ranks; 0 if it is no message."""
     try:
         kind, count = _read(message)
         return kind.Get_size() * count
@@ -113,9 +114,9 @@ _ARGUMENTS: dict[str, Callable[..., tuple[list[_Message], int]]] = {
 
 
 def _read(message: Any, writable: bool = False) -> _Message:
-    """The type and the number of the items of a message; an exception if mpi4py would refuse it.
+    """Return the type and the number of the items of a message; raise an exception if mpi4py would refuse it.
 
-    mpi4py takes a buffer, or a list of a buffer, a number, an offset and a type, of which all but the buffer may lack.
+    mpi4py takes a buffer, or a list of a buffer, a number, an offset and a type. All but the buffer are optional.
     """
     buffer, *how = message if isinstance(message, list | tuple) else (message,)
     named = how.pop() if how and isinstance(how[-1], MPI.Datatype | str) else None

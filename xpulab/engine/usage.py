@@ -1,7 +1,7 @@
-"""Measure what a user's code does on this rank: kernels and transfers on its queue, and calls of MPI by name.
+"""Measures a user's code on this rank: its kernels and transfers on the queue, and its calls of MPI by name.
 
-Nothing is measured, and nothing costs time, unless `measured` is asked to: then the methods of the communicators and
-requests are replaced by ones with a clock, and `queue` by one that keeps its events.
+By default nothing is measured, and no call takes longer. `measured` replaces the methods of the communicators and
+requests by methods with a clock, and `queue` by a queue that keeps its events.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from xpulab.engine.meeting import nbytes_of
 __all__ = ["measured", "pickled", "queue_of"]
 
 _MANY = 1000  # events that are kept until they are read
-_MOST = 100_000  # collective calls of one name whose times are kept
+_MOST = 100_000  # largest number of collective calls of one name whose times are kept
 
 _usage: _Usage | None = None
 
 
 class _Usage:
-    """The figures of one cell.
+    """The measurements of one cell.
 
     Attributes
     ----------
     activities : dict of (kind, name) to [count, bytes or None, seconds]
     collectives : dict of (name, rank, rank ...) to (moments entered, moments left)
-        By the ranks in MPI.COMM_WORLD that take part.
+        The ranks are those in MPI.COMM_WORLD that take part.
     """
 
     def __init__(self) -> None:
@@ -47,29 +47,29 @@ class _Usage:
         self.seconds = 0.0
 
     def end(self) -> None:
-        """Read the events that are left."""
+        """End the measurement, and read the remaining events."""
         self.seconds = time.perf_counter() - self._started
         self._read()
 
     def figures(self) -> dict[str, Any]:
-        """All of it, for the notebook."""
+        """Return all measurements, for the notebook."""
         activities = [(*key, *figures) for key, figures in self.activities.items()]
         return {"seconds": self.seconds, "activities": activities, "collectives": self.collectives}
 
     def event(self, kind: str, name: str, nbytes: int | None, event: dpctl.SyclEvent) -> None:
-        """What was given to the queue; it may not have run yet."""
+        """Note a command that was given to the queue. It may not have run yet."""
         with self._lock:
             self._events.append((kind, name, nbytes, event))
         if len(self._events) >= _MANY:
             self._read()
 
     def pickled(self, kind: str, nbytes: int) -> None:
-        """An object was sent or received."""
+        """Note that an object was sent or received."""
         if getattr(self._here, "inside", False):
             self._here.pickled[kind] += nbytes
 
     def call(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a method of MPI; what it calls in turn belongs to it."""
+        """Call a method of MPI, and measure it. Methods that it calls count as a part of it."""
         here = self._here
         if getattr(here, "inside", False):
             return function(*args, **kwargs)
@@ -104,7 +104,7 @@ class _Usage:
 
 
 class _Queue(dpctl.SyclQueue):
-    """The same queue, whose events are measured."""
+    """A user's queue whose events are measured."""
 
     def submit(self, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         """As dpctl's."""
@@ -133,7 +133,7 @@ def _given(kind: str, name: str, nbytes: int | None, event: dpctl.SyclEvent) -> 
 
 
 def queue_of(queue: dpctl.SyclQueue) -> dpctl.SyclQueue:
-    """The queue for a user's code: the same, which measures if that is wanted now."""
+    """Return the queue for a user's code: the same queue, or a copy of it that measures if a measurement runs."""
     return queue if _usage is None else _Queue(queue._get_capsule())
 
 
@@ -145,7 +145,7 @@ def pickled(kind: str, nbytes: int) -> None:
 
 @contextlib.contextmanager
 def measured(wanted: bool) -> Iterator[dict[str, Any]]:
-    """Measure the code in the block; at its end the dictionary has its figures as ``usage``."""
+    """Measure the code in the block; at its end the dictionary has the measurements as ``usage``."""
     found: dict[str, Any] = {}
     if not wanted:
         yield found
@@ -166,7 +166,7 @@ def measured(wanted: bool) -> Iterator[dict[str, Any]]:
 
 
 def _methods(kind: type) -> list[tuple[str, Any]]:
-    """The methods that a class defines itself, with their names."""
+    """Return the methods that a class defines itself, with their names."""
     return [
         (name, method)
         for name, method in vars(kind).items()
@@ -185,7 +185,7 @@ def _timed(usage: _Usage, name: str, method: Any) -> Any:
 
 
 def _members(comm: MPI.Intracomm) -> list[int]:
-    """Ranks in all of the engines."""
+    """Return the ranks of a communicator's members among all engines."""
     group = comm.group
     members = MPI.Group.Translate_ranks(group, None, interruptible.WORLD.group)
     group.Free()

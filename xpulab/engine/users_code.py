@@ -1,4 +1,4 @@
-"""Run a user's code on a rank: provide its variables, capture its output, and report how it ended."""
+"""Runs a user's code on a rank: provides its variables, captures its output, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _captured(task: Task, path: str) -> Iterator[Writer]:
 
 
 def _error_fields(error: BaseException) -> dict[str, str]:
-    """Type, message and traceback of an error. The traceback starts in the user's code, and ends with any advice."""
+    """Return type, message and traceback of an error. The traceback begins in the user's code, and ends with advice."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
@@ -145,7 +145,7 @@ def _error_fields(error: BaseException) -> dict[str, str]:
 
 
 def _place(trace: Any) -> str:
-    """Where an interrupt occurred in the user's cell or file, such as ``"line 3: comm.recv()"``."""
+    """Say where an interrupt occurred in the user's cell or file, such as ``"line 3: comm.recv()"``."""
     frames = traceback.extract_tb(trace)
     mine = [frame for frame in frames if frame.filename == frames[0].filename]
     return f"line {mine[-1].lineno}: {mine[-1].line}".removesuffix(": ") if mine else ""

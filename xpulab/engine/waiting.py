@@ -1,30 +1,32 @@
-"""Wait for other ranks so that Ctrl-C, or the exception of another rank, ends the wait."""
+"""Waits for other ranks in such a way that Ctrl-C, or the exception of another rank, ends the wait."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["GRACE", "LAST", "held", "interrupt", "interrupted", "look", "poll", "watched_by"]
+__all__ = ["GRACE", "LAST", "Pauses", "held", "interrupt", "interrupted", "look", "poll", "watched_by"]
 
 _SPIN = 50e-6  # seconds of polling at full speed: as long as a message takes between ranks that are ready
-_YIELD = 50e-3  # then other processes may have the core between two polls, but a long message goes on moving
-_NAP = 50e-6  # then the core sleeps: the other rank is computing
+_YIELD = 50e-3  # until then other processes may use the core between two polls, and a long message goes on moving
+_NAP = 50e-6  # seconds of sleep between two later polls, because the other rank is computing
 
-#: Seconds until a rank leaves because another one has raised: what that one sent before may be on its way.
+#: Seconds for which a rank still waits after another rank has raised an exception, because a message that the other
+#: rank sent before may not have arrived yet.
 LAST = 20e-3
 
-#: Seconds after Ctrl-C in which a rank that the others count on still waits for them. Who does not come has raised, and
-#: is seen to have; only ranks that wait in different calls for each other need this time.
+#: Seconds after Ctrl-C for which a rank still waits inside `held`. A rank that will not take part has raised an
+#: exception, which ends the wait earlier. Only ranks that wait for each other in different calls wait for this long.
 GRACE = 1.0
 
 #: Calls that were left. Their buffers must live: the library may write to them as long as the process runs.
 _abandoned: list[Any] = []
 _check: Callable[[], None] = lambda: None  # noqa: E731
-_held, _came = False, 0.0  # _came: the moment of SIGINT
+_held, _came = False, 0.0  # whether this process is in `held`, and the moment of SIGINT
 
 
 @contextlib.contextmanager
@@ -39,7 +41,7 @@ def watched_by(check: Callable[[], None]) -> Iterator[None]:
 
 
 def interrupt(*_: Any) -> None:
-    """The handler of SIGINT in a user's code.
+    """Handle SIGINT in a user's code.
 
     Raises
     ------
@@ -53,15 +55,15 @@ def interrupt(*_: Any) -> None:
 
 
 def interrupted() -> bool:
-    """Whether SIGINT came within `held`, and all who are on their way have had the time to come."""
+    """Return whether SIGINT came within `held`, and `GRACE` has passed since then."""
     return _held and _came > 0 and time.perf_counter() - _came > GRACE
 
 
 class held:
-    """Hold back Ctrl-C: a rank has told the others that it will take part in a blocking call.
+    """Hold back Ctrl-C, because this rank has told the other ranks that it will take part in a blocking call.
 
-    Whoever waits for the others within this leaves when one of them has raised, or when `interrupted` is true: Ctrl-C
-    reaches all ranks, so that those who are on their way have come by then.
+    A rank that waits for other ranks within this context leaves when one of them has raised an exception, or when
+    `interrupted` is true. Ctrl-C reaches all ranks, so all ranks that take part have arrived by then.
     """
 
     def __enter__(self) -> None:
@@ -75,10 +77,42 @@ class held:
             raise KeyboardInterrupt from None
 
 
+def _switches() -> int:
+    """How often this thread has made way for another one that could run."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+
+
+class Pauses:
+    """The pauses between two polls of one wait.
+
+    At first the rank yields its core, so that it sees the end of the wait at once. If the core is then used by another
+    process, such as a rank that this one waits for, or after `yields` seconds of waiting, the rank sleeps instead:
+    ranks that yield get as much of a core that they share as a rank that computes.
+
+    Parameters
+    ----------
+    yields, nap : float
+        Seconds of the wait in which the rank yields, and seconds of each sleep.
+    """
+
+    def __init__(self, yields: float, nap: float) -> None:
+        self._yields, self._nap = yields, nap
+        self._shared = False
+
+    def pause(self, waited: float) -> None:
+        """Pause, after `waited` seconds of waiting."""
+        if self._shared or waited > self._yields:
+            time.sleep(self._nap)
+            return
+        before = _switches()
+        os.sched_yield()
+        self._shared = _switches() != before
+
+
 def poll(ready: Callable[[], Any], pending: Any = None) -> Any:
-    """The first answer of `ready` that is true, asked again and again; `pending` is kept if the wait is left."""
+    """Call `ready` until its answer is true, and return this answer. If the wait is left, `pending` is kept alive."""
     started = time.perf_counter()
-    leaving = float("inf")
+    leaving, pauses = float("inf"), Pauses(_YIELD, _NAP)
     try:
         while not (answer := ready()):
             waited = time.perf_counter() - started
@@ -91,7 +125,7 @@ def poll(ready: Callable[[], Any], pending: Any = None) -> Any:
                     leaving = min(leaving, waited + LAST)
                     if waited > leaving:
                         raise
-                time.sleep(_NAP) if waited > _YIELD else os.sched_yield()
+                pauses.pause(waited)
         return answer
     except BaseException:
         _abandoned.append(pending)
@@ -99,5 +133,5 @@ def poll(ready: Callable[[], Any], pending: Any = None) -> Any:
 
 
 def look() -> None:
-    """Raise if another rank has raised."""
+    """Raise an exception if another rank has raised one."""
     _check()

@@ -121,6 +121,7 @@ class ForestProxy(Proxy):
                 seeds=[int(tree.random_state) for tree in trees],
                 growth=growth,
                 draws=draws,
+                by_weight=_WEIGHTS_DRAW,
                 balanced=getattr(self, "class_weight", None) == "balanced_subsample" and self.bootstrap,
                 oob=together,
                 then=lambda answer: self._take(answer, trees, classes, middle),
@@ -319,20 +320,22 @@ class ForestProxy(Proxy):
         return means
 
     def _packed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The trees as the engines take them: nodes of six int32, the last two a float64; roots; values."""
-        counts = [tree.tree_.node_count for tree in self.estimators_]
-        roots = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
-        nodes = np.empty((sum(counts), 6), np.int32)
-        values = np.empty((sum(counts), self.estimators_[0].tree_.value[0].size))
-        for root, count, tree in zip(roots, counts, self.estimators_, strict=True):
-            given, part = tree.tree_.__getstate__()["nodes"], nodes[root : root + count]
-            inner = given["left_child"] >= 0
-            part[:, 0] = np.where(inner, given["left_child"] + root, -1)
-            part[:, 1] = np.where(inner, given["right_child"] + root, -1)
-            part[:, 2] = np.where(inner, 2 * given["feature"] + given["missing_go_to_left"], 0)
-            part[:, 4:] = np.ascontiguousarray(given["threshold"]).view(np.int32).reshape(-1, 2)
-            values[root : root + count] = tree.tree_.value.reshape(count, -1)
-        return nodes, roots, values
+        """The trees as `xpulab.kernels.forests.add_values` takes them: nodes, roots, and the values of the leaves."""
+        trees = [tree.tree_ for tree in self.estimators_]
+        roots = np.cumsum([0, *(tree.node_count for tree in trees)])
+        first_leaves = np.cumsum([0, *(tree.n_leaves for tree in trees)])
+        nodes = np.empty((roots[-1], 4), np.int32)
+        values = np.empty((first_leaves[-1], trees[0].value[0].size))
+        for tree, root, first_leaf in zip(trees, roots[:-1], first_leaves[:-1], strict=True):
+            given, part = tree.__getstate__()["nodes"], nodes[root : root + tree.node_count]
+            part[:, 0], part[:, 1] = given["left_child"] + root, given["right_child"] + root
+            part[:, 2] = 2 * given["feature"] + given["missing_go_to_left"]
+            part[:, 3] = _in_float32(given["threshold"]).view(np.int32)
+            leaves = np.flatnonzero(part[:, 0] < root)
+            part[leaves, 0] = part[leaves, 1] = leaves + root
+            part[leaves, 2], part[leaves, 3] = 0, first_leaf + np.arange(len(leaves))
+            values[first_leaf : first_leaf + len(leaves)] = tree.value[leaves].reshape(len(leaves), -1)
+        return nodes, roots[:-1], values
 
     def _validate_X_predict(self, X: Any) -> Any:
         """A handle's rows come to this process for what scikit-learn's methods compute there, such as `apply`."""
@@ -353,3 +356,10 @@ class ForestProxy(Proxy):
     def __getstate__(self) -> dict[str, Any]:
         """The state without the handle of the trees on the engines: a copy sends them when it needs them."""
         return {name: value for name, value in super().__getstate__().items() if name not in ("_index", "_oob")}
+
+
+def _in_float32(thresholds: np.ndarray) -> np.ndarray:
+    """The largest float32 that are not above the thresholds: a float32 is above both or none."""
+    found = thresholds.astype(np.float32)
+    found[found > thresholds] = np.nextafter(found[found > thresholds], np.float32(-np.inf))
+    return found

@@ -1,1 +1,1 @@
-"""What all estimators share: one call's checks, its data, its progress and its report."""
+"""The code that all estimators share: the checks of a call, its data, its progress and its report."""

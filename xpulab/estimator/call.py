@@ -54,12 +54,12 @@ class Functions:
         self._parameters = parameters
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters of the function."""
+        """Return the parameters of the function."""
         return self._parameters
 
 
 class Call:
-    """Context of one call; its report is open for views from entry to exit.
+    """The context of one call. Views can follow its report from entry to exit.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ class Call:
             if checkpoint is not None:
                 payload["resume"] = state = checkpoint.read() or state
             self._kept = _kept(self.report, state)
-            on = f"went on from iteration {state['iteration']}" if state else "began anew"
+            on = f"went on from iteration {state['iteration']}" if state else "began again"
             self.report.notes.append(
                 f"{lost.reason}; the cluster started new engines, and the {self.report.method} {on}"
             )
@@ -210,7 +210,7 @@ class Call:
         self._handle.update()
 
     def _about_silence(self) -> str:
-        """Text for the view while engines do not respond; empty if all respond."""
+        """Return a text for the view while engines do not respond; empty if all respond."""
         cluster, unheard = self.cluster, self.cluster.unheard
         if not unheard:
             return ""
@@ -251,7 +251,7 @@ class Call:
 
 
 def last_report(cluster: XPUCluster) -> FitReport | None:
-    """The report of the latest call of an estimator on this cluster.
+    """Return the report of the latest call of an estimator on this cluster.
 
     If this process made no call, the engines return the latest call of any process, also of one that has ended. If that
     call still runs, this function shows its progress, and waits for its end. An interrupt ends the wait, not the call.
@@ -306,7 +306,7 @@ def _fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
 
 
 def _kept(report: FitReport, state: dict[str, Any] | None) -> list[Iteration]:
-    """The iterations that the state of a resumed fit already includes."""
+    """Return the iterations that the state of a resumed fit already includes."""
     last = (state["run"] + 1, state["iteration"]) if state else (0, 0)
     return [iteration for iteration in report.iterations if (iteration.init, iteration.number) <= last]
 

@@ -21,7 +21,7 @@ except ImportError:  # scikit-learn before 1.9
         """Empty class for versions of scikit-learn without callbacks."""
 
     def callback_management_context(estimator: Any) -> Any:
-        """An empty context for versions of scikit-learn without callbacks."""
+        """Return an empty context for versions of scikit-learn without callbacks."""
         return contextlib.nullcontext()
 
 

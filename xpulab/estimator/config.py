@@ -1,4 +1,4 @@
-"""`config_context`, under the name and with the arguments of scikit-learn-intelex's."""
+"""The function `config_context`, with the name and the arguments of the one in scikit-learn-intelex."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["config_context"]
 def config_context(
     *, array_api_dispatch: bool | None = None, target_offload: Any = "auto", **sklearns: Any
 ) -> Iterator[None]:
-    """A context with settings, so that a script written for `sklearnex.config_context` runs.
+    """Return a context with settings, so that a script written for `sklearnex.config_context` runs.
 
     Parameters
     ----------

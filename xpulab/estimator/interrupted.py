@@ -1,4 +1,4 @@
-"""The estimator of the fit that was interrupted last, also if no variable holds it."""
+"""Finds the estimator whose fit was interrupted last, even if no variable holds it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CallInterrupted(KeyboardInterrupt):
 
 
 def interrupted() -> Any:
-    """The estimator whose fit was interrupted last on the active cluster. Its method `resume` continues the fit.
+    """Return the estimator whose fit was interrupted last on the active cluster; its method `resume` continues it.
 
     The cluster keeps the estimator and the rows that were passed to `fit` until the fit is resumed, another fit is
     interrupted, or the cluster stops.

@@ -48,7 +48,7 @@ class Result:
         self.value: Any = None
 
     def place(self, cluster: XPUCluster, outgoing: Outgoing, X: Any) -> dict[str, Any]:
-        """Allocate the result, or make a handle for it. Returns the argument that tells the task where to put it."""
+        """Allocate the result, or make a handle for it; return the argument that tells the task where to put it."""
         shape = (X.shape[0],) if self.n_columns is None else (X.shape[0], self.n_columns)
         if self.rows and isinstance(X, ShardedArray) and X.stays:
             self.value = cluster.made_handle(shape, self.dtype, X.bounds)
@@ -58,7 +58,7 @@ class Result:
 
 
 class _With:
-    """Sends the rows, and then what `more` sends."""
+    """Sends the rows, and then the arrays that `more` sends."""
 
     def __init__(self, packing: Packing, more: Callable[[], dict[str, Any]]) -> None:
         self._packing, self._more = packing, more
@@ -74,7 +74,7 @@ class Proxy(CallbackSupportMixin):
     Attributes
     ----------
     report_ : FitReport
-        The last fit: what each engine did, and how long each phase took.
+        The report of the last fit: the work of each engine, and the seconds of each phase.
     """
 
     #: Arguments of scikit-learn's `validate_data` for X, where they differ from those for dense, finite rows.
@@ -88,7 +88,7 @@ class Proxy(CallbackSupportMixin):
     _held: Held | None = None
 
     def to_sklearn(self) -> Any:
-        """scikit-learn's estimator with the same parameters and fitted attributes, which needs no cluster.
+        """Return scikit-learn's estimator with the same parameters and fitted attributes. It needs no cluster.
 
         Returns
         -------
@@ -110,7 +110,7 @@ class Proxy(CallbackSupportMixin):
 
     @classmethod
     def sklearn_class(cls) -> type:
-        """scikit-learn's class with the same results.
+        """Return scikit-learn's class with the same results.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class Proxy(CallbackSupportMixin):
         return found
 
     def _cluster(self) -> XPUCluster:
-        """The active cluster, for a method of a fitted estimator.
+        """Return the active cluster, for a method of a fitted estimator.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class Proxy(CallbackSupportMixin):
             ) from None
 
     def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool, look_now: bool = False, **rules: Any) -> Any:
-        """Check X as `checked_rows` does, with the rules of this estimator; raises before anything is sent."""
+        """Check X as `checked_rows` does, with the rules of this estimator. Errors are raised before X is sent."""
         held = self._held if self._held is not None and X is self._held.given else None
         if held is not None and held.checked is not None and not reset:
             return held.checked
@@ -150,12 +150,12 @@ class Proxy(CallbackSupportMixin):
         return rows
 
     def _held_as(self, X: Any) -> Held | None:
-        """The `Held` of an X that `_checked` returned inside of `_sent_once`; None for any other X."""
+        """Return the `Held` of an X that `_checked` returned inside of `_sent_once`; None for any other X."""
         return self._held if self._held is not None and X is self._held.checked else None
 
     @contextlib.contextmanager
     def _sent_once(self, X: Any) -> Iterator[None]:
-        """A context in which X is sent only once, however many methods are called with it."""
+        """Open a context in which X is sent only once, however many methods are called with it."""
         self._held = None if isinstance(X, ShardedArray) else Held(X)
         try:
             yield
@@ -250,7 +250,7 @@ class Proxy(CallbackSupportMixin):
                 raise CallInterrupted(f"{type(self).__name__}.{method} was interrupted{again}") from None
 
     def _weights(self, sample_weight: Any, X: Any, **rules: Any) -> np.ndarray | None:
-        """Sample weights, checked, as the ranks take them; see `checked_weights`."""
+        """Check the sample weights, and return them in the form that the ranks take; see `checked_weights`."""
         return checked_weights(sample_weight, X, **rules)
 
     def __sklearn_tags__(self) -> Any:
@@ -260,7 +260,10 @@ class Proxy(CallbackSupportMixin):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state for pickle and copies, without the rows of an interrupted fit. `resume` of a copy says so."""
+        """Return the state for pickle and copies, without the rows of an interrupted fit.
+
+        The method `resume` of a copy raises an error that says so.
+        """
         return {name: value for name, value in super().__getstate__().items() if name != "_stopped"}
 
 
@@ -268,7 +271,7 @@ class TransformerProxy(Proxy):
     """Base of transformers, whose results are rows."""
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
-        """`fit`, then `transform` of the same rows, which are sent once.
+        """Call `fit`, and then `transform` for the same rows, which are sent once.
 
         Parameters
         ----------

@@ -90,7 +90,7 @@ def checked_rows(
 
 
 def checked_unnamed(estimator: Any, cluster: XPUCluster, X: Any, n_columns: int, **rules: Any) -> Any:
-    """Check X as `checked_rows` does, but for `n_columns` columns of any names: transformed rows may have others."""
+    """Check X as `checked_rows` does, but for `n_columns` columns of any names, as transformed rows may have."""
     if isinstance(X, ShardedArray):
         X.source(cluster)
     elif mapped(X) is None:
@@ -139,9 +139,9 @@ def _check_handle(estimator: Any, X: ShardedArray, reset: bool, rules: Mapping[s
 
 
 def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = True) -> Any:
-    """Sample weights of shape (n_samples,) in the dtype of X; None if all weights are 1.
+    """Return sample weights of shape (n_samples,) in the dtype of X; None if all weights are 1.
 
-    A handle, in which the ranks pass the weights of their own rows, is returned as it is after the same checks.
+    A handle (with which the ranks pass the weights of their own rows) is returned as it is after the same checks.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def checked_targets(estimator: Any, cluster: XPUCluster, y: Any, X: Any, *, mult
 
 
 def gathered_targets(estimator: Any, cluster: XPUCluster, X: Any, y: Any) -> np.ndarray:
-    """The targets (n_samples,) or (n_samples, n_outputs) in this process, as scikit-learn checks them."""
+    """Return the targets (n_samples,) or (n_samples, n_outputs) in this process, as scikit-learn checks them."""
     if y is None:
         raise ValueError(
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
@@ -235,7 +235,9 @@ def gathered_targets(estimator: Any, cluster: XPUCluster, X: Any, y: Any) -> np.
 
 
 class Held:
-    """An array that several calls use. It is checked once and sent once; the engines keep it until Python deletes this.
+    """An array that several calls use. It is checked once and sent once.
+
+    The engines keep the array until Python deletes this object.
 
     Parameters
     ----------
@@ -254,7 +256,7 @@ class Held:
         self._handle: ShardedArray | None = None
 
     def hold(self, cluster: XPUCluster, X: Any, bounds: list[int], blocks: list[SharedBlock]) -> dict[str, Any]:
-        """Make a handle for the rows that are sent now; returns the arguments with which the engines keep the rows.
+        """Make a handle for the rows that are sent now; return the arguments that make the engines keep the rows.
 
         The `blocks`, which are their memory, live as long as the handle.
         """
@@ -262,7 +264,7 @@ class Held:
         return {"handle": self._handle.id, "about": self._handle.about()}
 
     def source(self, cluster: XPUCluster) -> dict[str, Any] | None:
-        """The description of the rows on the engines; None if the engines do not have them, or no longer have them."""
+        """Return the description of the rows on the engines; None if the engines do not have them (any more)."""
         there = self._handle is not None and self._handle.is_on(cluster)
         return self._handle.source(cluster) if self._handle is not None and there else None
 
@@ -345,11 +347,11 @@ class Packing:
             source = self._outgoing.send_rows(X, self._bounds(), self._look)
         if self._held is None:
             return source
-        self._blocks = []  # rows that are sent again are in new blocks
+        self._blocks = []  # rows that are sent again are put into new blocks
         return {**source, "hold": self._held.hold(self._call.cluster, X, self._bounds(), self._blocks)}
 
     def done(self) -> None:
-        """End the task: the blocks of rows that the engines keep are kept as long as these rows."""
+        """End the task. Blocks of rows that stay on the engines live as long as these rows."""
         if self._held is not None:
             self._blocks += self._outgoing.keep()
 

@@ -1,1 +1,1 @@
-"""k-means by hand: the explorer, its picture, its widget."""
+"""k-means one iteration at a time: the explorer, its picture and its widget."""

@@ -1,4 +1,4 @@
-"""Turns counts of rows by cluster and pixel into an image, with a colour per cluster; more rows are more opaque."""
+"""Turns counts of rows by cluster and pixel into an image: a colour per cluster, more opaque where rows are denser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DISC = [(y, x) for y in range(-2, 3) for x in range(-2, 3) if x * x + y * y <= 
 
 
 def hues(counts: np.ndarray) -> list[int]:
-    """The index of each cluster's colour in `PALETTE`.
+    """Return the index of each cluster's colour in `PALETTE`.
 
     Each of the first twelve clusters has its own colour. Each further cluster gets the colour whose clusters are
     farthest from it, so that neighbours have different colours.
@@ -97,7 +97,7 @@ def colour(counts: np.ndarray) -> np.ndarray:
 
 
 def _levels(total: np.ndarray) -> np.ndarray:
-    """Level of opacity by the logarithm of the number of rows. The fullest 0.5 % of the pixels have the last level."""
+    """Turn numbers of rows into levels of opacity by logarithm. The fullest 0.5 % of the pixels have the last level."""
     top = max(2, int(np.quantile(total[total > 0], 0.995)))
     scale = np.log(np.maximum(np.arange(top + 1), 1)) / np.log(top)
     return np.round((_LEVELS - 1) * scale).astype(np.uint8)[np.minimum(total, top)]
@@ -130,7 +130,7 @@ INKS = _inks()
 
 
 def encode(pixels: np.ndarray) -> bytes:
-    """PNG of an array of indices into `INKS` (lines, columns), with a byte per pixel, compressed for speed."""
+    """Encode indices into `INKS` (lines, columns) as PNG, with a byte per pixel and fast compression."""
     from PIL import Image
 
     image = Image.fromarray(pixels, "P")

@@ -1,4 +1,4 @@
-"""The k-means explorer without a front end: attributes and methods instead of controls, and its pictures."""
+"""The k-means explorer without a front end: its attributes and methods do what the controls do."""
 
 from __future__ import annotations
 
@@ -253,11 +253,11 @@ class Explorer:
         return low - _MARGIN * width, high + _MARGIN * width
 
     def picture(self) -> Picture:
-        """The present clusters in the plane of the two features."""
+        """Return the present clusters in the plane of the two features."""
         return self._picture
 
     def snapshot(self) -> Snapshot:
-        """The present state, as an object that does not change, with text, HTML and a figure."""
+        """Return the present state, as an object that does not change, with text, HTML and a figure."""
         with self._lock:
             return Snapshot(
                 picture=self.picture(),

@@ -77,11 +77,11 @@ class Snapshot(Displayed):
         return self.picture.png
 
     def image(self) -> bytes:
-        """The plot as a PNG on white: rows, axes, trails and centres."""
+        """Return the plot as a PNG on white: rows, axes, trails and centres."""
         return _painted(self)
 
     def line(self) -> str:
-        """A summary on one line."""
+        """Return a summary on one line."""
         rows = f"{self.points:,}" + (f" of {self.n_samples:,}" if self.points < self.n_samples else "")
         n = len(self.inertias) - 1
         turns = counted(n, "iteration") + (", converged" if self.converged else "")
@@ -98,12 +98,12 @@ class Snapshot(Displayed):
         return self.html()
 
     def html(self, extra: str = "") -> Html:
-        """The snapshot as HTML, followed by `extra`, which is not escaped."""
+        """Return the snapshot as HTML, followed by `extra`, which is not escaped."""
         parts = [drawn(self.body(_address(self.png)), self._words()), f"<div>{escape(self.line())}</div>"]
         return block(f"k-means explorer: {self.line()}", [*parts, self.table(), extra], style("explorer"))
 
     def body(self, image: str) -> Html:
-        """The plot and the curves, without their style sheet. `image` is the URL of the image of the rows."""
+        """Return the plot and the curves, without their style sheet. `image` is the URL of the image of the rows."""
         return Html(
             f'<div class="xpu-explore">{_plot(self, image)}<div>'
             f"{small_curve('Inertia by iteration', list(enumerate(self.inertias)))}"
@@ -112,7 +112,7 @@ class Snapshot(Displayed):
         )
 
     def table(self) -> Html:
-        """The centres as a folded table."""
+        """Return the centres as a folded table."""
         rows = [
             (Html(f'<i class="xpu-key" style="background:{self.picture.colours[j]}"></i>{j}'), *cells)
             for j, (_, *cells) in enumerate(self._rows())
@@ -141,7 +141,7 @@ class Snapshot(Displayed):
         return f"inertia by number of clusters: {found}"
 
     def _words(self) -> str:
-        """A description that replaces the plot and the curves in front ends that remove SVG."""
+        """Return a description that replaces the plot and the curves in front ends that remove SVG."""
         image = f'<img alt="{_label(self)}" src="{_address(self.image())}">'
         return image + (f"<div>{self._found()}</div>" if self.elbows else "")
 
@@ -170,7 +170,7 @@ def _label(snapshot: Snapshot) -> Html:
 
 
 def _places(snapshot: Snapshot) -> np.ndarray:
-    """The trails in pixels from the upper left corner; points outside of the picture are moved to its edge."""
+    """Return the trails in pixels from the upper left corner; points outside of the picture are moved to its edge."""
     picture = snapshot.picture
     lines, columns = picture.counts.shape[1:]
     low, high = np.array(picture.low), np.array(picture.high)
@@ -180,7 +180,7 @@ def _places(snapshot: Snapshot) -> np.ndarray:
 
 
 def _plot(snapshot: Snapshot, image: str) -> str:
-    """The plot as SVG: the rows are an image; axes, trails and centres are shapes, which stay sharp at any size."""
+    """Draw the plot as SVG: the rows are an image; axes, trails and centres are shapes, which are sharp at any size."""
     picture = snapshot.picture
     lines, columns = picture.counts.shape[1:]
     place = _places(snapshot)
@@ -209,7 +209,7 @@ def _marks(picture: Picture) -> tuple[list[tuple[float, str]], list[tuple[float,
 
 
 def _painted(snapshot: Snapshot) -> bytes:
-    """The plot as PNG, for front ends without SVG. matplotlib would take thirty times as long."""
+    """Draw the plot as PNG, for front ends without SVG. matplotlib would take thirty times as long."""
     import matplotlib
     from PIL import Image, ImageDraw, ImageFont
 
@@ -265,7 +265,7 @@ def _trail(places: np.ndarray) -> str:
 
 
 def _center(j: int, colour: str, x: float, y: float) -> str:
-    """A disc with a dark and a light ring, of which one is visible on any background."""
+    """Draw a disc with a dark and a light ring, so that one of the rings is visible on any background."""
     return (
         f'<g class="xpu-center" data-center="{j}" transform="translate({x:.1f},{y:.1f})">'
         f'<circle class="xpu-ring" r="12"/><circle r="10" fill="{colour}"/>'

@@ -1,4 +1,4 @@
-"""`explore`: the k-means explorer with its controls, or without them if no front end can show them."""
+"""The function `explore`: the k-means explorer with its controls, or without them if no front end can show them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xpulab.rendering import Html, Text, format_seconds, in_notebook, style, wid
 __all__ = ["ExploreView", "Latest", "explore"]
 
 MOST_CLUSTERS = 20
-#: Iterations per second of play that the control offers, and the default.
+#: Iterations per second of automatic play: the values that the control offers, and the default.
 PACES = (0.5, 1, 2, 4, 8, 16)
 PACE = 4.0
 #: Seconds between two updates of the standing picture during play and other work.
@@ -68,8 +68,8 @@ class Latest:
     Parameters
     ----------
     work : callable
-        Gets a dict of the requests, name -> value, in the order of the first request of each name. Returns the seconds
-        after which it has to be called again without a request, or None.
+        A function of a dict of the requests, name -> value, in the order of the first request of each name. It returns
+        the seconds after which it has to be called again without a request, or None.
     """
 
     def __init__(self, work: Callable[[dict[str, Any]], float | None]) -> None:
@@ -79,7 +79,7 @@ class Latest:
         self._thread: threading.Thread | None = None
 
     def ask(self, name: str, value: Any = None) -> None:
-        """Add a request; returns at once."""
+        """Add a request, and return at once."""
         with self._changed:
             self._asked[name] = value
             if self._thread is None:
@@ -144,11 +144,14 @@ class ExploreView:
         explorer.changed = lambda: (follow() or (lambda: None))()
 
     def snapshot(self) -> Snapshot:
-        """The present picture, as an object that does not change, with text, HTML and a figure. Needs no front end."""
+        """Return the present picture as an object that does not change, with text, HTML and a figure.
+
+        This needs no front end.
+        """
         return self.explorer.snapshot()
 
     def ask(self, name: str, value: Any = None) -> None:
-        """Do the same as a control. Returns at once.
+        """Do the same as a control. The method returns at once.
 
         Parameters
         ----------
@@ -200,7 +203,7 @@ class ExploreView:
 
     @property
     def busy(self) -> bool:
-        """Whether it plays, or computes the elbow curve."""
+        """Whether the explorer plays, or computes the elbow curve."""
         return self.playing or bool(self._elbow)
 
     def _follow(self) -> None:
@@ -211,7 +214,7 @@ class ExploreView:
     # -- requests, in the thread of `Latest` --------------------------------------------------------------------------
 
     def _work(self, asked: dict[str, Any]) -> float | None:
-        """Handle requests, and show the result. Returns the seconds until the next step of play, None for no step."""
+        """Handle requests, show the result, and return the seconds until the next step of play; None for no step."""
         started = time.perf_counter()
         try:
             for name, value in asked.items():
@@ -232,7 +235,7 @@ class ExploreView:
         return max(0.0, started + 1 / self.pace - time.perf_counter()) if self.playing else 0.0
 
     def _turn(self) -> None:
-        """Do one step of play: the next number of clusters of the elbow curve, or the next iteration."""
+        """Do one step of automatic work: the next number of clusters of the elbow curve, or the next iteration."""
         if self._elbow:
             self.explorer.extend_elbow(self._elbow.pop(0))
         elif self.playing:
@@ -268,7 +271,7 @@ class ExploreView:
         }
 
     def _make_widget(self) -> Any:
-        """The widget, or None if ipywidgets or anywidget is missing."""
+        """Return the widget, or None if ipywidgets or anywidget is missing."""
         try:
             from xpulab.explorer.widget import ExploreWidget
         except ImportError:
@@ -375,7 +378,7 @@ class _Standing:
 
 
 def _rules(name: str, had_widget: bool) -> str:
-    """The style sheet that shows one of an explorer's outputs: the widget if it works, or the standing picture."""
+    """Return the style sheet that shows the widget of an explorer if it works, or else the standing picture."""
     here = f'[data-xpu-standing="{name}"]'
     live, output = f".xpu-live-{name}", ".jp-OutputArea-child"
     # The outputs of a cell are neighbours. The rules are per page: a copy of the notebook in another tab may have a
@@ -392,6 +395,6 @@ def _message(explorer: Explorer, seconds: float) -> str:
 
 
 def _round_numbers(most: int, present: int) -> list[int]:
-    """1, 2 and 5 times the powers of ten from 100 to `most`, and `most` and `present` themselves."""
+    """Return 1, 2 and 5 times the powers of ten from 100 to `most`, and `most` and `present` themselves."""
     steps = {digit * 10**power for power in range(2, 12) for digit in (1, 2, 5)}
     return sorted({step for step in steps if step < most} | {most, present})

@@ -23,12 +23,12 @@ _PATIENCE = 30.0  # seconds to wait for a lock, because the process that has it 
 
 
 def folder(name: str) -> Path:
-    """The folder `name` in the user's cache folder, or in ``XPULAB_CACHE`` if this variable is set."""
+    """Return the folder `name` in the user's cache folder, or in ``XPULAB_CACHE`` if this variable is set."""
     return Path(os.environ.get("XPULAB_CACHE") or platformdirs.user_cache_dir("xpulab")) / name
 
 
 def load(key: str) -> bytes | None:
-    """The content that is stored under a key; None if there is none."""
+    """Return the content that is stored under a key; None if there is none."""
     try:
         digest, _, content = (folder("programs") / key).read_bytes().partition(b"\n")
     except OSError:
@@ -57,9 +57,10 @@ def write(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def claimed(name: str, waiting: Callable[[], None]) -> Iterator[None]:
-    """A context in which no other process compiles the same thing: several engines would only share the cores.
+    """Open a context in which no other process compiles the same thing, because several engines would share the cores.
 
-    Another process may have compiled it before the context is entered. If the file system has no locks, nobody waits.
+    Another process may have compiled the thing before the context is entered. If the file system has no locks, this
+    function does not wait.
 
     Parameters
     ----------

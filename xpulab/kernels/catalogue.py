@@ -45,7 +45,7 @@ class Compiled:
 
 
 def find(kernel: Kernel) -> Compiled:
-    """The entry of the catalogue for a kernel.
+    """Return the entry of the catalogue for a kernel.
 
     Raises
     ------
@@ -62,12 +62,12 @@ def find(kernel: Kernel) -> Compiled:
 
 
 def shelf_file(kernel: Kernel) -> Path:
-    """The file of the catalogue that has a kernel."""
+    """Return the file of the catalogue that has a kernel."""
     return kernel.folder / (kernel.shelf + SUFFIX)
 
 
 def pack(shelf: Mapping[str, Compiled], compiler: str) -> bytes:
-    """The content of a file: a line with the format, a line with a digest, and an index and the kernels, compressed.
+    """Return a file's content: a line with the format, a line with a digest, and an index and the kernels, compressed.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def pack(shelf: Mapping[str, Compiled], compiler: str) -> bytes:
 
 
 def unpack(content: bytes) -> tuple[dict[str, Compiled], str]:
-    """The kernels in the content of a file, by key, and the compiler.
+    """Return the kernels in the content of a file, by key, and the compiler.
 
     Raises
     ------
@@ -126,5 +126,5 @@ def _shelf(path: Path) -> dict[str, Compiled]:
 
 @cache
 def _may_change(folder: Path) -> bool:
-    """Whether the modules may change, because they are in a clone of the repository, not in an installed package."""
+    """Return whether the modules may change: they may in a clone of the repository, but not in an installed package."""
     return any((parent / "pyproject.toml").exists() for parent in folder.parents[1:3])

@@ -14,5 +14,5 @@ AnyRows = Rows | SparseRows
 
 
 def kernels_for(rows: AnyRows) -> ModuleType:
-    """`xpulab.kernels.dense` or `xpulab.kernels.sparse`, which have the same functions for both kinds of rows."""
+    """Return `xpulab.kernels.dense` or `xpulab.kernels.sparse`, which have the same functions."""
     return sparse if isinstance(rows, SparseRows) else dense

@@ -43,7 +43,7 @@ _ONE = np.int32(1)
 
 
 def chunk_of(room_for: int, tile: Tile) -> int:
-    """Number of groups of centres that local memory holds; 0 for none, or if there is no limit for the features."""
+    """Return the number of groups of centres that local memory holds; 0 without local memory, or without `room_for`."""
     return max(1, tile.local // (room_for * tile.centers)) if tile.local and room_for else 0
 
 
@@ -211,7 +211,10 @@ def _queues(bounded: bool) -> DeviceFunction:
 
 @cache
 def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: bool, summing: bool) -> Kernel:
-    """The kernel for at most `room_for` features, or, if this is 0, for any number. It does not use the tile's span."""
+    """Return the kernel for at most `room_for` features, or, if this is 0, for any number of features.
+
+    The kernel does not depend on the tile's span.
+    """
     number = dtype.type
     infinity, zero, unit = number(np.inf), number(0), number(1)
     n_rows, n_centers, n_items = tile.rows, tile.centers, tile.items
@@ -393,7 +396,7 @@ def nearest_kernel(room_for: int, dtype: np.dtype[Any], tile: Tile, bounded: boo
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue, with every tile that the tuner may choose."""
+    """Yield all kernels of this module, for the catalogue, with every tile that the tuner may choose."""
     for dtype, is_cpu in itertools.product(map(np.dtype, (np.float32, np.float64)), (True, False)):
         tiles = dict.fromkeys(replace(tile, span=0) for tile in space(dtype, is_cpu).values())
         for tile, room_for in itertools.product(tiles, (*ROOMS, 0)):

@@ -123,7 +123,7 @@ def renumber() -> None:
 
 
 def _with_meanings(function: Callable[..., Any]) -> FunctionType:
-    """The same function, in which the names of `language` stand for the functions of numba-dpex."""
+    """Return the same function, in which the names of `language` stand for the functions of numba-dpex."""
     assert isinstance(function, FunctionType)
     code = function.__code__
     names = {name: _meaning(function.__globals__[name]) for name in code.co_names if name in function.__globals__}
@@ -143,7 +143,7 @@ def _device_function(function: DeviceFunction) -> Any:
 
 
 def _type(word: str) -> Any:
-    """The numba type of an argument, from its word in a signature."""
+    """Return the numba type of an argument, from its word in a signature."""
     element, kind = _TYPES[word[:2]], word[2:]
     if kind == "":
         return element
@@ -159,5 +159,5 @@ def _type(word: str) -> Any:
 
 @cache
 def _queue() -> dpctl.SyclQueue:
-    """Any queue: the types of arrays need one, but the code does not depend on it."""
+    """Return any queue: the types of arrays need one, but the code does not depend on it."""
     return dpctl.SyclQueue()

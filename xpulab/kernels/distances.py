@@ -38,7 +38,7 @@ def _distance_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def transform(rows: Rows, centers: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Euclidean distance from each row to each centre, computed from the differences, a part of the rows at a time.
+    """Compute Euclidean distances from each row to each centre from the differences, a part of the rows at a time.
 
     Parameters
     ----------
@@ -67,5 +67,5 @@ def transform(rows: Rows, centers: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     yield from (_distance_kernel(np.dtype(dtype)) for dtype in (np.float32, np.float64))

@@ -19,6 +19,8 @@ __all__ = ["add_unsampled", "add_values", "grow_tree", "place_values"]
 
 _NODE = 8  # numbers in a node of scikit-learn: left, right, feature, threshold, impurity, rows, weight, missing
 _OPEN = 9  # numbers that are kept for a node that will be split
+_ABREAST = 8  # rows that are followed through a tree at the same time
+_TOGETHER = 4  # columns whose histograms are filled in one pass over the rows
 _SMALL = 48  # rows up to which the places that occur are listed
 _EPSILON = np.float64(np.finfo(np.float64).eps)
 
@@ -94,50 +96,72 @@ def worth_of(  # type: ignore[no-untyped-def]
 
 
 @inlined
-def split_column(  # type: ignore[no-untyped-def]
-    places, near, is_near, d, feature, begin, end, rows, w, t, outputs, offsets, criterion, head, min_rows, min_weight,
-    sums, listed,
-):  # fmt: skip
-    # places, near: (n, d); is_near tells which has the node's rows. rows, w, t: from begin to end, the node's. sums:
-    # histogram (256, size), zeros before and after; sums of the two sides; those of the node; and of the best split
-    # so far the worth, the feature, its last place on the left, whether missing values go to the left (-1: there are
-    # none), and the next place. listed: room for 256 numbers. Returns the number of different places.
+def add_row(sums, at, weight, i, t, outputs, offsets, head):  # type: ignore[no-untyped-def]
+    # Add row i of weight and targets t to the sums that begin at `at`.
+    sums[at] += 1
+    if outputs == 1 and head == 1:
+        sums[at + 1 + np.int64(t[i])] += weight
+    elif outputs == 1:
+        sums[at + 1] += weight
+        sums[at + 2] += weight * t[i]
+    elif head == 1:
+        for o in range(outputs):
+            sums[at + 1 + offsets[o] + np.int64(t[i * outputs + o])] += weight
+    else:
+        sums[at + 1] += weight
+        for o in range(outputs):
+            sums[at + 2 + o] += weight * t[i * outputs + o]
+
+
+@inlined
+def add_columns(  # type: ignore[no-untyped-def]
+    table, d, columns, first, n_columns, begin, end, rows, w, t, outputs, offsets, head, sums
+):
+    # The histograms of columns[first], columns[first + 1] and so on of the rows from begin to end, one after the other.
+    # Four at a time, because their places of a row are in one or two lines of the cache.
     size = head + offsets[outputs]
-    left = 256 * size
+    if n_columns == _TOGETHER:
+        f0 = columns[first]
+        f1 = columns[first + 1]
+        f2 = columns[first + 2]
+        f3 = columns[first + 3]
+        for i in range(begin, end):
+            row = rows[i] * d
+            weight = w[i]
+            b0 = np.int64(table[row + f0])
+            b1 = np.int64(table[row + f1]) + 256
+            b2 = np.int64(table[row + f2]) + 512
+            b3 = np.int64(table[row + f3]) + 768
+            add_row(sums, b0 * size, weight, i, t, outputs, offsets, head)
+            add_row(sums, b1 * size, weight, i, t, outputs, offsets, head)
+            add_row(sums, b2 * size, weight, i, t, outputs, offsets, head)
+            add_row(sums, b3 * size, weight, i, t, outputs, offsets, head)
+    else:
+        for j in range(n_columns):
+            feature = columns[first + j]
+            for i in range(begin, end):
+                b = np.int64(table[rows[i] * d + feature]) + 256 * j
+                add_row(sums, b * size, w[i], i, t, outputs, offsets, head)
+
+
+@inlined
+def split_column(  # type: ignore[no-untyped-def]
+    feature, first, n_listed, outputs, offsets, criterion, head, min_rows, min_weight, sums, listed,
+):  # fmt: skip
+    # sums: histograms (4, 256, size), of which that of the column begins at first; sums of the two sides; those of the
+    # node; and of the best split so far the worth, the feature, its last place on the left, whether missing values go
+    # to the left (-1: there are none), and the next place. listed: the places that occur. Sets the histogram to zeros.
+    size = head + offsets[outputs]
+    left = 256 * _TOGETHER * size
     right = left + size
     whole = right + size
     best = whole + size
-    n_listed = 0
-    for i in range(begin, end):
-        b = np.int64(near[rows[i] * d + feature] if is_near != 0 else places[rows[i] * d + feature])
-        at = b * size
-        if end - begin <= _SMALL and sums[at] == 0:
-            j = n_listed
-            while j > 0 and listed[j - 1] > b:
-                listed[j] = listed[j - 1]
-                j -= 1
-            listed[j] = b
-            n_listed += 1
-        weight = w[i]
-        sums[at] += 1
-        if head == 2:
-            sums[at + 1] += weight
-            for o in range(outputs):
-                sums[at + 2 + o] += weight * t[i * outputs + o]
-        else:
-            for o in range(outputs):
-                sums[at + 1 + offsets[o] + np.int64(t[i * outputs + o])] += weight
-    if end - begin > _SMALL:
-        for b in range(256):
-            if sums[b * size] > 0:
-                listed[n_listed] = b
-                n_listed += 1
     missing = 1 if listed[n_listed - 1] == 255 else 0
     present = n_listed - missing
     if n_listed > 1:
         for to_left in range(1 + missing):
             for s in range(size):
-                sums[left + s] = sums[255 * size + s] if to_left != 0 else np.float64(0)
+                sums[left + s] = sums[first + 255 * size + s] if to_left != 0 else np.float64(0)
             # All values on the left and the missing ones on the right is the last split.
             last = present if missing != 0 and to_left == 0 else present - 1
             worth = sums[best]
@@ -151,7 +175,7 @@ def split_column(  # type: ignore[no-untyped-def]
                 first_whole = sums[whole + 1]
                 second_whole = sums[whole + 2]
                 for k in range(last):
-                    at = listed[k] * size
+                    at = first + listed[k] * size
                     rows_left += sums[at]
                     first_left += sums[at + 1]
                     second_left += sums[at + 2]
@@ -174,7 +198,7 @@ def split_column(  # type: ignore[no-untyped-def]
                         split = k
             else:
                 for k in range(last):
-                    at = listed[k] * size
+                    at = first + listed[k] * size
                     for s in range(size):
                         sums[left + s] += sums[at + s]
                         sums[right + s] = sums[whole + s] - sums[left + s]
@@ -189,10 +213,9 @@ def split_column(  # type: ignore[no-untyped-def]
                 sums[best + 3] = to_left if missing != 0 else -1
                 sums[best + 4] = listed[split + 1] if split + 1 < present else 255
     for k in range(n_listed):
-        at = listed[k] * size
+        at = first + listed[k] * size
         for s in range(size):
             sums[at + s] = 0
-    return n_listed
 
 
 @host_function(
@@ -219,8 +242,8 @@ def grow_tree(  # type: ignore[no-untyped-def]
     state = np.int64(settings[8])
     head = 1 if classes > 0 else 2
     size = head + offsets[outputs]
-    whole = 258 * size
-    best = 259 * size
+    whole = (256 * _TOGETHER + 2) * size
+    best = whole + size
     stride = width // outputs
     n_rows = 0
     total = np.float64(0)
@@ -252,22 +275,29 @@ def grow_tree(  # type: ignore[no-untyped-def]
             deepest = max(deepest, depth)
             for s in range(whole, whole + size):
                 sums[s] = 0
-            sums[whole] = last - first
             squares = np.float64(0)
-            for i in range(first, last):
-                weight = w[i]
-                if head == 2:
-                    sums[whole + 1] += weight
+            if outputs == 1 and head == 1 and classes == 2:
+                # In registers.
+                zeros = np.float64(0)
+                ones = np.float64(0)
+                for i in range(first, last):
+                    one = w[i] * t[i]
+                    ones += one
+                    zeros += w[i] - one
+                sums[whole] = last - first
+                sums[whole + 1] = zeros
+                sums[whole + 2] = ones
+            else:
+                for i in range(first, last):
+                    add_row(sums, whole, w[i], i, t, outputs, offsets, head)
+            if head == 2:
+                for i in range(first, last):
                     for o in range(outputs):
                         target = t[i * outputs + o]
-                        sums[whole + 2 + o] += weight * target
                         if criterion != 3:
-                            squares += weight * target * target
+                            squares += w[i] * target * target
                         elif target > 0:
-                            squares += weight * target * np.log(target)
-                else:
-                    for o in range(outputs):
-                        sums[whole + 1 + offsets[o] + np.int64(t[i * outputs + o])] += weight
+                            squares += w[i] * target * np.log(target)
             weight = weight_of(sums, whole, offsets, head)
             pure = purity(sums, whole, outputs, offsets, criterion, head, weight)
             impurity = (squares - pure) / (outputs * weight)
@@ -296,19 +326,45 @@ def grow_tree(  # type: ignore[no-untyped-def]
             constant = 0
             rest = d
             while rest > 0 and (visited < max_features or visited <= constant):
-                state ^= (state << 13) & 0xFFFFFFFF
-                state ^= state >> 17
-                state ^= (state << 5) & 0xFFFFFFFF
-                chosen = state % rest
-                rest -= 1
-                feature = order[chosen]
-                order[chosen] = order[rest]
-                order[rest] = feature
-                visited += 1
-                constant += split_column(
-                    places, near, is_near, d, feature, first, last, rows, w, t, outputs, offsets, criterion, head,
-                    min_rows, min_weight, sums, listed,
-                ) <= 1  # fmt: skip
+                small = last - first <= _SMALL
+                n_columns = 1 if small else min(_TOGETHER, rest, max(max_features - visited, 1))
+                for _ in range(n_columns):
+                    state ^= (state << 13) & 0xFFFFFFFF
+                    state ^= state >> 17
+                    state ^= (state << 5) & 0xFFFFFFFF
+                    chosen = state % rest
+                    rest -= 1
+                    feature = order[chosen]
+                    order[chosen] = order[rest]
+                    order[rest] = feature
+                visited += n_columns
+                table = near if is_near != 0 else places
+                if not small:
+                    add_columns(table, d, order, rest, n_columns, first, last, rows, w, t, outputs, offsets, head, sums)
+                for drawn in range(n_columns):
+                    j = n_columns - 1 - drawn
+                    feature = order[rest + j]
+                    n_listed = 0
+                    if small:
+                        for i in range(first, last):
+                            b = np.int64(table[rows[i] * d + feature])
+                            if sums[b * size] == 0:
+                                k = n_listed
+                                while k > 0 and listed[k - 1] > b:
+                                    listed[k] = listed[k - 1]
+                                    k -= 1
+                                listed[k] = b
+                                n_listed += 1
+                            add_row(sums, b * size, w[i], i, t, outputs, offsets, head)
+                    else:
+                        for b in range(256):
+                            listed[n_listed] = b
+                            n_listed += 1 if sums[(256 * j + b) * size] > 0 else 0
+                    split_column(
+                        feature, 256 * j * size, n_listed, outputs, offsets, criterion, head, min_rows, min_weight,
+                        sums, listed,
+                    )  # fmt: skip
+                    constant += n_listed <= 1
             if sums[best] == -np.inf:
                 continue
             decrease = (sums[best] - pure) / (outputs * total)
@@ -354,21 +410,23 @@ def grow_tree(  # type: ignore[no-untyped-def]
             is_near = np.int64(1)
         middle = begin
         aside = 0
+        table = near if is_near != 0 else places
         for i in range(begin, end):
-            at = rows[i] * d + feature
-            b = near[at] if is_near != 0 else places[at]
-            if (missing == 1) if b == 255 else (b <= place):
-                rows[middle] = rows[i]
-                w[middle] = w[i]
-                for o in range(outputs):
-                    t[middle * outputs + o] = t[i * outputs + o]
-                middle += 1
-            else:
-                other_rows[aside] = rows[i]
-                other_w[aside] = w[i]
-                for o in range(outputs):
-                    other_t[aside * outputs + o] = t[i * outputs + o]
-                aside += 1
+            # Each row is written to both sides, because a branch would be guessed wrong half of the time.
+            row = rows[i]
+            weight = w[i]
+            b = np.int64(table[row * d + feature])
+            left = 1 if (missing == 1 if b == 255 else b <= place) else 0
+            rows[middle] = row
+            w[middle] = weight
+            other_rows[aside] = row
+            other_w[aside] = weight
+            for o in range(outputs):
+                target = t[i * outputs + o]
+                t[middle * outputs + o] = target
+                other_t[aside * outputs + o] = target
+            middle += left
+            aside += 1 - left
         for i in range(aside):
             rows[middle + i] = other_rows[i]
             w[middle + i] = other_w[i]
@@ -406,17 +464,34 @@ def add_unsampled(places, n, d, weights, nodes, values, width, sums, counts):  #
             counts[i] += 1
 
 
-@host_function("f4* i8 i8 i4* f8* i8* i8 f8* i8 f8*")
-def add_values(rows, n, d, nodes, numbers, roots, trees, values, width, sums):  # type: ignore[no-untyped-def]
-    # nodes: (6 a node) left, right, twice the feature plus whether missing values go to the left; their memory is that
-    # of numbers, whose third is the threshold.
+@inlined
+def child_of(node, row, rows, nodes, numbers):  # type: ignore[no-untyped-def]
+    # Without a branch, which would be guessed wrong half of the time.
+    rule = nodes[node * 4 + 2]
+    x = rows[row + (rule >> 1)]
+    left = (x <= numbers[node * 4 + 3]) | ((x != x) & ((rule & 1) == 1))
+    return np.int64(nodes[node * 4 + (0 if left else 1)])
+
+
+@host_function("f4* i8 i8 i4* f4* i8* i8 f8* i8 i8* f8*")
+def add_values(rows, n, d, nodes, numbers, roots, trees, values, width, at, sums):  # type: ignore[no-untyped-def]
+    # nodes: (4 a node) left, right, twice the feature plus whether missing values go to the left, and the threshold,
+    # whose memory is that of numbers. A leaf has itself on both sides, and its number in place of the threshold.
+    # at: room for the nodes of eight rows, which go down together: the processor waits for all eight at once.
     for tree in range(trees):
-        for i in range(n):
-            node = roots[tree]
-            while nodes[node * 6] >= 0:
-                rule = nodes[node * 6 + 2]
-                x = np.float64(rows[i * d + (rule >> 1)])
-                left = x <= numbers[node * 3 + 2] or (x != x and (rule & 1) == 1)
-                node = np.int64(nodes[node * 6] if left else nodes[node * 6 + 1])
-            for k in range(width):
-                sums[i * width + k] += values[node * width + k]
+        for first in range(0, n, _ABREAST):
+            for k in range(_ABREAST):
+                at[k] = roots[tree]
+            some = min(_ABREAST, n - first)
+            moved = np.int64(1)
+            while moved != 0:
+                moved = np.int64(0)
+                for k in range(_ABREAST):
+                    # The last rows are followed again where there are fewer than eight.
+                    node = child_of(at[k], (first + min(k, some - 1)) * d, rows, nodes, numbers)
+                    moved |= node ^ at[k]
+                    at[k] = node
+            for k in range(some):
+                leaf = np.int64(nodes[at[k] * 4 + 3])
+                for o in range(width):
+                    sums[(first + k) * width + o] += values[leaf * width + o]

@@ -153,7 +153,8 @@ class Room:
         self.other_weights = np.empty(n_samples)
         self.other_targets = np.empty(n_samples * outputs)
         self.near = np.empty(max(_NEAR_BYTES, n_features), np.uint8)
-        self.sums = np.zeros(259 * (2 + int(self.offsets[-1])) + 8)
+        # Four histograms, both sides of a split, the node, and the best split.
+        self.sums = np.zeros((4 * 256 + 3) * (2 + int(self.offsets[-1])) + 8)
         self.listed = np.empty(256, _I8)
         self.order = np.empty(n_features, _I8)
         self.opened = np.empty(9 * (n_samples + 1))
@@ -233,14 +234,15 @@ def add_values(
     Parameters
     ----------
     rows : numpy.ndarray of float32 of shape (n_samples, n_features)
-    nodes : numpy.ndarray of int32 of shape (n_nodes, 6)
-        Left and right child (-1 in a leaf), twice the column plus 1 if missing values go to the left, nothing, and the
-        threshold as a float64.
+    nodes : numpy.ndarray of int32 of shape (n_nodes, 4)
+        Left and right child, twice the column plus 1 if missing values go to the left, and the threshold in float32. A
+        leaf has itself as its children, and its number in place of the threshold.
     roots : numpy.ndarray of int64 of shape (n_trees,)
-    values : numpy.ndarray of float64 of shape (n_nodes, width)
+    values : numpy.ndarray of float64 of shape (n_leaves, width)
     sums : numpy.ndarray of float64 of shape (n_samples, width)
     """
+    room = np.empty(8, _I8)  # with a name, so that it lives during the call
     function_of("add_values")(
-        at(rows, _F4), *rows.shape, at(nodes.view(_I4), _I4), at(nodes.view(_F8), _F8),
-        at(roots, _I8), len(roots), at(values, _F8), values.shape[1], at(sums, _F8),
+        at(rows, _F4), *rows.shape, at(nodes, _I4), at(nodes.view(_F4), _F4),
+        at(roots, _I8), len(roots), at(values, _F8), values.shape[1], at(room, _I8), at(sums, _F8),
     )  # fmt: skip

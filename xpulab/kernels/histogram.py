@@ -23,7 +23,9 @@ _MAX_COPIES_BYTES = 256 << 20
 
 @cache
 def _count_kernel(dtype: np.dtype[Any], shared: bool) -> Kernel:
-    """The kernel that counts. If `shared`, all work-groups add to the same counters; otherwise each has its own copy.
+    """Return the kernel that counts.
+
+    If `shared`, all work-groups add to the same counters; otherwise each work-group has its own copy.
 
     A work-group with its own copy processes one row after the other. Each lane has the counters at its own position in
     a cache line: the lane with the row's counter adds 1, the other lanes add 0. So no two lanes add to the same
@@ -97,7 +99,7 @@ def count_pixels(
     shape: tuple[int, int],
     shared: bool | None = None,
 ) -> npt.NDArray[np.int32]:
-    """Rows by cluster and pixel: an exact two-dimensional histogram for each cluster.
+    """Count rows by cluster and pixel: an exact two-dimensional histogram for each cluster.
 
     Parameters
     ----------
@@ -177,7 +179,7 @@ def _range_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def ranges(rows: Rows) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The minimum and maximum of each column.
+    """Return the minimum and maximum of each column.
 
     Returns
     -------
@@ -200,7 +202,7 @@ def ranges(rows: Rows) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.float32, np.float64)):
         yield from (_count_kernel(dtype, shared) for shared in (False, True))
         yield _range_kernel(dtype)

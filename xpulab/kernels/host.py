@@ -125,7 +125,7 @@ def add_columns(
 
 
 def count_positive(labels: npt.NDArray[np.int32], weights: npt.NDArray[Any], n_clusters: int) -> npt.NDArray[np.int64]:
-    """Number of rows of positive weight in each cluster: shape (n_clusters,)."""
+    """Return the number of rows of positive weight in each cluster: shape (n_clusters,)."""
     counts = np.zeros(n_clusters, np.int64)
     _functions(weights.dtype).count_positive(
         at(labels, _INT32), at(weights, weights.dtype), len(labels), at(counts, _INT64)
@@ -134,7 +134,7 @@ def count_positive(labels: npt.NDArray[np.int32], weights: npt.NDArray[Any], n_c
 
 
 def inertia_of_sums(squares: float, totals: npt.NDArray[np.float64], centers: npt.NDArray[Any]) -> float:
-    """Inertia from the sums of an iteration: ``|x - c|**2 = |x|**2 - 2 x.c + |c|**2``, summed by cluster.
+    """Compute the inertia from the sums of an iteration: ``|x - c|**2 = |x|**2 - 2 x.c + |c|**2``, summed by cluster.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def move_centers(totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], mov
 def finish(
     squares: float, totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[Any]
 ) -> tuple[float, float]:
-    """The end of an iteration: the results of `inertia_of_sums` and `move_centers`; -1 if a cluster is empty."""
+    """Return the end of an iteration: the results of `inertia_of_sums` and `move_centers`; -1 if a cluster is empty."""
     dtype = centers.dtype
     ended = (ctypes.c_double * 2)()
     _functions(dtype).finish(
@@ -190,7 +190,7 @@ def compare_with(
     rows : numpy.ndarray of shape (n, n_features)
     queries : numpy.ndarray of float64 of shape (m, n_features)
     places : numpy.ndarray of int64 of shape (m, room)
-        Which rows; -1 for none.
+        Indices of the rows to compare; -1 for none.
     kind : {"product", "squares", "absolute", "largest"}
         ``x.y``, or the sum of the squared, the sum of the absolute, or the largest of the differences.
 
@@ -209,12 +209,12 @@ def compare_with(
 
 
 def library_file(level: str) -> Path:
-    """The library for a level of x86-64."""
+    """Return the library for a level of x86-64."""
     return Path(__file__).parent / "catalogue" / f"host-{level}.so"
 
 
 def at(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int:
-    """The address of an array.
+    """Return the address of an array.
 
     Raises
     ------
@@ -232,7 +232,7 @@ def at(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int:
 
 
 def function_of(name: str) -> Any:
-    """A function of the library none of whose arguments is of the rows' dtype."""
+    """Return a function of the library none of whose arguments is of the rows' dtype."""
     return getattr(_functions(_FLOAT64), name)
 
 
@@ -240,7 +240,7 @@ _loaded: dict[str, Any] = {}  # dtype.char -> functions; the hash of a character
 
 
 def _functions(dtype: np.dtype[Any]) -> Any:
-    """The functions of the library for rows of one dtype."""
+    """Return the functions of the library for rows of one dtype."""
     found = _loaded.get(dtype.char)
     if found is None:
         found = _loaded[dtype.char] = SimpleNamespace()

@@ -22,7 +22,7 @@ _DTYPES = {"u1": "uint8", "f4": "float32", "f8": "float64", "i4": "int32", "i8":
 
 
 def object_code(level: str) -> bytes:
-    """An object file with all functions, for rows of float32 and of float64: ``finish_f4`` and so on.
+    """Return an object file with all functions, for rows of float32 and of float64: ``finish_f4`` and so on.
 
     A function without arguments of the rows' dtype is compiled once, for float64.
 
@@ -63,7 +63,7 @@ def object_code(level: str) -> bytes:
 
 
 def _signature(declared: HostFunction, dtype: str) -> str:
-    """The signature of a function, as numba writes it."""
+    """Return the signature of a function, as numba writes it."""
     words = [_type(word.replace("T", dtype)) for word in declared.signature]
     return f"{_type(declared.returns) if declared.returns else 'void'}({', '.join(words)})"
 
@@ -73,7 +73,7 @@ def _type(word: str) -> str:
 
 
 def _compilable(declared: HostFunction, njit: Callable[..., Any]) -> FunctionType:
-    """The function, in which the names of other host functions stand for the compiled ones."""
+    """Return the function, in which the names of other host functions stand for the compiled ones."""
     function = declared.function
     assert isinstance(function, FunctionType)
     names = {

@@ -60,7 +60,7 @@ def host_function(signature: str) -> Callable[[Callable[..., Any]], HostFunction
 
 
 def inlined(function: Callable[..., Any]) -> HostFunction:
-    """A function that other host functions call, and that is compiled only as a part of these."""
+    """Return a function that other host functions call, and that is compiled only as a part of these."""
     return HostFunction(function, (), "")
 
 

@@ -45,7 +45,7 @@ index = np.uint64
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c`` with one rounding.
+    """Compute ``a * b + c`` with one rounding.
 
     numba-dpex marks its kernels ContractionOff, so ``a * b + c`` is two instructions, and half as fast.
     """
@@ -70,12 +70,12 @@ def group_barrier(group: Any) -> None:
 
 
 def PrivateArray(size: int, dtype: Any) -> Any:
-    """Memory of one work-item, of a size known when the kernel is compiled."""
+    """Allocate memory of one work-item, of a size known when the kernel is compiled."""
     raise _outside("PrivateArray")
 
 
 def AtomicRef(array: Any, place: Any) -> Any:
-    """An element to which several work-items add atomically. `array` must be the kernel's first argument."""
+    """Return an element to which several work-items add atomically. `array` must be the kernel's first argument."""
     raise _outside("AtomicRef")
 
 
@@ -193,7 +193,7 @@ def kernel(signature: str, dtype: npt.DTypeLike = None, shelf: str = "") -> Call
 
 
 def _enclosed(function: Callable[..., Any]) -> dict[str, Any]:
-    """The variables that a function closes over, by name, in order."""
+    """Return the variables that a function closes over, by name, in order."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return {name: cell.cell_contents for name, cell in sorted(cells, key=lambda cell: cell[0])}
 
@@ -203,14 +203,14 @@ def _closure(function: Callable[..., Any]) -> str:
 
 
 def _number(value: Any) -> str:
-    """A value that a function closes over, as text that does not depend on the versions of Python and NumPy."""
+    """Return a value that a function closes over, as text that does not depend on the versions of Python and NumPy."""
     if isinstance(value, DeviceFunction):
         return f"({_closure(value.function)})"
     return value.__name__ if isinstance(value, type) else str(value)
 
 
 def _meaning(function: Callable[..., Any]) -> list[str]:
-    """The source of a function and the meanings of its names, as text that does not depend on the version of Python."""
+    """Return a function's source and the meanings of its names, as text that does not depend on Python's version."""
     assert isinstance(function, FunctionType)
     lines = [_without_comments(function.__code__)]
     for name, value in _enclosed(function).items():
@@ -231,7 +231,7 @@ def _meaning(function: Callable[..., Any]) -> list[str]:
 
 @cache
 def _without_comments(code: CodeType) -> str:
-    """A function's source from `def` on, without comments. The key has the arguments of the decorator."""
+    """Return a function's source from `def` on, without comments. The key has the arguments of the decorator."""
     source = textwrap.dedent(inspect.getsource(code))
     kinds = {tokenize.INDENT: "<in>", tokenize.DEDENT: "<out>", tokenize.NEWLINE: "<line>"}
     skipped = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}

@@ -112,7 +112,7 @@ def prepare(device: Device, kernel: Kernel, groups: int, size: int, *arguments: 
 
 
 def program_of(device: Device, kernel: Kernel) -> Program:
-    """The program of a kernel on a device. It is built at the first call, and the device keeps it.
+    """Return the program of a kernel on a device. It is built at the first call, and the device keeps it.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def _kinds(signature: tuple[str, ...]) -> ctypes.Array[ctypes.c_int]:
 
 
 def _addresses(kernel: Kernel, arguments: Sequence[Any]) -> tuple[list[int], list[Any]]:
-    """The addresses of the values that a launch passes, and the objects that must live as long as the addresses."""
+    """Return the addresses of the values that a launch passes, and objects that must live as long as the addresses."""
     values: list[int] = []
     held: list[Any] = []
     for word, argument in zip(kernel.signature, arguments, strict=True):

@@ -42,7 +42,7 @@ _NEAR_BYTES = 128 << 10  # bytes of rows that stay in a core's L2 cache
 
 
 def labels_to_host(labels: Labels, stop: int, start: int = 0) -> npt.NDArray[np.int32]:
-    """The labels of the rows from `start` to `stop`."""
+    """Return the labels of the rows from `start` to `stop`."""
     return labels.device.fetch(labels.current, start, stop) if stop else np.empty(0, np.int32)
 
 
@@ -105,7 +105,7 @@ def inertia(rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any
 def own_distances(
     rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels
 ) -> npt.NDArray[Any]:
-    """``||x - shift - centers[label]||**2`` of each row, without weights, in the dtype of the rows."""
+    """Compute ``||x - shift - centers[label]||**2`` of each row, without weights, in the dtype of the rows."""
     if rows.n_samples == 0:
         return np.empty(0, rows.dtype)
     distances = rows.device.empty(rows.n_blocks * BLOCK, rows.dtype)
@@ -116,7 +116,7 @@ def own_distances(
 def first_kernels(
     device: Device, dtype: np.dtype[Any], n_features: int, k: int, seeding: bool, weighted: bool
 ) -> list[Kernel]:
-    """Kernels that nearly every fit with k clusters needs. Kernels that take longer to build come first."""
+    """Return the kernels that nearly every fit with k clusters needs. Kernels that take longer to build come first."""
     tile, room = replace(tile_for(device, dtype, n_features, k), span=0), room_for(n_features)
     searches = [nearest_kernel(room, dtype, tile, bounded=False, summing=summing) for summing in (True, False)]
     passes = [pass_kernel(dtype, k, weighted)] if seeding else []
@@ -130,7 +130,7 @@ def first_kernels(
 
 
 def distance_rounding(dtype: np.dtype[Any]) -> float:
-    """The largest rounding error of `own_distances` for a row at its centre, for a centre of norm 1."""
+    """Return the largest rounding error of `own_distances` for a row at its centre, for a centre of norm 1."""
     return float(16 * np.finfo(dtype).eps) ** 2  # the squared rounding error of the mean of equal rows
 
 
@@ -214,7 +214,7 @@ def _moves_kernel(dtype: np.dtype[Any], listed_only: bool) -> Kernel:
 
 
 def _moves(rows: Rows, k: int, labels: Labels, fresh: bool) -> PartialSums:
-    """The changes of the sums that follow from the changed labels."""
+    """Return the changes of the sums that follow from the changed labels."""
     span = labels.span or SPAN
     n_spans = -(-rows.n_samples // span)
     workers = min(n_spans, _count_workers(rows, PartialSums.bytes_each(rows, k, _ITEMS)))
@@ -231,7 +231,7 @@ def _moves(rows: Rows, k: int, labels: Labels, fresh: bool) -> PartialSums:
 
 
 def _count_workers(rows: Rows, bytes_each: int) -> int:
-    """Number of workers with their own partial sums: enough for the device, and few enough to store and to add."""
+    """Return the number of workers, each with its own partial sums: enough for the device, and few enough to add."""
     most = max(1, min(rows.n_spans, MAX_BYTES // bytes_each))
     return max(min(4 * rows.device.compute_units, most), -(-rows.n_samples // MAX_COUNT))
 
@@ -296,7 +296,7 @@ def _launch_own(
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.float32, np.float64)):
         yield from (_moves_kernel(dtype, listed_only) for listed_only in (False, True))
         yield from (_own_kernel(dtype, *flags) for flags in ((False, False), (False, True), (True, True)))

@@ -1,4 +1,4 @@
-"""Number, sums, minimum and maximum of the values of each column, in one pass over the rows."""
+"""Finds number, sums, minimum and maximum of the values of each column, in one pass over the rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ColumnFacts:
     total, squares : numpy.ndarray of float64 of shape (n_features,)
         Sum of ``w * (x - shift)`` and of ``w * (x - shift)**2``.
     minimum, maximum : numpy.ndarray of float64 of shape (n_features,)
-        Infinity and minus infinity for a column without values, or if they were not asked for.
+        Infinity and minus infinity for a column without values, or without `extremes`.
     """
 
     count: npt.NDArray[np.float64]
@@ -49,7 +49,10 @@ class ColumnFacts:
 
 @cache
 def _facts_kernel(dtype: np.dtype[Any], weighted: bool, extremes: bool) -> Kernel:
-    """The kernel of `column_facts`. Without extremes it takes a tenth less time, and without weights a twentieth."""
+    """Return the kernel of `column_facts`.
+
+    Without extremes it takes a tenth less time, and without weights a twentieth less.
+    """
     number = dtype.type
     zero, one, infinity = number(0), number(1), number(np.inf)
     parts = BLOCK // _LANES
@@ -119,7 +122,7 @@ def _facts_kernel(dtype: np.dtype[Any], weighted: bool, extremes: bool) -> Kerne
 
 
 def column_facts(rows: Rows, shift: npt.NDArray[Any] | None = None, extremes: bool = True) -> ColumnFacts:
-    """Counts, sums and extremes of each column, in one pass.
+    """Find the counts, sums and extremes of each column in one pass.
 
     Parameters
     ----------
@@ -161,6 +164,6 @@ def column_facts(rows: Rows, shift: npt.NDArray[Any] | None = None, extremes: bo
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.float32, np.float64)):
         yield from (_facts_kernel(dtype, *flags) for flags in itertools.product((False, True), repeat=2))

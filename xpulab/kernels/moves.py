@@ -26,13 +26,13 @@ MAX_BYTES = 64 << 20  # largest number of bytes of all partial sums
 
 
 def _width(n_features: int, items: int) -> int:
-    """Numbers of a sum: one for each feature, the weight, and padding to a multiple of the work-items."""
+    """Return the length of a sum: one number per feature, the weight, and padding to a multiple of the work-items."""
     return (n_features // items + 1) * items
 
 
 @dataclass(frozen=True)
 class PartialSums:
-    """Partial sums: what each worker adds to the sums and subtracts from them. A worker is a work-group.
+    """Partial sums: the rows that each worker adds to the sums and subtracts from them. A worker is a work-group.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class PartialSums:
     def of(
         cls, rows: Rows, k: int, workers: int, items: int, room: Callable[[str, int, npt.DTypeLike], Array]
     ) -> PartialSums:
-        """Partial sums of `workers` workers. `room(name, size, dtype)` returns the arrays."""
+        """Make partial sums for `workers` workers. `room(name, size, dtype)` returns the arrays."""
         width = _width(rows.n_features, items)
         queue = room("queue", workers * 3 * QUEUE, np.int64)
         stage = room("moving", workers * BATCH * width, rows.dtype)
@@ -68,11 +68,11 @@ class PartialSums:
 
     @staticmethod
     def bytes_each(rows: Rows, k: int, items: int) -> int:
-        """Bytes of the sums of one worker."""
+        """Return the bytes of the sums of one worker."""
         return 2 * k * _width(rows.n_features, items) * rows.dtype.itemsize
 
     def add_to(self, totals: npt.NDArray[np.float64]) -> int:
-        """Add the changes to the sums of all rows (k, n_features + 1); returns the number of changed labels."""
+        """Add the changes to the sums of all rows (k, n_features + 1), and return the number of changed labels."""
         width = _width(self.rows.n_features, self.items)
         size = self.workers * (2 * self.k * width + 1)
         partial = self.rows.device.fetch(self.sums, stop=size, copied=False)

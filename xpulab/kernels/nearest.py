@@ -1,4 +1,4 @@
-"""The nearest centre of each row, without reading the rows whose centre cannot have changed.
+"""Finds the nearest centre of each row, without reading the rows whose centre cannot have changed.
 
 The slack of a row is the distance to its second nearest centre less the distance to its nearest. A row keeps its label
 as long as its centre, and any other centre, have together moved by less than its slack [1]_. In each span of rows the
@@ -79,7 +79,7 @@ class Labels:
     _searches: dict[Any, _Search] = field(default_factory=dict)
 
     def scratch(self, name: str, size: int, dtype: npt.DTypeLike) -> Array:
-        """A device array of at least `size` elements, which later calls with the same name use again."""
+        """Return a device array of at least `size` elements, which later calls with the same name use again."""
         held = self._scratch.get((name, dtype))
         if held is None or held[0] < size:
             held = self._scratch[name, dtype] = size, self.device.empty(size, dtype)
@@ -98,7 +98,7 @@ class Labels:
         self._searches.clear()
 
     def begin_sums(self, rows: Rows, shift: npt.NDArray[Any] | None, k: int) -> bool:
-        """Prepare the sums for k centres. Returns whether they begin at zero; the slacks are then dropped, too."""
+        """Prepare the sums for k centres; return whether they begin at zero. The slacks are then dropped, too."""
         key = (rows, rows.shift_or_zero(shift).tobytes(), k)
         if self._sums is not None and self._sums_of == key:
             return False
@@ -107,7 +107,7 @@ class Labels:
         return True
 
     def add_to_sums(self, partial: PartialSums) -> tuple[npt.NDArray[np.float64], int]:
-        """The sums with the changes of one search, and the number of labels that changed in it."""
+        """Add the changes of one search to the sums; return the sums and the number of labels that changed."""
         assert self._sums is not None
         changed = partial.add_to(self._sums)
         return self._sums, changed
@@ -117,7 +117,7 @@ class Labels:
         self._sums = None
 
     def slacks_pay(self, rows: Rows) -> bool:
-        """Whether the slacks are likely to save comparisons.
+        """Return whether the slacks are likely to save comparisons.
 
         They save few while the centres move far, and if many rows are nearly equally far from several centres.
         """
@@ -138,7 +138,7 @@ class Labels:
     def shrink_slacks(
         self, rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any]
     ) -> npt.NDArray[np.float64]:
-        """By how much the slacks of each centre's rows have shrunk since the slacks were set."""
+        """Return by how much the slacks of each centre's rows have shrunk since the slacks were set."""
         known = (rows, rows.shift_or_zero(shift).tobytes(), centers.shape)
         if self._slack_of != known:
             self._slack_of = known
@@ -155,7 +155,7 @@ class Labels:
 
 
 def new_labels(device: Device, n: int) -> Labels:
-    """Labels of n rows, all -1."""
+    """Return labels of n rows, all -1."""
     padded = -(-n // BLOCK) * BLOCK
     return Labels(device, device.full(padded, -1, np.int32), device.empty(0, np.int32))
 
@@ -281,17 +281,17 @@ class _Search:
 
 
 def room_for(n_features: int) -> int:
-    """Number of features for which the kernel has private memory; 0 if the rows have too many features."""
+    """Return the number of features for which the kernel has private memory; 0 if the rows have too many features."""
     return next((room for room in ROOMS if n_features <= room), 0)
 
 
 def tile_for(device: Device, dtype: np.dtype[Any], n_features: int, k: int) -> Tile:
-    """The launch parameters that were measured to be fastest on the device for these sizes, or the default."""
+    """Return the launch parameters that were measured to be fastest on the device for these sizes, or the default."""
     return device.tiles.get(size_class(dtype, n_features, k)) or default_tile(dtype, device.is_cpu, device.wide)
 
 
 def _cut(rows: Rows, tile: Tile, k: int, labels: Labels, summing: bool) -> tuple[int, PartialSums | None]:
-    """Rows of a work-group, and the groups' sums if `summing` is true and the sums fit into the device."""
+    """Return the rows per work-group, and the groups' sums if `summing` is true and the sums fit into the device."""
     if summing:
         bytes_each = PartialSums.bytes_each(rows, k, tile.items)
         span = _span(rows, tile, k, bytes_each)
@@ -302,7 +302,7 @@ def _cut(rows: Rows, tile: Tile, k: int, labels: Labels, summing: bool) -> tuple
 
 
 def _span(rows: Rows, tile: Tile, k: int, bytes_each: int = 0) -> int:
-    """Rows of a work-group, a power of two.
+    """Return the number of rows of a work-group, a power of two.
 
     The number is smaller than the tile's span if this span would leave parts of the device idle, or if an entry of
     `listed` has too few bits for it. It is larger if each group has partial sums of `bytes_each` bytes, because adding

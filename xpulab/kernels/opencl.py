@@ -53,11 +53,11 @@ class Compiler:
 
     @staticmethod
     def serves(queue: dpctl.SyclQueue) -> bool:
-        """Whether a queue's device has such a compiler, and SYCL can use its programs."""
+        """Return whether a queue's device has such a compiler, and SYCL can use its programs."""
         return queue.backend == dpctl.backend_type.opencl and _sycl() is not None
 
     def from_spirv(self, spirv: bytes) -> int:
-        """Build a program from SPIR-V; returns its reference.
+        """Build a program from SPIR-V, and return its reference.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class Compiler:
         return self._built(program, error.value or status.value)
 
     def binary(self, program: int) -> bytes:
-        """The binary of a program, from which `from_binary` makes the program again."""
+        """Return the binary of a program, from which `from_binary` makes the program again."""
         size = ctypes.c_size_t()
         _opencl().clGetProgramInfo(program, _BINARY_SIZES, ctypes.sizeof(size), ctypes.byref(size), None)
         content = ctypes.create_string_buffer(size.value)
@@ -94,7 +94,7 @@ class Compiler:
         return content.raw
 
     def kernel(self, program: int, entry: str) -> int | None:
-        """dpctl's reference of a kernel in a program, which is never freed; None if there is no such kernel."""
+        """Return dpctl's reference of a kernel in a program, which is never freed; None if there is no such kernel."""
         bundle = _Shared()
         getattr(_sycl(), _MAKE_BUNDLE)(ctypes.byref(bundle), program, self._sycl_context, False, _EXECUTABLE, _BACKEND)
         _kept.append(bundle)
@@ -122,7 +122,7 @@ _kept: list[_Shared] = []  # bundles whose kernels are in use
 
 @cache
 def _sycl() -> Any:
-    """SYCL's library; None if it does not have the functions that are needed."""
+    """Return SYCL's library; None if it does not have the functions that are needed."""
     found = ctypes.CDLL(oneapi.STACK.sycl)
     try:
         for name in (_NATIVE_CONTEXT, _NATIVE_DEVICE):

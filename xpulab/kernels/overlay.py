@@ -21,7 +21,7 @@ class Overlaid(dpctl.memory.MemoryUSMShared):
 
     @classmethod
     def over(cls, queue: Any, block: SharedBlock, nbytes: int, size: int) -> Overlaid:
-        """Memory of at least `size` bytes, whose first `nbytes` bytes are the block's; the rest is uninitialised."""
+        """Return at least `size` bytes, of which the first `nbytes` are the block's, and the rest is uninitialised."""
         memory = cls(_whole_pages(size), alignment=mmap.PAGESIZE, queue=queue)
         block.overlay(memory._pointer, _whole_pages(nbytes))
         return memory

@@ -1,4 +1,4 @@
-"""Greedy k-means++: the squared distance of each row to the nearest of the centres chosen so far.
+"""Greedy k-means++: computes the squared distance of each row to the nearest of the centres chosen so far.
 
 The pass that tries new candidates also updates the distances with the last accepted centre, so that one pass over the
 rows is enough for both.
@@ -104,7 +104,7 @@ def start(rows: Rows, shift: npt.NDArray[Any] | None, center: npt.NDArray[Any]) 
 
 
 def candidate_potentials(state: Seeding, candidates: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """This rank's potential with each of the candidates (t, n_features) as a further centre: shape (t,)."""
+    """Return this rank's potential with each of the candidates (t, n_features) as a further centre: shape (t,)."""
     rows = state.rows
     state._tried = np.ascontiguousarray(candidates, rows.dtype)
     t = len(candidates)
@@ -138,7 +138,7 @@ def _prepare_pass(state: Seeding, t: int) -> _Pass:
 
 
 def pass_kernel(dtype: np.dtype[Any], k: int, weighted: bool) -> Kernel:
-    """The kernel of a pass with as many candidates as scikit-learn tries for k clusters."""
+    """Return the kernel of a pass with as many candidates as scikit-learn tries for k clusters."""
     return _potential_kernel(max(2 + int(math.log(k)), _TRIALS), weighted, dtype)
 
 
@@ -149,7 +149,7 @@ def accept(state: Seeding, j: int) -> None:
 
 
 def search(state: Seeding, value: float) -> int:
-    """The row at which the cumulative sum of ``w * squared distance`` reaches a value.
+    """Return the row at which the cumulative sum of ``w * squared distance`` reaches a value.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def search(state: Seeding, value: float) -> int:
 def search_spans(
     span_sums: npt.NDArray[np.float64], value: float, numbers_of: Callable[[int], npt.NDArray[np.float64]]
 ) -> int:
-    """The index at which the cumulative sum of numbers reaches a value, see `place_of`.
+    """Return the index at which the cumulative sum of numbers reaches a value, see `place_of`.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def search_spans(
 
 
 def place_of(running: npt.NDArray[np.float64], value: Any) -> Any:
-    """The index at which the cumulative sums of non-negative numbers reach a value; never the index of a 0.
+    """Return the index at which the cumulative sums of non-negative numbers reach a value; never the index of a 0.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def place_of(running: npt.NDArray[np.float64], value: Any) -> Any:
 
 
 def _span_contributions(state: Seeding, span: int) -> npt.NDArray[np.float64]:
-    """``w * squared distance`` of the rows of one span, computed by the host."""
+    """Compute ``w * squared distance`` of the rows of one span on the host."""
     rows, d = state.rows, state.rows.n_features
     first, last = span * SPAN, min((span + 1) * SPAN, rows.n_samples)
     blocks = slice(first // BLOCK, -(-last // BLOCK))
@@ -278,6 +278,6 @@ def _potential_kernel(t: int, weighted: bool, dtype: np.dtype[Any]) -> Kernel:
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     every = itertools.product(range(_TRIALS, _MOST_TRIALS + 1), (False, True), (np.float32, np.float64))
     yield from (_potential_kernel(t, weighted, np.dtype(dtype)) for t, weighted, dtype in every)

@@ -76,20 +76,20 @@ def build(device: Device, name: str, compiled: Compiled, n_values: int) -> Progr
 
 
 def _made_by_sycl(device: Device, compiled: Compiled) -> int | None:
-    """dpctl's reference of a kernel, which is never freed; None if the program has no such kernel.
+    """Return dpctl's reference of a kernel, which is never freed; None if the program has no such kernel.
 
     dpctl's create_program_from_spirv is not used, because no other thread of Python can run until the driver has
     finished: without heartbeats, the engine would appear to be stuck.
     """
     bundle = library.DPCTLKernelBundle_CreateFromSpirv(*_sycl(device), compiled.spirv, len(compiled.spirv), b"")
     if not bundle:
-        raise CompilerError("what it said is in the engine's log; type: %xpu_cluster logs")
+        raise CompilerError("the compiler's message is in the engine's log; type: %xpu_cluster logs")
     return library.DPCTLKernelBundle_GetKernel(bundle, compiled.entry.encode())
 
 
 @cached
 def _sycl(device: Device) -> tuple[int, int]:
-    """dpctl's references of the SYCL context and device."""
+    """Return dpctl's references of the SYCL context and device."""
     queue = device.queue.addressof_ref()
     return library.DPCTLQueue_GetContext(queue), library.DPCTLQueue_GetDevice(queue)
 
@@ -121,7 +121,7 @@ def _compiler(device: Device) -> Compiler:
 
 @cached
 def _machine(device: Device) -> bytes:
-    """Text with all that a binary depends on: the device, its driver, and, for a CPU, its instructions.
+    """Return a text with all that a binary depends on: the device, its driver, and, for a CPU, its instructions.
 
     The instructions are included because hosts with different processors of the same name may share a cache folder.
     """

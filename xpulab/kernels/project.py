@@ -23,7 +23,7 @@ _STAGE_BYTES = 8 << 20
 
 
 def _rows(dtype: np.dtype[Any]) -> int:
-    """Number of rows of a work-item, so that a CPU keeps all values in registers, 20 vectors of sums among them."""
+    """Return the rows of a work-item: so few that a CPU keeps all values in registers, with 20 vectors of sums."""
     return 16 // dtype.itemsize
 
 
@@ -106,7 +106,7 @@ def project(
     shift: npt.NDArray[Any] | None = None,
     offset: npt.NDArray[Any] | None = None,
 ) -> Iterator[npt.NDArray[Any]]:
-    """``(x - shift) @ matrix + offset`` of each row, on the host, a part of the rows at a time.
+    """Compute ``(x - shift) @ matrix + offset`` of each row, on the host, a part of the rows at a time.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def projected(
     offset: npt.NDArray[Any] | None = None,
     minus: Rows | None = None,
 ) -> Rows:
-    """``(x - shift) @ matrix + offset - minus`` of each row, as rows on the device with the same weights.
+    """Compute ``(x - shift) @ matrix + offset - minus`` of each row, as rows on the device with the same weights.
 
     Parameters
     ----------
@@ -180,5 +180,5 @@ def projected(
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     yield from (_project_kernel(np.dtype(dtype)) for dtype in (np.float32, np.float64))

@@ -30,7 +30,7 @@ _COUNTERS_BYTES = 64 << 20
 
 @cache
 def _count_kernel(dtype: np.dtype[Any], level: int) -> Kernel:
-    """The kernel for the first byte (level 0), the second (1), or any later one (2).
+    """Return the kernel for the first byte (level 0), the second (1), or any later one (2).
 
     `dtype` is that of the integers as which the numbers are read. The first byte has no prefix. At the second byte,
     about half of the numbers have the prefix, so a branch would often be mispredicted: numbers without the prefix are
@@ -100,7 +100,7 @@ def _integers(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def ordered_counts(rows: Rows, prefixes: npt.NDArray[Any], level: int) -> npt.NDArray[np.int64]:
-    """How often each byte follows given first bytes, among the numbers of a column as ordered integers.
+    """Count how often each byte follows given first bytes, among the numbers of a column as ordered integers.
 
     An ordered integer is unsigned, and has as many bytes as the number. It is less than another one if and only if the
     number is less; -0.0 is less than 0.0.
@@ -160,7 +160,7 @@ def order_statistics(
     ranks_wanted: npt.NDArray[np.int64],
     reduce: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]] = lambda counts: counts,
 ) -> npt.NDArray[Any]:
-    """The numbers at given positions of each sorted column.
+    """Return the numbers at given positions of each sorted column.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def order_statistics(
 
 
 def _distinct(prefixes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:
-    """The distinct prefixes of each column, padded to the same number, and the index of each of `prefixes` in them.
+    """Return the distinct prefixes of each column, padded to the same number, and the index of each prefix in them.
 
     Neighbouring positions, such as the two around a quantile, nearly always have the same prefix, which is counted only
     once.
@@ -212,6 +212,6 @@ def _distinct(prefixes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64],
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.int32, np.int64)):
         yield from (_count_kernel(dtype, level) for level in range(3))

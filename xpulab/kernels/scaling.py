@@ -61,7 +61,7 @@ def _stretched_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def centred(rows: Rows, shift: npt.NDArray[Any] | None, scale: npt.NDArray[Any] | None) -> Rows:
-    """``(x - shift) / scale`` of each row, as rows on the device with the same weights.
+    """Compute ``(x - shift) / scale`` of each row, as rows on the device with the same weights.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def stretched(
     low: float | None = None,
     high: float | None = None,
 ) -> Rows:
-    """``x * factor + offset`` of each row, clipped to `low` and `high`, as rows on the device with the same weights.
+    """Compute ``x * factor + offset`` of each row, clipped to `low` and `high`, as rows with the same weights.
 
     Product and sum are rounded separately, as in NumPy. NaN stays NaN.
 
@@ -136,6 +136,6 @@ def host_pieces(rows: Rows) -> Iterator[npt.NDArray[Any]]:
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.float32, np.float64)):
         yield from (_centred_kernel(dtype), _stretched_kernel(dtype))

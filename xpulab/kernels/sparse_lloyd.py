@@ -1,4 +1,4 @@
-"""The nearest centre of each row in CSR form, and the sums of the rows of each centre.
+"""Finds the nearest centre of each row in CSR form, and the sums of the rows of each centre.
 
 Distances are computed from products: ``||x - c||^2 = ||x||^2 - 2 x.c + ||c||^2``. Each work-item of a work-group
 computes the product with another centre. The values of neighbouring centres for one feature are side by side in memory,
@@ -55,7 +55,7 @@ class SparseLabels:
     scratch: dict[str, Array] = field(default_factory=dict)
 
     def room(self, name: str, size: int, dtype: npt.DTypeLike) -> Array:
-        """A device array of at least `size` elements, which later calls with the same name use again."""
+        """Return a device array of at least `size` elements, which later calls with the same name use again."""
         array = self.scratch.get(name)
         if array is None or array.size < size:
             array = self.scratch[name] = self.device.empty(size, dtype)
@@ -67,12 +67,12 @@ class SparseLabels:
 
 
 def new_labels(device: Device, n: int) -> SparseLabels:
-    """Labels of n rows, all -1."""
+    """Return labels of n rows, all -1."""
     return SparseLabels(device, device.full(n, -1, np.int32), device.full(n, -1, np.int32))
 
 
 def labels_to_host(labels: SparseLabels, stop: int, start: int = 0) -> npt.NDArray[np.int32]:
-    """The labels of the rows from `start` to `stop`."""
+    """Return the labels of the rows from `start` to `stop`."""
     return labels.device.fetch(labels.current, start, stop) if stop else np.empty(0, np.int32)
 
 
@@ -173,7 +173,7 @@ def lloyd_step(
 def first_kernels(
     device: Device, dtype: np.dtype[Any], n_features: int, k: int, seeding: bool, weighted: bool
 ) -> list[Kernel]:
-    """Kernels that every fit needs, on any device and for any sizes."""
+    """Return the kernels that every fit needs, on any device and for any sizes."""
     kernels = [
         _nearest_kernel(dtype, False),
         _moves_kernel(dtype, weighted),
@@ -273,7 +273,7 @@ def _own_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def own_distances(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: SparseLabels) -> npt.NDArray[Any]:
-    """``||x - centers[label]||**2`` of each row, without weights, in the dtype of the rows."""
+    """Compute ``||x - centers[label]||**2`` of each row, without weights, in the dtype of the rows."""
     n, device = rows.n_samples, rows.device
     if n == 0:
         return np.empty(0, rows.dtype)
@@ -288,7 +288,7 @@ def own_distances(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], label
 
 
 def distance_rounding(dtype: np.dtype[Any]) -> float:
-    """The same as `xpulab.kernels.lloyd.distance_rounding`, for distances from differences of squared norms."""
+    """Return the same as `xpulab.kernels.lloyd.distance_rounding`, for distances from differences of squared norms."""
     return float(16 * np.finfo(dtype).eps)
 
 
@@ -301,7 +301,7 @@ def inertia(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: Spa
 
 
 def transform(rows: SparseRows, centers: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Euclidean distance from each row to each centre, m rows at a time: (m, n_clusters), in the rows' dtype."""
+    """Yield Euclidean distances from each row to each centre, m rows at a time: (m, n_clusters), in the rows' dtype."""
     n, k = rows.n_samples, len(centers)
     step = max(1, min(n, _STAGE_BYTES // (k * rows.dtype.itemsize)))
     stage = rows.device.empty(step * k, rows.dtype)
@@ -312,7 +312,7 @@ def transform(rows: SparseRows, centers: npt.NDArray[Any]) -> Iterator[npt.NDArr
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.float32, np.float64)):
         yield _own_kernel(dtype)
         for flag in (False, True):

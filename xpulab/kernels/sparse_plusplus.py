@@ -75,7 +75,7 @@ def _closer_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def start(rows: SparseRows, shift: Any, center: npt.NDArray[Any]) -> tuple[SparseSeeding, float]:
-    """Begin with one centre. Returns the state, and the potential of this rank's rows."""
+    """Begin with one centre; return the state, and the potential of this rank's rows."""
     infinite = rows.device.full(rows.n_samples, np.inf, rows.dtype)
     none = np.zeros((1, rows.n_spans))
     state = SparseSeeding(rows, infinite, none[0], center[None], none)
@@ -85,7 +85,7 @@ def start(rows: SparseRows, shift: Any, center: npt.NDArray[Any]) -> tuple[Spars
 
 
 def candidate_potentials(state: SparseSeeding, candidates: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """This rank's potential with each of the candidates (t, n_features) as a further centre: shape (t,)."""
+    """Return this rank's potential with each of the candidates (t, n_features) as a further centre: shape (t,)."""
     rows, t = state.rows, len(candidates)
     state.tried = candidates
     if rows.n_samples == 0:
@@ -118,12 +118,12 @@ def accept(state: SparseSeeding, j: int) -> None:
 
 
 def search(state: SparseSeeding, value: float) -> int:
-    """The row at which the cumulative sum of ``w * squared distance`` reaches `value`, see `plusplus.place_of`."""
+    """Return the row at which the cumulative sum of ``w * squared distance`` reaches `value`; see `place_of`."""
     return search_spans(state.span_sums, value, lambda span: _span_contributions(state, span))
 
 
 def _span_contributions(state: SparseSeeding, span: int) -> npt.NDArray[np.float64]:
-    """``w * squared distance`` of the rows of one span."""
+    """Compute ``w * squared distance`` of the rows of one span."""
     rows = state.rows
     part = span * SPAN, min((span + 1) * SPAN, rows.n_samples)
     contributions = rows.device.fetch(state.closest, *part).astype(np.float64)
@@ -133,12 +133,12 @@ def _span_contributions(state: SparseSeeding, span: int) -> npt.NDArray[np.float
 
 
 def seeding_kernels(dtype: np.dtype[Any], weighted: bool) -> list[Kernel]:
-    """The kernels that every initialisation with k-means++ needs."""
+    """Return the kernels that every initialisation with k-means++ needs."""
     return [_potential_kernel(dtype, weighted), _closer_kernel(dtype)]
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.float32, np.float64)):
         yield _closer_kernel(dtype)
         yield from (_potential_kernel(dtype, flag) for flag in (False, True))

@@ -96,7 +96,7 @@ class SparseRows:
         Raises
         ------
         DeviceError
-            If the dtype is not one that the device computes with, or its memory is full.
+            If the device does not support the dtype, or if its memory is full.
         """
         device.check_dtype(data.dtype)
         starts = indptr.astype(np.int64) - int(indptr[0])
@@ -135,12 +135,12 @@ class SparseRows:
 
 
 def weighted(rows: SparseRows, sample_weight: npt.NDArray[Any]) -> SparseRows:
-    """The same rows, not copied, with other weights (n_samples,)."""
+    """Return the same rows, not copied, with other weights (n_samples,)."""
     return replace(rows, sample_weight=rows.device.array(sample_weight.astype(rows.dtype)))
 
 
 def shift_for(rows: SparseRows, mean: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The shift that is subtracted from each row: zeros."""
+    """Return the shift that is subtracted from each row: zeros."""
     return np.zeros(rows.n_features, rows.dtype)
 
 
@@ -176,7 +176,7 @@ def take(rows: SparseRows, chosen: npt.ArrayLike, shift: npt.NDArray[Any] | None
 def column_sums(
     rows: SparseRows, shift: npt.NDArray[Any] | None = None, squared: bool = False
 ) -> npt.NDArray[np.float64]:
-    """Column sums of ``x - shift`` over the rows, or of its square, in float64 on the host. Weights are not used."""
+    """Sum ``x - shift``, or its square, by column, in float64 on the host. Weights are not used."""
     d, n = rows.n_features, rows.n_samples
     middle = np.zeros(d) if shift is None else shift.astype(np.float64)
     stored = int(rows.device.fetch(rows.indptr, n, n + 1)[0])
@@ -190,7 +190,7 @@ def column_sums(
 
 
 def by_feature(centers: npt.NDArray[Any], dtype: np.dtype[Any], multiple: int) -> npt.NDArray[Any]:
-    """Squared norms, padded with infinity, and -2 * centres, feature by feature: a flat array (1 + d, padded)."""
+    """Return squared norms, padded with infinity, and -2 * centres by feature: a flat array (1 + d, padded)."""
     k, d = centers.shape
     padded = -(-k // multiple) * multiple
     host = np.zeros((1 + d, padded), dtype)
@@ -201,5 +201,5 @@ def by_feature(centers: npt.NDArray[Any], dtype: np.dtype[Any], multiple: int) -
 
 
 def every_kernel() -> Iterator[Kernel]:
-    """All kernels of this module, for the catalogue."""
+    """Yield all kernels of this module, for the catalogue."""
     yield from (squares_kernel(np.dtype(dtype)) for dtype in (np.float32, np.float64))

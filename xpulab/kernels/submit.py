@@ -43,11 +43,11 @@ class Event:
         self._reference = reference
 
     def wait(self) -> None:
-        """Wait until it has ended. In an in-order queue, all earlier commands have then ended, too."""
+        """Wait until the command has ended. In an in-order queue, all earlier commands have then ended, too."""
         library.DPCTLEvent_Wait(self._reference)
 
     def seconds(self) -> float:
-        """Seconds that the kernel ran, by the device's clock. The kernel must have ended."""
+        """Return the seconds that the kernel ran, by the device's clock. The kernel must have ended."""
         start = library.DPCTLEvent_GetProfilingInfoStart(self._reference)
         return float(library.DPCTLEvent_GetProfilingInfoEnd(self._reference) - start) * 1e-9
 
@@ -58,7 +58,7 @@ class Event:
 def submission(
     queue: dpctl.SyclQueue, kernel: int, values: Sequence[int], kinds: ctypes.Array[ctypes.c_int], items: int, size: int
 ) -> Callable[[], Event | None]:
-    """A function that starts a kernel on `items` work-items in groups of `size`.
+    """Return a function that starts a kernel on `items` work-items in groups of `size`.
 
     Parameters
     ----------

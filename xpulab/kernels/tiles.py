@@ -1,4 +1,4 @@
-"""Launch parameters (tiles) of the search for the nearest centre: the default for a device, and those to measure."""
+"""Launch parameters (tiles) of the search for the nearest centre: a device's default, and the tiles to measure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Tile:
 
 @cache
 def default_tile(dtype: np.dtype[Any], is_cpu: bool, wide: bool) -> Tile:
-    """The tile for sizes for which no tiles were measured on the device.
+    """Return the tile for sizes for which no tiles were measured on the device.
 
     On CPUs it is the tile that was fastest in most classes of sizes: with AVX-512 (`wide`) 16 scores of float32 or 8 of
     float64 for each work-item, with AVX2 8 of either. The scores have to stay in registers: with AVX2, 16 scores of
@@ -78,7 +78,7 @@ def default_tile(dtype: np.dtype[Any], is_cpu: bool, wide: bool) -> Tile:
     Parameters
     ----------
     dtype : numpy.dtype
-        Of the rows.
+        The dtype of the rows.
     is_cpu, wide : bool
         See `xpulab.kernels.device.Device`.
     """
@@ -88,21 +88,21 @@ def default_tile(dtype: np.dtype[Any], is_cpu: bool, wide: bool) -> Tile:
 
 
 def shapes(dtype: np.dtype[Any], is_cpu: bool, wide: bool) -> list[Tile]:
-    """Tiles to measure, the default first. Each has its own kernel, which the driver takes seconds to compile."""
+    """Return tiles to measure, first the default. Each has its own kernel, which the driver compiles for seconds."""
     default = default_tile(dtype, is_cpu, wide)
     every = [replace(default, rows=r, centers=c, items=i) for r, c, i in (_CPU_SHAPES if is_cpu else _OTHER_SHAPES)]
     return [default, *(tile for tile in every if tile != default)]
 
 
 def variants(tile: Tile, is_cpu: bool) -> list[Tile]:
-    """Tiles of the same shape with other spans, and, on devices other than CPUs, with other sizes of local memory."""
+    """Return tiles of the same shape with other spans, and, except on CPUs, with other sizes of local memory."""
     others = [replace(tile, local=local) for local in _locals(is_cpu)]
     return [other for other in others + [replace(tile, span=span) for span in _SPANS] if other != tile]
 
 
 @cache
 def space(dtype: np.dtype[Any], is_cpu: bool) -> dict[str, Tile]:
-    """Every tile that the tuner may choose: text -> tile."""
+    """Return every tile that the tuner may choose: text -> tile."""
     every = itertools.product(shapes(dtype, is_cpu, wide=True), _locals(is_cpu), _SPANS)
     return {str(tile): tile for tile in (replace(shape, local=local, span=span) for shape, local, span in every)}
 
@@ -113,7 +113,7 @@ def _locals(is_cpu: bool) -> tuple[int, ...]:
 
 @cache
 def size_class(dtype: np.dtype[Any], n_features: int, n_clusters: int) -> str:
-    """The class of sizes that share a tile, such as ``"float32 d<=16 k<=128"``."""
+    """Return the class of sizes that share a tile, such as ``"float32 d<=16 k<=128"``."""
     return f"{dtype} {_bounded('d', n_features, ROOMS)} {_bounded('k', n_clusters, _CENTERS)}"
 
 

@@ -51,7 +51,7 @@ _HOPELESS = 3.0  # a tile whose first pass is slower than the default by this fa
 def pass_seconds(
     rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels, tile: Tile
 ) -> float:
-    """Seconds on the device for one pass over all rows."""
+    """Return the seconds on the device for one pass over all rows."""
     device = rows.device
     device.wait()
     before = device.kernel_seconds
@@ -113,7 +113,7 @@ class Tuner:
         return "tuning is off" if self.mode == "0" else f"{counted(n, 'class', 'classes')} tuned"
 
     def missing(self, dtype: np.dtype[Any], n_features: int, n_clusters: int) -> list[Tile]:
-        """The tiles that are left to measure for these sizes: first other shapes, then variants of the fastest."""
+        """Return the tiles still to measure for these sizes: first other shapes, then variants of the fastest."""
         if self.mode == "0":
             return []
         name = size_class(dtype, n_features, n_clusters)
@@ -125,7 +125,7 @@ class Tuner:
         return []
 
     def computed(self, name: str, seconds: float) -> bool:
-        """Count seconds of computing for a class of sizes. Returns whether there is now time to measure a tile."""
+        """Count seconds of computing for a class of sizes; return whether there is now time to measure a tile."""
         self._credit[name] += seconds * _SHARE
         return self.mode == "1" and self._credit[name] >= _TRIAL
 
@@ -182,7 +182,7 @@ class Tuner:
         write(self.path, json.dumps(content, indent=1).encode())
 
     def describe(self, dtype: np.dtype[Any], n_features: int, n_clusters: int) -> str:
-        """The tile for these sizes and its origin, such as ``"4x4x16, span 4096 (tuned)"``."""
+        """Return the tile for these sizes and its origin, such as ``"4x4x16, span 4096 (tuned)"``."""
         name = size_class(dtype, n_features, n_clusters)
         if self.mode == "0":
             origin = "default, tuning is off"
@@ -194,7 +194,7 @@ class Tuner:
         return f"{self._fastest(name)} ({origin})"
 
     def _sample(self, rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], default: Tile) -> Rows:
-        """The first rows: as many as the default tile processes in a hundredth of a second."""
+        """Return the first rows: as many as the default tile processes in a hundredth of a second."""
         n = min(rows.n_samples, _LEAST_ROWS * self.device.compute_units)
         sample, labels = replace(rows, n_samples=n), new_labels(self.device, n)
         self.clock(sample, shift, centers, labels, default)  # the first call compiles the kernel
@@ -203,7 +203,7 @@ class Tuner:
         return replace(rows, n_samples=min(rows.n_samples, max(n, most)))
 
     def _speed(self, tile: Tile, default: Tile, passed: tuple[Any, ...]) -> float:
-        """Speed of a tile: the lower of two estimates, from the fastest passes, and from the median of pairs of passes.
+        """Return a tile's speed: the lower of two estimates, from the fastest passes, and from the median of pairs.
 
         A gain must appear in several measurements, because single measurements on a machine that others use can be
         wrong by half.
@@ -252,6 +252,6 @@ class Tuner:
 
 @cache
 def _code() -> str:
-    """A digest of the sources that the speeds depend on, because speeds must be measured again for another kernel."""
+    """Return a digest of the sources on which the speeds depend. Other kernels must be measured again."""
     sources = [(Path(__file__).parent / name).read_bytes() for name in ("compare.py", "moves.py", "nearest.py")]
     return hashlib.sha256(b"".join(sources)).hexdigest()

@@ -25,7 +25,7 @@ __all__ = ["ElasticNet", "ElasticNetCV", "Lasso", "LassoCV"]
 
 
 class _Descent(LinearProxy):
-    """What `Lasso` and `ElasticNet` share."""
+    """Base class of `Lasso` and `ElasticNet`."""
 
     alpha: float
     l1_ratio: float
@@ -92,7 +92,7 @@ class _Descent(LinearProxy):
         return self
 
     def _descend(self, sums: Sums, y: Any, X: Any) -> bool:
-        """Set the attributes from sums, which are centred if there is an intercept. Returns whether all converged."""
+        """Set the attributes from sums, centred if there is an intercept; return whether all targets converged."""
         n, dtype = X.shape[1], X.dtype
         n_targets = len(sums.mean) - n
         coef = np.zeros((n, n_targets))
@@ -120,7 +120,7 @@ class _Descent(LinearProxy):
 
 
 def _how(estimator: Any) -> dict[str, Any]:
-    """The estimator's parameters of the descent."""
+    """Return the estimator's parameters of the descent."""
     names = ("max_iter", "tol", "positive", "random_state", "selection")
     return {name: getattr(estimator, name) for name in names}
 
@@ -146,7 +146,7 @@ def _check_precomputed(given: Any, sums: Sums, n_features: int, fit_intercept: b
     if given.shape != computed.shape or not np.allclose(given, computed, rtol=rtol, atol=1e-5):
         raise ValueError(
             "Gram matrix passed in via 'precompute' parameter did not pass validation - please check that it was "
-            f"computed properly: one of shape {computed.shape} was expected, of these rows"
+            f"computed properly: expected the Gram matrix of these rows, of shape {computed.shape}"
         )
 
 
@@ -197,9 +197,9 @@ class ElasticNet(_Descent, sklearn.linear_model.ElasticNet):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------
@@ -220,7 +220,7 @@ class Lasso(_Descent, sklearn.linear_model.Lasso):
 
 
 class _DescentCV(LinearProxy):
-    """What `LassoCV` and `ElasticNetCV` share: the choice of the best penalties by cross-validation.
+    """Base class of `LassoCV` and `ElasticNetCV`, which choose the best penalties by cross-validation.
 
     The products of a fold's training rows are those of all rows minus those of its test rows.
     """
@@ -302,7 +302,7 @@ class _DescentCV(LinearProxy):
         return self
 
     def _n_alphas(self) -> int | None:
-        """Number of alphas to choose; None if the user passed the alphas."""
+        """Return the number of alphas to choose; None if the user passed the alphas."""
         asked = getattr(self, "n_alphas", "deprecated")  # before scikit-learn 1.9
         if isinstance(self.alphas, numbers.Integral):
             return int(self.alphas)
@@ -343,7 +343,7 @@ class _DescentCV(LinearProxy):
         return converged(whole, n, 0, gaps[0], n_iters[0], self.max_iter, self.tol)
 
     def _errors(self, fold: tuple[Sums, Sums], n: int, l1_ratio: float, alphas: np.ndarray) -> np.ndarray:
-        """Mean squared error of a fold's test rows for each alpha."""
+        """Return the mean squared error of a fold's test rows for each alpha."""
         train, test = fold
         train = train.centred() if self.fit_intercept else train.about_zero()
         coef, _, _ = descended(train, n, 0, alphas, l1_ratio=l1_ratio, **_how(self))
@@ -411,9 +411,9 @@ class ElasticNetCV(_DescentCV, sklearn.linear_model.ElasticNetCV):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------

@@ -15,7 +15,7 @@ __all__ = ["Triangle", "intercept_of", "non_negative", "r2_of", "shortest"]
 
 @dataclass(frozen=True)
 class Triangle:
-    """The triangle R of all rows [1 X y] of all batches, minus a shift. Without an intercept, that of [X y].
+    """The triangle R of all rows [1 X y] of all batches, minus a shift; without an intercept, of the rows [X y].
 
     All batches have the same shift, because the difference of two shifts would have fewer correct digits than the rows.
     """
@@ -24,11 +24,11 @@ class Triangle:
     shift: np.ndarray | None
 
     def merged(self, r: np.ndarray) -> Triangle:
-        """The triangle with the rows of another triangle, which has the same shift."""
+        """Return the triangle with the rows of another triangle, which has the same shift."""
         return Triangle(np.asarray(np.linalg.qr(np.vstack([self.r, r]), mode="r")), self.shift)
 
     def centred(self) -> tuple[np.ndarray, np.ndarray]:
-        """The triangle of the centred [X y], and the means; without an intercept, that of [X y], and zeros."""
+        """Return the triangle of the centred [X y], and the means; without an intercept, that of [X y], and zeros."""
         if self.shift is None:
             return self.r, np.zeros(self.r.shape[1])
         return self.r[1:, 1:], self.shift + self.r[0, 1:] / self.r[0, 0]
@@ -37,7 +37,9 @@ class Triangle:
 def shortest(
     triangle: np.ndarray, rotated: np.ndarray, penalties: np.ndarray, cutoff: float
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Coefficients from the singular value decomposition of a triangle. If several are as good, they are the shortest.
+    """Compute coefficients from the singular value decomposition of a triangle.
+
+    If several sets of coefficients are equally good, the result is the shortest vector.
 
     Parameters
     ----------
@@ -66,7 +68,7 @@ def shortest(
 
 
 def non_negative(triangle: np.ndarray, rotated: np.ndarray, penalties: np.ndarray) -> np.ndarray:
-    """Non-negative coefficients of least squares, for each target separately.
+    """Compute non-negative coefficients of least squares, for each target separately.
 
     Parameters
     ----------
@@ -90,12 +92,12 @@ def non_negative(triangle: np.ndarray, rotated: np.ndarray, penalties: np.ndarra
 
 
 def intercept_of(coef: np.ndarray, mean: np.ndarray, target_mean: np.ndarray) -> np.ndarray:
-    """Intercepts (n_targets,) for coefficients (n_features, n_targets) of centred columns."""
+    """Return the intercepts (n_targets,) for coefficients (n_features, n_targets) of centred columns."""
     return target_mean - mean @ coef
 
 
 def r2_of(residual: np.ndarray, squares: np.ndarray, n_samples: int) -> float:
-    """Mean coefficient of determination of all targets, as in `sklearn.metrics.r2_score`.
+    """Return the mean coefficient of determination of all targets, as in `sklearn.metrics.r2_score`.
 
     Parameters
     ----------

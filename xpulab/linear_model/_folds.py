@@ -26,8 +26,9 @@ def groups_of(
     Returns
     -------
     groups : list of (numpy.ndarray of shape (n_samples,), int)
-        One or more assignments: the group of each row, -1 for none, and the number of groups. One assignment is enough
-        if each row is a test row of one split, and a training row of all others. Otherwise each split has its own.
+        One or more assignments. Each has the group of each row (-1 for no group) and the number of groups. One
+        assignment is enough if each row is a test row of one split, and a training row of all other splits. Otherwise
+        each split has its own assignment.
     places : list of (int, int, int)
         For each split the index of its assignment, the group of its training rows (-1 for all rows but its test rows),
         and the group of its test rows.
@@ -51,7 +52,7 @@ def groups_of(
     for train, test in splits:
         if max(np.bincount(train).max(initial=0), np.bincount(test).max(initial=0)) > 1 or np.isin(train, test).any():
             raise ValueError(
-                "a split of cv names a row twice, or for training and for test; expected each at most once"
+                "a split of cv has a row twice, or both for training and for test; expected each row at most once"
             )
         group = np.full(n_samples, -1, np.int32)
         group[train], group[test] = 0, 1
@@ -60,7 +61,7 @@ def groups_of(
 
 
 def folds_of(found: list[dict[str, np.ndarray]], places: list[tuple[int, int, int]]) -> list[tuple[Sums, Sums]]:
-    """Sums of the training rows and of the test rows of each split."""
+    """Return the sums of the training rows and of the test rows of each split."""
 
     def group(facts: dict[str, np.ndarray], number: Any) -> Sums:
         count, weight = facts["count"][number].sum(), facts["weight"][number].sum()

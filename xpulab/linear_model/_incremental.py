@@ -23,7 +23,7 @@ _SENT = 64 << 20  # largest number of bytes of rows that are sent at once, if no
 
 
 class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """What both estimators share: a `Triangle` of all rows so far, which is merged with that of each batch."""
+    """Base class of both estimators. It merges the `Triangle` of all rows so far with the triangle of each batch."""
 
     _own = ("report_", "batch_size_", "n_samples_seen_", "_triangle", "_n_targets", "n_jobs", "batch_size")
 
@@ -92,7 +92,7 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         X, y, _ = self._read(cluster, X, y, None, reset=before is None)
         shape = y.shape[1:]
         if before is not None and shape != self._n_targets:
-            raise ValueError(f"y has targets of shape {shape}, and those of earlier batches {self._n_targets}")
+            raise ValueError(f"y has targets of shape {shape}; earlier batches had targets of shape {self._n_targets}")
         with self._fitting(X):
             triangle = self._with(before, cluster, "partial_fit", X, y)
             self.n_samples_seen_ = X.shape[0] + (0 if before is None else self.n_samples_seen_)
@@ -100,7 +100,7 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return self
 
     def _batches(self, X: Any, y: Any) -> list[slice | None]:
-        """Slices of the rows that are sent at once; None for all rows."""
+        """Return slices of the rows that are sent at once; None stands for all rows."""
         if isinstance(X, ShardedArray) or isinstance(y, ShardedArray):
             return [None]
         size = self.batch_size_
@@ -109,7 +109,7 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return list(gen_batches(X.shape[0], size))
 
     def _with(self, before: Triangle | None, cluster: XPUCluster, method: str, X: Any, y: Any) -> Triangle:
-        """The triangle of the earlier rows and these rows."""
+        """Return the triangle of the earlier rows and these rows."""
         if self.fit_intercept:
             shift = None if before is None else before.shift
             result = self._ask(cluster, method, "shifted_triangle", X, y=y, shift=shift).results[0]
@@ -129,7 +129,7 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         raise NotImplementedError
 
     def to_sklearn(self) -> Any:
-        """scikit-learn's estimator with the same parameters and fitted attributes, which needs no cluster.
+        """Return scikit-learn's estimator with the same parameters and fitted attributes. It needs no cluster.
 
         Raises
         ------
@@ -176,7 +176,7 @@ class IncrementalLinearRegression(_Incremental):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         Report on the last batch.
 
@@ -241,7 +241,7 @@ class IncrementalRidge(_Incremental):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         Report on the last batch.
 

@@ -1,4 +1,4 @@
-"""Labels of classes, and the number of each row's class."""
+"""Checks labels of classes, and turns each row's label into the number of its class."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def checked_labels(estimator: Any, cluster: XPUCluster, y: Any, X: Any) -> Any:
 
 
 def encoded(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct labels in ascending order, and the number of each row's label: intp of shape (n_samples,).
+    """Return the distinct labels in ascending order, and the number of each row's label: intp of shape (n_samples,).
 
     Whole numbers in a small range are counted, which takes a tenth of the time of sorting.
 
@@ -69,13 +69,14 @@ def encoded(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         there = np.bincount(numbers) > 0
         classes = (np.flatnonzero(there) + least).astype(y.dtype)
         codes = (np.cumsum(there) - 1)[numbers]
-    # scikit-learn sorts what it checks. A few of each class say the same, unless it is to warn of too many classes.
+    # scikit-learn sorts the labels that it checks, so this passes three of each class. If there are so many classes
+    # that scikit-learn may warn, it gets all labels.
     check_classification_targets(np.repeat(classes, 3) if 3 * len(classes) <= len(y) else y)
     return classes, codes
 
 
 def _whole(y: np.ndarray) -> np.ndarray | None:
-    """Labels as int64, if they are whole numbers in a range that is small enough to count them."""
+    """Return the labels as int64, if they are whole numbers in a range that is small enough to count them."""
     if y.dtype.kind not in "biuf":
         return None
     low, high = y.min(), y.max()
@@ -87,7 +88,7 @@ def _whole(y: np.ndarray) -> np.ndarray | None:
 
 
 def places_of(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Number of each row's class; -1 for a label that is no class.
+    """Return the number of each row's class; -1 for a label that is no class.
 
     Raises
     ------

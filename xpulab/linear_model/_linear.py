@@ -63,9 +63,9 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------

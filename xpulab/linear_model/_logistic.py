@@ -31,8 +31,8 @@ from xpulab.sharing.checkpoint import Checkpoint
 __all__ = ["LogisticRegression"]
 
 _SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky")
-_MOST_SECOND = 1500  # columns of coefficients times features, up to which all second derivatives are computed
-_ROOM = 8 << 20  # bytes of a fit's state: its evaluations are at most half of this
+_MOST_SECOND = 1500  # largest number of coefficients (columns times features) for which second derivatives are computed
+_ROOM = 8 << 20  # bytes of a fit's state; its evaluations take at most half of them
 _MORE = (
     "Please also refer to the documentation for alternative solver options:\n"
     "    https://scikit-learn.org/stable/modules/linear_model.html#logistic-regression"
@@ -41,9 +41,9 @@ _MORE = (
 
 @dataclass(frozen=True)
 class _Job:
-    """The checked arguments of a fit. `resume` uses these, also if the estimator's parameters were changed since.
+    """The checked arguments of a fit. `resume` uses these, even if the estimator's parameters were changed since.
 
-    `targets` are the numbers of the classes, or a handle for labels, whose classes are then `known`.
+    `targets` are the numbers of the classes, or a handle for labels. The classes of the labels are then in `known`.
     """
 
     X: Any
@@ -62,23 +62,23 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
     engines. The engines compute the loss and its gradient in one pass over the rows, which stay on the devices; one of
     them runs the solver of SciPy or scikit-learn, with the same stopping rule.
 
-    The signature is that of the installed version of scikit-learn, whose documentation has all parameters. What differs
-    is in the list.
+    The signature is that of the installed version of scikit-learn, whose documentation has all parameters. This list
+    has the parameters that differ.
 
     Parameters
     ----------
     penalty, l1_ratio, C : as in scikit-learn
-        The squared norm of the coefficients, or no penalty. L1 and elastic net are refused: scikit-learn's own
+        The squared norm of the coefficients, or no penalty. L1 and elastic net raise an error: scikit-learn's own
         estimator computes them, with ``solver="saga"``.
     solver : {"lbfgs", "newton-cg", "newton-cholesky"}, default="lbfgs"
-        "newton-cholesky" computes all second derivatives, for which the number of features times the number of classes
-        (1 for two classes) may be at most 1,500. Other solvers are refused.
+        "newton-cholesky" computes all second derivatives. The number of features times the number of classes (1 for
+        two classes) may be at most 1,500 for it. Other solvers raise an error.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes.
     warm_start : bool, default=False
-        Whether a fit starts with the coefficients of the fit before.
+        Whether a fit starts with the coefficients of the previous fit.
     verbose : int, default=0
-        What the Newton solvers print appears after the fit.
+        Whether to print messages. Those of the Newton solvers appear after the fit.
     dual, intercept_scaling, random_state, n_jobs : as in scikit-learn
         They have no effect with these solvers.
 
@@ -95,10 +95,10 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What each engine did, and how long each phase took; its iterations have the loss (with the penalty) and the
-        largest component of its gradient, which ends the fit when it is at most `tol`.
+        The work of each engine, and the seconds of each phase, in the last fit. Its iterations have the loss (with the
+        penalty) and the largest component of the gradient. The fit ends when this component is at most `tol`.
 
     See Also
     --------
@@ -110,7 +110,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
     ...     LogisticRegression().fit([[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"]).predict([[2.5]])
     """
 
-    #: The number of the class and the weight of each row, twice while they are made.
+    #: For each row, the number of its class and its weight; both exist twice while they are computed.
     _work_memory: ClassVar[tuple[float, float]] = (32.0, 0.0)
 
     coef_: Any
@@ -147,7 +147,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
             If no cluster is running.
         ValueError, TypeError
             For input and parameters that scikit-learn rejects, for CSR matrices, for solvers and penalties that are not
-            computed, and if X and y are handles with different numbers of rows per rank or different dtypes. No rows
+            supported, and if X and y are handles with different numbers of rows per rank or different dtypes. No rows
             have been sent.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
@@ -209,8 +209,9 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         return self._run(current_cluster(), *self._stopped)
 
     def _check_parameters(self) -> None:
-        """Refuse what is not computed, and what scikit-learn refuses; warn as scikit-learn does."""
-        # What is refused and deprecated depends on scikit-learn's version: its own fit of two rows says so.
+        """Raise an error for parameters that are not supported; raise and warn as scikit-learn does for all others."""
+        # The rejected and deprecated parameters depend on scikit-learn's version. Its own fit of two rows raises and
+        # warns about them.
         some = {"class_weight": None, "max_iter": 1, "verbose": 0, "warm_start": False}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
@@ -223,13 +224,13 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
             )
 
     def _arguments(self, X: Any, classes: np.ndarray, totals: np.ndarray) -> dict[str, Any]:
-        """The arguments of the task, except for where rows are."""
+        """Return the arguments of the task, except those that say where the rows are."""
         k, d = len(classes), X.shape[1]
         n_columns = 1 if k == 2 else k
         strategy = getattr(self, "multi_class", "auto")  # up to scikit-learn 1.7
         if strategy == ("multinomial" if k == 2 else "ovr"):
             raise ValueError(
-                f"multi_class={strategy!r} was given for {k} classes; leave it out, or, for a model of each class, use "
+                f"multi_class={strategy!r} was given for {k} classes; leave it out, or, for one model per class, use "
                 "sklearn.multiclass.OneVsRestClassifier(LogisticRegression())"
             )
         if self.solver == "newton-cholesky" and n_columns * d > _MOST_SECOND:
@@ -247,7 +248,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
             if before.shape != start.shape:
                 raise ValueError(
                     f"Initialization coef is of shape {before.shape}, expected shape {start.shape}; with "
-                    "warm_start=True, X and y must have the features and classes of the fit before"
+                    "warm_start=True, X and y must have the features and classes of the previous fit"
                 )
             start = before
         return {
@@ -277,7 +278,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
     def _fit(
         self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None, callbacks: Callbacks
     ) -> dict[str, Any]:
-        """Run the fit on the engines, and set the attributes. Returns the answer of rank 0."""
+        """Run the fit on the engines, set the attributes, and return the answer of rank 0."""
         call = Call(self, "fit", job.X, cluster, 1, callbacks.reached, job.parameters)
         kept: dict[str, Any] | None = None
         try:
@@ -342,7 +343,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         return f"the fit was interrupted in iteration {self._stopped_in}; to go on, type: {to_resume()}"
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Linear function of each row for each class.
+        """Return the linear function of each row for each class.
 
         Parameters
         ----------
@@ -367,7 +368,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         return self._predicted("decision_function", "decision", X)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Label of the most probable class of each row.
+        """Return the label of the most probable class of each row.
 
         Parameters
         ----------
@@ -386,7 +387,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         return self.classes_[codes]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each class.
+        """Return the probability of each class for each row.
 
         Parameters
         ----------
@@ -404,7 +405,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         return self._predicted("predict_proba", "proba", X)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithm of the probability of each class; minus infinity for a probability that is zero after rounding.
+        """Return the logarithm of each class's probability; minus infinity if the probability is rounded to zero.
 
         Parameters
         ----------
@@ -437,13 +438,13 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         return result.value
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Share of the rows whose label is predicted.
+        """Return the share of the rows whose label is predicted correctly.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
         y : array-like or ShardedArray of shape (n_samples,)
-            Labels. One that is not in `classes_` counts as wrong.
+            Labels. A prediction counts as wrong for a label that is not in `classes_`.
         sample_weight : array-like of shape (n_samples,), optional
             Weights of the rows.
 
@@ -465,7 +466,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         if isinstance(y, ShardedArray):
             if self.classes_.dtype.kind not in "biuf":
                 raise ValueError(
-                    f"y is a handle, which has numbers; expected an array of labels such as {self.classes_[0]!r}"
+                    f"y is a handle, which contains numbers; expected an array of labels such as {self.classes_[0]!r}"
                 )
             known = self.classes_.astype(np.float64)
         else:
@@ -485,6 +486,6 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         return float(sums["equal"] / sums["weight"])
 
     def _columns(self) -> tuple[np.ndarray, np.ndarray]:
-        """Coefficients (n_columns, n_features) and intercepts (n_columns,), dense and in float64."""
+        """Return coefficients (n_columns, n_features) and intercepts (n_columns,), dense and in float64."""
         coef = self.coef_.toarray() if sparse.issparse(self.coef_) else self.coef_
         return np.atleast_2d(coef).astype(np.float64), np.atleast_1d(self.intercept_).astype(np.float64)

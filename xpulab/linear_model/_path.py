@@ -36,7 +36,7 @@ class Sums:
     products: np.ndarray
 
     def centred(self) -> Sums:
-        """The sums of the same rows, minus their means."""
+        """Return the sums of the same rows, minus their means."""
         away = self.total / self.weight
         return replace(
             self,
@@ -46,7 +46,7 @@ class Sums:
         )
 
     def about_zero(self) -> Sums:
-        """The sums of the same rows, without a shift."""
+        """Return the sums of the same rows, without a shift."""
         mean, cross = self.mean, np.outer(self.mean, self.total)
         return replace(
             self,
@@ -57,7 +57,7 @@ class Sums:
 
 
 def sums_of(found: dict[str, Any], n_samples: int) -> Sums:
-    """The sums of all rows, from the `Products` of the ranks."""
+    """Return the sums of all rows, from the `Products` of the ranks."""
     mean = np.concatenate([found["mean"], found["target_mean"]])
     cross = found["cross"]
     whole = np.block([[found["gram"], cross], [cross.T, found["target_gram"]]])
@@ -65,7 +65,7 @@ def sums_of(found: dict[str, Any], n_samples: int) -> Sums:
 
 
 def without(all_rows: Sums, some: Sums) -> Sums:
-    """The sums of all rows but `some`. Both must have the same shift."""
+    """Return the sums of all rows but `some`. Both must have the same shift."""
     return replace(
         all_rows,
         n_samples=all_rows.n_samples - some.n_samples,
@@ -78,7 +78,7 @@ def without(all_rows: Sums, some: Sums) -> Sums:
 def descended(
     sums: Sums, n_features: int, target: int, alphas: Any, start: np.ndarray | None = None, **parameters: Any
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Coefficients for each alpha, by `sklearn.linear_model.enet_path` on the Gram matrix.
+    """Compute coefficients for each alpha by `sklearn.linear_model.enet_path` on the Gram matrix.
 
     As in scikit-learn, the weights are scaled so that they add up to the number of rows.
 
@@ -126,20 +126,20 @@ def descended(
 
 
 def converged(sums: Sums, n_features: int, target: int, gap: float, n_iter: int, max_iter: int, tol: float) -> bool:
-    """Whether a descent ended because its duality gap was small enough, as in scikit-learn."""
+    """Return whether a descent ended because its duality gap was small enough, as in scikit-learn."""
     place = n_features + target
     return n_iter < max_iter or bool(gap * sums.weight <= tol * sums.products[place, place])
 
 
 def shrunk(sums: Sums, n_features: int, penalties: np.ndarray) -> np.ndarray:
-    """Coefficients of ridge regression of shape (n_penalties, n_features, n_targets), from sums as in `descended`."""
+    """Compute ridge coefficients of shape (n_penalties, n_features, n_targets), from sums as in `descended`."""
     values, vectors = np.linalg.eigh(sums.products[:n_features, :n_features])
     rotated = vectors.T @ sums.products[:n_features, n_features:]
     return np.stack([vectors @ (rotated / (np.maximum(values, 0.0) + p)[:, None]) for p in penalties])
 
 
 def grid_of(cross: np.ndarray, weight: float, l1_ratio: float, eps: float, n_alphas: int, positive: bool) -> np.ndarray:
-    """Alphas from the smallest one that makes all coefficients zero down to `eps` times it, as in scikit-learn.
+    """Return alphas from the smallest that makes all coefficients zero down to `eps` times it, as in scikit-learn.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def grid_of(cross: np.ndarray, weight: float, l1_ratio: float, eps: float, n_alp
 
 
 def mean_squared_errors(test: Sums, coef: np.ndarray, intercept: np.ndarray, target: int = 0) -> np.ndarray:
-    """Weighted mean squared errors of linear models on some rows, from the products of the rows.
+    """Compute weighted mean squared errors of linear models on some rows, from the products of the rows.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What all linear models share: checks of X, y and weights, fitted attributes, predictions, and their score."""
+"""The base class of linear models: checks of X, y and weights, fitted attributes, predictions, and their score."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LinearProxy(Proxy):
     def _read(
         self, cluster: XPUCluster, X: Any, y: Any, sample_weight: Any, *, reset: bool = True, multi_output: bool = True
     ) -> tuple[Any, Any, np.ndarray | None]:
-        """Check X, y and the weights, and return them in a form that can be sent; raises before anything is sent."""
+        """Check X, y and the weights before anything is sent, and return them in a form that can be sent."""
         X = self._checked(cluster, X, reset=reset)
         y = checked_targets(self, cluster, y, X, multi_output=multi_output)
         return X, y, self._weights(sample_weight, X)
@@ -73,7 +73,7 @@ class LinearProxy(Proxy):
         return self.predict(X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Coefficient of determination of the predictions, averaged over all targets.
+        """Return the coefficient of determination of the predictions, averaged over all targets.
 
         Parameters
         ----------
@@ -111,6 +111,6 @@ class LinearProxy(Proxy):
         return r2_of(sums["residual"], sums["squares"], X.shape[0])
 
     def _columns(self) -> tuple[np.ndarray, np.ndarray]:
-        """Coefficients (n_features, n_targets) and intercepts (n_targets,) in float64."""
+        """Return coefficients (n_features, n_targets) and intercepts (n_targets,) in float64."""
         coef = np.atleast_2d(self.coef_).T.astype(np.float64)
         return coef, np.broadcast_to(np.asarray(self.intercept_, np.float64), coef.shape[1]).copy()

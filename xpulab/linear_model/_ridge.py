@@ -17,7 +17,7 @@ __all__ = ["Ridge", "penalties_of"]
 
 
 def penalties_of(alpha: Any, n_targets: int, dtype: Any) -> np.ndarray:
-    """One penalty for each target, in float64: an array of shape (n_targets,).
+    """Return one penalty for each target, in float64: an array of shape (n_targets,).
 
     Raises
     ------
@@ -69,15 +69,14 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
     n_iter_ : None
         No solver iterates.
     solver_ : str
-        As in scikit-learn, the solver that was asked for. For "auto" it is "lbfgs" with `positive`, and otherwise
-        "cholesky". It is "svd" if the normal equations were too ill-conditioned. The notes of `report_` name the
-        method.
+        As in scikit-learn, the parameter `solver`. For "auto" it is "lbfgs" with `positive`, and otherwise "cholesky".
+        It is "svd" if the normal equations were too ill-conditioned. The notes of `report_` name the method.
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------

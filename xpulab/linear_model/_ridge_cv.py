@@ -67,9 +67,9 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------
@@ -179,7 +179,7 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
             self.cv_results_ = (each[:, 0] if y.ndim == 1 else each).astype(X.dtype)
 
     def _scores(self, each: np.ndarray, y: Any, weights: np.ndarray | None, params: dict[str, Any]) -> np.ndarray:
-        """Scores for each alpha, and for each target or for all, of predictions (n_samples, n_targets, n_alphas)."""
+        """Return the scores of predictions (n_samples, n_targets, n_alphas) for each alpha, by target or for all."""
         scorer = self._get_scorer()
         if _routing_enabled():
             more = process_routing(self, "fit", sample_weight=weights, **params).scorer.score
@@ -207,7 +207,7 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
         self._set(shrunk(whole, n, alphas[[best]])[0], whole.mean[:n], whole.mean[n:], y, X)
 
     def _r2(self, train: Sums, test: Sums, n: int, alphas: np.ndarray) -> np.ndarray:
-        """R^2 on the test rows for each alpha."""
+        """Return R^2 on the test rows for each alpha."""
         train = train.centred() if self.fit_intercept else train.about_zero()
         squares = np.diag(test.centred().products)[n:]
         coef = shrunk(train, n, alphas)

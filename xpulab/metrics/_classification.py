@@ -1,4 +1,4 @@
-"""`accuracy_score`, `confusion_matrix` and `log_loss` of all rows."""
+"""Metrics of classifiers over the rows of all engines: `accuracy_score`, `confusion_matrix` and `log_loss`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ __all__ = ["accuracy_score", "confusion_matrix", "log_loss"]
 
 
 def accuracy_score(y_true: Any, y_pred: Any, *, normalize: bool = True, sample_weight: Any = None) -> float:
-    """Share of rows that are predicted correctly; parameters and result are those of `sklearn.metrics.accuracy_score`.
+    """Return the share of rows that are predicted correctly, as `sklearn.metrics.accuracy_score`.
+
+    Parameters and result are those of scikit-learn's function.
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ def accuracy_score(y_true: Any, y_pred: Any, *, normalize: bool = True, sample_w
 def confusion_matrix(
     y_true: Any, y_pred: Any, *, labels: Any = None, sample_weight: Any = None, normalize: str | None = None
 ) -> np.ndarray:
-    """Number of rows by true and predicted label, with the parameters of `sklearn.metrics.confusion_matrix`.
+    """Return the number of rows by true and predicted label, with the parameters of `sklearn.metrics.confusion_matrix`.
 
     Parameters
     ----------
@@ -116,14 +118,15 @@ def log_loss(
     labels: Any = None,
     y_pred: Any = "deprecated",
 ) -> float:
-    """Cross-entropy of probabilities; parameters and result are those of `sklearn.metrics.log_loss`.
+    """Return the cross-entropy of probabilities, with the parameters and the result of `sklearn.metrics.log_loss`.
 
     Parameters
     ----------
     y_true : array-like or ShardedArray of shape (n_samples,)
         Labels: numbers or strings in an array, numbers in a handle.
     y_proba : array-like or ShardedArray of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities of the classes in ascending order of the labels. A single column has those of the second class.
+        Probabilities of the classes in ascending order of the labels. A single column has the probabilities of the
+        second class.
     normalize : bool, default=True
         Whether to return the mean instead of the sum.
     sample_weight : array-like of shape (n_samples,), optional
@@ -193,14 +196,14 @@ def _require_classes(known: np.ndarray, n_columns: int, given: bool) -> None:
 
 
 def _distinct(column: Any, function: str) -> np.ndarray:
-    """The labels that occur, in ascending order."""
+    """Return the labels that occur, in ascending order."""
     if isinstance(column, ShardedArray):
         return sums(function, "metrics.distinct", column)["labels"].astype(np.float64)
     return np.unique(column).astype(np.float64)
 
 
 def _labels_of(y_true: Any, y_pred: Any) -> tuple[Any, Any, np.ndarray | None]:
-    """True and predicted labels as numbers, and the labels behind these numbers if they are not numbers themselves."""
+    """Return true and predicted labels as numbers, and the labels for these numbers if the labels are no numbers."""
     names = None
     arrays = [np.asarray(y) for y in (y_true, y_pred) if not isinstance(y, ShardedArray)]
     if any(array.dtype.kind in "OUS" for array in arrays):
@@ -217,7 +220,7 @@ def _labels_of(y_true: Any, y_pred: Any) -> tuple[Any, Any, np.ndarray | None]:
 
 
 def _codes_of(y: Any, names: np.ndarray | None) -> tuple[Any, np.ndarray | None]:
-    """One column of labels as numbers, and the labels behind these numbers if they are not numbers themselves."""
+    """Return one column of labels as numbers, and the labels for these numbers if the labels are no numbers."""
     if isinstance(y, ShardedArray):
         if columns_of(y) != 1:
             raise ValueError(f"labels of shape {y.shape} were given; expected one column")

@@ -34,14 +34,14 @@ def checked_column(y: Any, name: str) -> Any:
 
 
 def checked_weights(sample_weight: Any, y: Any) -> np.ndarray | None:
-    """Weights of shape (n_samples,), float64; None if all weights are 1."""
+    """Check weights, and return them as float64 of shape (n_samples,); None if all weights are 1."""
     if sample_weight is None:
         return None
     return _check_sample_weight(sample_weight, np.empty((y.shape[0], 0)), dtype=np.float64)
 
 
 def columns_of(y: Any) -> int:
-    """Number of columns."""
+    """Return the number of columns."""
     return 1 if len(y.shape) == 1 else int(y.shape[1])
 
 

@@ -1,4 +1,4 @@
-"""`r2_score` and `mean_squared_error` of all rows."""
+"""Metrics of regressors over the rows of all engines: `r2_score` and `mean_squared_error`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ __all__ = ["mean_squared_error", "r2_score"]
 def mean_squared_error(
     y_true: Any, y_pred: Any, *, sample_weight: Any = None, multioutput: Any = "uniform_average"
 ) -> Any:
-    """Mean of the squared differences; parameters and result are those of `sklearn.metrics.mean_squared_error`.
+    """Return the mean of the squared differences, as `sklearn.metrics.mean_squared_error`.
+
+    Parameters and result are those of scikit-learn's function.
 
     Parameters
     ----------
@@ -54,7 +56,7 @@ def r2_score(
     multioutput: Any = "uniform_average",
     force_finite: bool = True,
 ) -> Any:
-    """Coefficient of determination; parameters and result are those of `sklearn.metrics.r2_score`.
+    """Return the coefficient of determination, with the parameters and the result of `sklearn.metrics.r2_score`.
 
     Parameters
     ----------
@@ -101,7 +103,7 @@ def r2_score(
 def _regression(
     function: str, y_true: Any, y_pred: Any, sample_weight: Any, multioutput: Any
 ) -> tuple[dict[str, Any], Any]:
-    """The sums from the engines, and how to average the outputs: None for no average, a name, or weights."""
+    """Return the sums from the engines, and how to average the outputs: None for no average, a name, or weights."""
     truth, predicted = checked_column(y_true, "y_true"), checked_column(y_pred, "y_pred")
     require_aligned(truth, predicted)
     n_outputs = columns_of(truth)

@@ -1,4 +1,4 @@
-"""`train_test_split` of rows that are on the engines."""
+"""The function `train_test_split` for rows that are on the engines."""
 
 from xpulab.model_selection._split import train_test_split
 

@@ -54,8 +54,8 @@ def train_test_split(
 
     Notes
     -----
-    The rows that a rank sends and receives go through host memory. For a moment, this takes up to twice the memory of
-    its share of a handle.
+    The rows that a rank sends and receives go through host memory. During the exchange, this takes up to twice the
+    memory of the rank's share of a handle.
     """
     for array in arrays:
         if isinstance(array, ShardedArray):
@@ -80,7 +80,7 @@ def train_test_split(
 
 
 def _selected(handle: ShardedArray, places: np.ndarray) -> ShardedArray:
-    """A handle for the rows with these indices, distributed evenly over the engines."""
+    """Return a handle for the rows with these indices, distributed evenly over the engines."""
     cluster = current_cluster()
     bounds = bounds_of(len(places), cluster.size)
     shape = (len(places), *handle.shape[1:])

@@ -1,4 +1,4 @@
-"""Means and variances of two sets of rows together, and quantiles from neighbouring values."""
+"""Computes means and variances of two sets of rows together, and quantiles from neighbouring values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 def merged(
     mean: Floats | float, variance: Floats | float | None, seen: Floats, new_mean: Floats, squares: Floats, new: Floats
 ) -> tuple[Floats, Floats | None, Floats]:
-    """Mean, variance and sum of weights of earlier and new rows together, by equations 1.5a and 1.5b of [1]_.
+    """Merge the means, variances and sums of weights of earlier and new rows, by equations 1.5a and 1.5b of [1]_.
 
     As in scikit-learn, mean and variance of a column of NaN only are NaN, and the variance becomes NaN if all new
     values of a column are NaN.
@@ -23,7 +23,7 @@ def merged(
     Parameters
     ----------
     mean, variance : numpy.ndarray of shape (n_features,), or 0.0 before the first rows
-        Mean and variance of the earlier rows. If the variance is None, so is the resulting variance.
+        Mean and variance of the earlier rows. If the variance is None, the resulting variance is None, too.
     seen : numpy.ndarray of shape (n_features,)
         Sum of the weights of the earlier values.
     new_mean, squares, new : numpy.ndarray of shape (n_features,)
@@ -54,7 +54,7 @@ def merged(
 
 
 def midway(lower: npt.NDArray[Any], upper: npt.NDArray[Any], fraction: Floats) -> npt.NDArray[Any]:
-    """Medians as in `numpy.median`: the lower of two neighbouring values if the fraction is 0, otherwise their mean.
+    """Return medians as `numpy.median`: the lower of two neighbouring values if the fraction is 0, else their mean.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def midway(lower: npt.NDArray[Any], upper: npt.NDArray[Any], fraction: Floats) -
 
 
 def interpolated(lower: npt.NDArray[Any], upper: npt.NDArray[Any], fraction: Floats) -> npt.NDArray[Any]:
-    """The value between two neighbouring values of a sorted column, rounded as in `numpy.percentile`.
+    """Return the value between two neighbouring values of a sorted column, rounded as in `numpy.percentile`.
 
     Parameters
     ----------

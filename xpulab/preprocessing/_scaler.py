@@ -1,4 +1,4 @@
-"""What all scalers share: a fit ignores NaN, `transform` keeps it, and the engines scale the rows."""
+"""The base class of scalers: a fit ignores NaN, `transform` keeps it, and the engines scale the rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Scaler"]
 
 
 class Scaler(TransformerProxy):
-    """Base of the scalers, whose rows may have NaN, and which scale each column."""
+    """Base class of the estimators that scale each column. Rows may have NaN."""
 
     _rules: ClassVar[Mapping[str, Any]] = {"ensure_all_finite": "allow-nan"}
 
     n_features_in_: int
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Whether it is fitted: an interrupted first fit sets only the number of columns."""
+        """Return whether the estimator is fitted: an interrupted first fit sets only the number of columns."""
         return hasattr(self, "scale_")
 
     def _forward(self, X: Any, **arguments: Any) -> Any:

@@ -20,9 +20,10 @@ __all__ = ["StandardScaler"]
 class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
     """Subtract the mean of each column, and divide by its standard deviation, on every device of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.preprocessing.StandardScaler`, for any number of engines.
-    A fit is one pass over the rows, or two if the mean of a few rows is far from the mean of all. Up to 1024 rows, less
-    a value near the mean, are added up in the dtype of the rows; these sums are added up in float64.
+    Parameters, attributes and results are those of `sklearn.preprocessing.StandardScaler`, for any number of engines. A
+    fit is one pass over the rows, or two passes if the mean of a few rows is far from the mean of all rows. A value
+    near the mean is subtracted from the rows. Up to 1024 rows are then added up in their dtype, and these sums are
+    added up in float64.
 
     Parameters
     ----------
@@ -46,9 +47,9 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only when the input has column names that are all strings.
+        Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
-        What each engine did, and how long each phase took.
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------
@@ -168,7 +169,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
                 found["squares"],
                 found["weight"],
             )
-        if not weighted and np.array_equal(total, np.rint(total)):  # no weights, now or before
+        if not weighted and np.array_equal(total, np.rint(total)):  # neither these nor earlier rows had weights
             total = total.astype(np.int64)
         self.n_samples_seen_ = total[0] if total.min() == total.max() else total
         self.scale_ = None

@@ -23,8 +23,8 @@ from xpulab.report.text import fit_text, worded
 
 __all__ = ["Calls", "differing"]
 
-#: Largest number of rows of the table, and of reports below it, so that a loop of thousands of fits does not fill a
-#: notebook.
+#: Largest number of rows of the table, and largest number of reports below the table. They keep a loop of thousands of
+#: fits from filling a notebook.
 _ROWS, _WHOLE = 100, 20
 
 
@@ -34,8 +34,8 @@ class Calls(Displayed):
     Attributes
     ----------
     over : bool
-        Whether the table is drawn for the last time. Only then it has the reports below it, because each new drawing
-        would fold them again.
+        Whether the table is drawn for the last time. Only then the reports are shown below it, because each new
+        drawing would fold them again.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Calls(Displayed):
         ]
 
     def _table(self) -> tuple[list[str], str, list[list[str]], str]:
-        """Header, alignment and rows; and, for the title, what is the same for all calls."""
+        """Return the header, the alignment and the rows; and, for the title, the part of it that all calls share."""
         reports = list(self._reports)
         scales = [report.scale for report in reports]
         columns: list[tuple[str, str, list[str]]] = [
@@ -136,7 +136,7 @@ def _pairs(parameters: dict[str, Any]) -> str:
 
 
 def _objectives(reports: Sequence[FitRecord]) -> list[tuple[str, str, list[str]]]:
-    """A column (title, alignment, cells) for each metric that an estimator minimises."""
+    """Return a column (title, alignment, cells) for each metric that an estimator minimises."""
     found = [report.objective for report in reports]
     names = dict.fromkeys(each[0] for each in found if each is not None)
     return [

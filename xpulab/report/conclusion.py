@@ -20,18 +20,19 @@ _DOING = {
     "wait": "engines that waited for each other",
     "other": "work of the engines beside their devices",
 }
-#: If an engine is busy longer than the mean by more than these percentages, the report names it, or gives advice.
+#: If an engine is busy longer than the mean by more than the first percentage, the report names the engine. If it is
+#: busy longer by more than the second, the report gives advice.
 _WORD, _ADVICE = 5, 25
 #: A call of fewer seconds gets no advice on its parts.
 _SHORT = 0.5
 #: An iteration of fewer seconds consists mostly of messages and waiting.
 _QUICK = 0.01
-#: If a larger part of a call's time was spent outside of the engines, the report says on what.
+#: If a larger part of a call's time was spent outside of the engines, the report says how it was spent.
 _UNSEEN = 0.05
 
 
 def conclusion(report: FitRecord) -> str:
-    """What took longest, and advice; empty while the call runs, or if nothing was measured."""
+    """Say which phase took longest, and give advice; empty while the call runs, or if nothing was measured."""
     if report.status == "running" or report.longest is None:
         return ""
     name, seconds = report.longest
@@ -45,14 +46,14 @@ def conclusion(report: FitRecord) -> str:
 
 
 def slowest_engine(report: FitRecord) -> str:
-    """Which engine was busy longest, and by how much; empty if the difference is small."""
+    """Say which engine was busy longest, and by how much; empty if the difference is small."""
     if report.slowest is None or report.imbalance is None or report.imbalance < _WORD:
         return ""
     return f"engine {report.slowest.rank}, busy {report.imbalance:.0f} % longer than the mean"
 
 
 def split(report: FitRecord) -> str:
-    """The parts of the call's whole time; empty while it runs, and if the engines took nearly all or none of it."""
+    """List the parts of the call's whole time; empty while it runs, and if the engines took nearly all or none."""
     engines = max((engine.total for engine in report.engines), default=0.0)
     rest = report.elapsed - engines - report.sent - report.waited
     if not report.engines or report.status == "running" or report.elapsed - engines < _UNSEEN * report.elapsed:
@@ -94,4 +95,4 @@ def _about_slowest(report: FitRecord) -> str:
     used = Counter((engine.host, core) for engine in report.engines for core in engine.cores or ())
     if any(used[slowest.host, core] > 1 for core in slowest.cores or ()):
         return f"engine {slowest.rank} shares cores with another one: start fewer engines"
-    return f"engine {slowest.rank} was slower with as many rows: another program may use its device or its cores"
+    return f"engine {slowest.rank} was slower with no more rows: another program may use its device or its cores"

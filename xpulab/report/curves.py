@@ -19,7 +19,7 @@ _TICKS = 12  # largest number of labels on the axis, in addition to the first
 
 
 def polyline(kind: str, places: Iterable[Sequence[float]], digits: int = 1) -> str:
-    """An SVG polyline of class `kind` through `places` (x, y), with `digits` decimals."""
+    """Return an SVG polyline of class `kind` through `places` (x, y), with `digits` decimals."""
     points = " ".join(f"{x:.{digits}f},{y:.{digits}f}" for x, y in places)
     return f'<polyline class="{kind}" points="{points}"/>'
 
@@ -27,7 +27,7 @@ def polyline(kind: str, places: Iterable[Sequence[float]], digits: int = 1) -> s
 def curve_of_runs(
     name: str, seen: Sequence[tuple[int, int, float]], best: int, show: Callable[[float, int], str]
 ) -> str:
-    """A quantity against iteration, as HTML with one line per run. It is as wide as the element that contains it.
+    """Draw a quantity against iteration, as HTML with one line per run, as wide as the element that contains it.
 
     The labels are HTML beside the SVG, so that they keep their size if the SVG is stretched.
 
@@ -74,7 +74,7 @@ def curve_of_runs(
 
 
 def small_curve(title: str, points: Sequence[tuple[int, float]], mark: int | None = None) -> str:
-    """A quantity against whole numbers, as one SVG with its labels.
+    """Draw a quantity against whole numbers, as one SVG with its labels.
 
     Parameters
     ----------
@@ -132,5 +132,5 @@ def small_curve(title: str, points: Sequence[tuple[int, float]], mark: int | Non
 
 
 def _part(size: float, distance: float, whole: float) -> float:
-    """Position on a side of `size` pixels of a point at `distance` of `whole`; 0 if all points are the same."""
+    """Scale `distance`, a part of `whole`, to a side of `size` pixels; 0 if all points are the same."""
     return size * distance / (whole or 1.0)

@@ -28,7 +28,7 @@ class FitReport(FitRecord, Displayed):
     """
 
     def line(self) -> str:
-        """The progress of a running call, on one line."""
+        """Return the progress of a running call, on one line."""
         return fit_line(self)
 
     def __repr__(self) -> str:
@@ -41,7 +41,7 @@ class FitReport(FitRecord, Displayed):
         return fit_html(self)
 
     def to_html(self, path: str | os.PathLike[str] | None = None, extra: Iterable[str] = ()) -> str:
-        """The report as a self-contained HTML page.
+        """Return the report as a self-contained HTML page.
 
         Parameters
         ----------

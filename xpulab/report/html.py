@@ -1,4 +1,4 @@
-"""Reports as self-contained HTML, for light and dark backgrounds. It has no script, and loads nothing.
+"""Reports as self-contained HTML, for light and dark backgrounds. The HTML has no script, and loads no other file.
 
 Front ends remove style sheets and SVG from a notebook that is not trusted. Therefore the headline, the facts and the
 table are plain HTML that can be read without them.
@@ -52,12 +52,12 @@ _PHASES = "".join(
 
 
 def fit_html(report: FitRecord) -> Html:
-    """The report of a call, running or ended, for a notebook's output."""
+    """Return the report of a call, running or ended, for a notebook's output."""
     return block(report.headline, fit_parts(report), css())
 
 
 def fit_parts(report: FitRecord) -> list[str]:
-    """The pieces of HTML of a report, for a block with the style `css`."""
+    """Return the pieces of HTML of a report, for a block whose style is that of `css`."""
     parts = [_head(report.title, report.status, report.state, f"{report.scale} · {format_seconds(report.elapsed)}")]
     if report.status == "running" and report.fraction is not None:
         parts.append(_progress(report.fraction, "iterations done"))
@@ -73,7 +73,7 @@ def fit_parts(report: FitRecord) -> list[str]:
 
 
 def task_html(task: TaskRecord) -> Html:
-    """A task on two lines while it runs, and on one line after it has ended."""
+    """Show a task on two lines while it runs, and on one line after it has ended."""
     parts = [_head(task.title, task.status, task.status, format_seconds(task.elapsed))]
     if task.status == "running":
         parts.append(_progress(task.done / max(1, task.total), "steps done"))
@@ -88,7 +88,7 @@ def comparison_html(comparison: Pair) -> Html:
 
 
 def page_html(report: FitRecord, extra: Iterable[str] = ()) -> str:
-    """A self-contained page of a report. ``extra`` are sections of HTML, which are not escaped."""
+    """Return a self-contained page of a report. ``extra`` are sections of HTML, which are not escaped."""
     sections = "".join(f"<section>{section}</section>" for section in extra)
     unfolded = fit_html(report).replace("<details>", "<details open>")
     return f"""<!DOCTYPE html>
@@ -115,7 +115,7 @@ def page_html(report: FitRecord, extra: Iterable[str] = ()) -> str:
 
 
 def css() -> str:
-    """The style of reports, in addition to the style of all blocks."""
+    """Return the style of reports, in addition to the style of all blocks."""
     return style("report") + _PHASES
 
 
@@ -134,12 +134,12 @@ def _progress(fraction: float, label: str) -> str:
 
 
 def message_html(text: str) -> str:
-    """A remark below a report; nothing if the text is empty."""
+    """Return a remark below a report; nothing if the text is empty."""
     return f'<div class="xpu-note">{escape(text)}</div>' if text else ""
 
 
 def as_of_html(*tasks: Timed) -> str:
-    """The time of the latest update if some of these tasks still run; nothing if all have ended."""
+    """Return the time of the latest update if some of these tasks still run; nothing if all have ended."""
     running = [task for task in tasks if task.status == "running"]
     return f'<div class="xpu-dim">{escape(as_of(running[0].later))}</div>' if running else ""
 
@@ -189,7 +189,7 @@ def _about(engine: EngineReport, with_host: bool) -> str:
 
 
 def _bar(engine: EngineReport, longest: float) -> Html:
-    """The numbers of the row as a bar. Screen readers skip it, because the row has the numbers as text."""
+    """Draw the numbers of the row as a bar. Screen readers skip it, because the row has the numbers as text."""
     pieces = "".join(
         f'<i class="xpu-p-{phase}" title="{phase} {format_seconds(seconds)}"'
         f' style="width:{100 * seconds / longest:.2f}%"></i>'
@@ -200,7 +200,7 @@ def _bar(engine: EngineReport, longest: float) -> Html:
 
 
 def _curves(report: FitRecord) -> str:
-    """Each metric against iteration, for each run. All metrics but the first have logarithmic scales."""
+    """Draw each metric against iteration, for each run. All metrics but the first have logarithmic scales."""
     seen = tuple(report.iterations)  # another thread may append to the list while this one draws
     names = list(dict.fromkeys(name for iteration in seen for name in iteration.metrics))
     if not names:

@@ -1,4 +1,4 @@
-"""All calls of estimators and all cells on the engines in a stretch of code: what ``%%xpu_profile`` shows."""
+"""The profile that ``%%xpu_profile`` shows: all calls of estimators and all cells on the engines in a block of code."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _ALIGN = "lrr" + "r" * (len(PHASES) + 2) + "lr"
 
 @dataclass(repr=False)
 class Profile(Displayed):
-    """The calls of estimators, and the users' code on the engines, of a stretch of code, in their order.
+    """The calls of estimators, and the users' code on the engines, during a block of code, in their order.
 
     Attributes
     ----------
     reports : list of FitReport
-        One a call: fits, predicts, transforms, scores.
+        One report for each call: fits, predicts, transforms, scores.
     cells : list of CellUsage
-        One a ``%%xpu`` cell or `XPUCluster.run`: kernels, transfers and calls of MPI, by rank.
+        One element for each ``%%xpu`` cell or `XPUCluster.run`: kernels, transfers and calls of MPI, by rank.
     seconds : float
-        Wall time of all of it, whatever else it did included.
+        Wall time of the whole block, including everything else that it did.
     """
 
     reports: list[FitReport] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Profile(Displayed):
         return sum(report.elapsed for report in self.reports)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable values."""
+        """Return the profile as JSON-serialisable values."""
         return {
             "seconds": self.seconds,
             "reports": [report.to_dict() for report in self.reports],
@@ -116,7 +116,7 @@ def _row(number: int, report: FitReport) -> list[str]:
 
 @contextlib.contextmanager
 def profiled() -> Iterator[Profile]:
-    """Collect the report of every call, and what every cell does on the engines, until the block ends."""
+    """Collect the report of every call, and the activity of every cell on the engines, until the block ends."""
     profile = Profile()
 
     def collect(report: Any) -> None:

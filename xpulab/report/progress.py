@@ -55,7 +55,7 @@ class Report(Protocol):
         """Whether a view shows the end of a call that was too quick for a live view."""
 
     def line(self) -> str:
-        """The progress of the call, on one line."""
+        """Return the progress of the call, on one line."""
 
     def finish(self, status: Status = "finished", message: str = "") -> None:
         """Stop the clock, and set the status and the message."""

@@ -97,7 +97,7 @@ class EngineReport:
 
     @property
     def work(self) -> float:
-        """Seconds of `transfer`, `compile` and `kernel`, the work of this engine and its device themselves."""
+        """Seconds of `transfer`, `compile` and `kernel`: the work of this engine and its device alone."""
         return sum(self.seconds[phase] for phase in _WORK)
 
     @property
@@ -130,7 +130,7 @@ class Iteration:
 
 
 class Timed:
-    """Status and clock, which calls of estimators and other tasks have in common."""
+    """The status and the clock that calls of estimators and other tasks have in common."""
 
     status: Status
     message: str
@@ -139,7 +139,7 @@ class Timed:
     display: Display = "full"
     _clock: float | None
 
-    #: What to type to see the present state, for a view that no longer changes.
+    #: The command that shows the present state. A view that no longer changes displays it.
     later = "for now, type: %xpu_cluster status"
 
     @property
@@ -235,14 +235,14 @@ class FitRecord(Timed):
         self.parameters = {str(name): _summary(value) for name, value in self.parameters.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON-serialisable values, from which `from_dict` makes the report again."""
+        """Return the report as JSON-serialisable values, from which `from_dict` makes the report again."""
         content = dataclasses.asdict(self)
         del content["_clock"]
         return content
 
     @classmethod
     def from_dict(cls: type[Self], content: Mapping[str, Any]) -> Self:
-        """The report whose `to_dict` returned ``content``."""
+        """Return the report whose `to_dict` returned ``content``."""
         parts = {
             "engines": [EngineReport(**engine) for engine in content["engines"]],
             "iterations": [Iteration(**iteration) for iteration in content["iterations"]],
@@ -418,14 +418,14 @@ class TaskRecord(Timed):
         return "; ".join([self.headline, *map(plain, self.message.splitlines()[:1])])
 
     def line(self) -> str:
-        """The progress of the task, on one line."""
+        """Return the progress of the task, on one line."""
         steps = f"{self.done}/{self.total}" if self.total > 1 else ""
         parts = [self.title, steps, self.message, format_seconds(self.elapsed)]
         return "  ".join(plain(part) for part in parts if part)
 
 
 def _summary(value: Any) -> Any:
-    """A plain value that describes ``value``, without a reference to it."""
+    """Return a plain value that describes ``value``, without a reference to it."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if getattr(value, "shape", None) == ():

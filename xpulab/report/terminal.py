@@ -52,7 +52,7 @@ class TextView:
 
 
 class LineView(TextView):
-    """The line of a script. At the end it says how the call ended, unless the call was too quick to show a line."""
+    """The line that a script shows. It finally says how the call ended, unless the call was too quick for a line."""
 
     def close(self, report: Any) -> None:
         """Replace the line by one that says how the call ended."""
@@ -72,7 +72,7 @@ class LogView:
 
 
 def of_a_script(report: Any) -> LineView | LogView | None:
-    """The view of a report without subscribers, as in a script: a line on a terminal, or a line in the log."""
+    """Return the view of a report if nothing has subscribed, as in a script: a line on a terminal or in the log."""
     if report.display != "none" and sys.stderr is not None and sys.stderr.isatty():
         return LineView(report)
     return LogView() if _LOG.isEnabledFor(logging.INFO) else None

@@ -18,7 +18,7 @@ _DEVICE = 32
 
 
 def fit_line(report: FitRecord) -> str:
-    """The progress of a running call, on one line."""
+    """Return the progress of a running call, on one line."""
     parts = [report.title, format_seconds(report.elapsed), report.message]
     if report.iterations:
         last = report.iterations[-1]
@@ -35,7 +35,7 @@ def fit_line(report: FitRecord) -> str:
 
 
 def fit_text(report: FitRecord) -> str:
-    """The whole report: a headline, the result, and a line per engine."""
+    """Return the whole report: a headline, the result, and a line per engine."""
     lines = [report.headline]
     lines += [f"  {plain(line)}" for line in report.message.splitlines()]
     if report.iterations:
@@ -65,7 +65,7 @@ def fit_text(report: FitRecord) -> str:
 
 
 def worded(name: str) -> str:
-    """The name of a metric in words, such as ``"center shift"``."""
+    """Return the name of a metric in words, such as ``"center shift"``."""
     return name.replace("_", " ")
 
 
@@ -77,7 +77,7 @@ def _objective(report: FitRecord, form: str) -> str:
 
 
 def time_unit(engines: Iterable[EngineReport]) -> tuple[str, float]:
-    """The unit for a table of the engines' times, and the factor that turns seconds into it."""
+    """Return the unit for a table of the engines' times, and the factor that turns seconds into it."""
     longest = max((engine.total for engine in engines), default=0.0)
     return ("s", 1.0) if longest >= 1 else ("ms", 1e3)
 
@@ -90,7 +90,7 @@ def comparison_text(comparison: Pair) -> str:
 
 
 def comparison_names(*reports: FitRecord) -> list[str]:
-    """A description of each report: the call, its data and its devices."""
+    """Return a description of each report: the call, its data and its devices."""
     devices = [", ".join(dict.fromkeys(engine.device for engine in report.engines)) for report in reports]
     return [plain(f"{r.title}, {r.scale}" + f" ({d})" * bool(d)) for r, d in zip(reports, devices, strict=True)]
 
@@ -124,7 +124,7 @@ def _mean_phases(engines: list[EngineReport]) -> dict[str, float]:
 
 
 def _objectives(reports: Iterable[FitRecord]) -> list[list[str]]:
-    """A row with the metric that both algorithms minimise; no row if the metrics differ, or if there are none."""
+    """Return a row with the metric that both algorithms minimise; no row if the metrics differ or are missing."""
     found = [report.objective for report in reports]
     names = {objective[0] for objective in found if objective is not None}
     if len(names) != 1:

@@ -1,4 +1,4 @@
-"""What a user's code did on the engines: its kernels, transfers and MPI calls, by rank. Part of ``%%xpu_profile``."""
+"""The kernels, transfers and MPI calls of a user's code on the engines, by rank. ``%%xpu_profile`` shows them."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Activity:
     ----------
     kind : {"kernel", "transfer", "MPI"}
     name : str
-        Of the kernel or function.
+        Name of the kernel or function.
     count : int
-        Launches, or calls.
+        Number of launches or calls.
     nbytes : int or None
-        Bytes that were transferred; of MPI, the larger of what was sent and received, pickled objects included.
+        Bytes that were transferred. For MPI, the larger of the bytes sent and the bytes received, with pickled objects.
     seconds : float
-        On the device; of MPI, within the calls.
+        Seconds on the device. For MPI, seconds within the calls.
     wait : float or None
-        Seconds of collective calls of MPI until the last rank came to them.
+        For collective calls of MPI, seconds until the last rank entered the call.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Activity:
 
 @dataclass
 class RankUsage:
-    """What one rank did.
+    """The activities of one rank.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class RankUsage:
     activities: list[Activity]
 
     def of(self, kind: str) -> float:
-        """Seconds of a kind of activity."""
+        """Return the seconds of a kind of activity."""
         return sum(each.seconds for each in self.activities if each.kind == kind)
 
     @property
@@ -81,7 +81,7 @@ class RankUsage:
 
 @dataclass
 class CellUsage:
-    """What a ``%%xpu`` cell, or a function that `XPUCluster.run` called, did on the ranks.
+    """The activities of a ``%%xpu`` cell, or of a function that `XPUCluster.run` called, on the ranks.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class CellUsage:
     ranks: dict[int, RankUsage]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable values."""
+        """Return the usage as JSON-serialisable values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class CellUsage:
         return "\n".join([*parts, table_text(*activities)] if activities[1] else parts)
 
     def html(self) -> list[Html]:
-        """The tables, in HTML."""
+        """Return the tables, in HTML."""
         ranks, activities = self._tables()
         title = Html(f"<div><strong>{escape(self.title)}</strong></div>")
         return [title, table_html(*ranks), *([table_html(*activities)] if activities[1] else [])]
@@ -135,7 +135,7 @@ _collections: list[list[CellUsage]] = []
 
 @contextlib.contextmanager
 def collecting(into: list[CellUsage]) -> Iterator[None]:
-    """Collect what every code of a user does on the engines until the block ends."""
+    """Collect the activities of all users' code on the engines until the block ends."""
     _collections.append(into)
     try:
         yield
@@ -144,12 +144,12 @@ def collecting(into: list[CellUsage]) -> Iterator[None]:
 
 
 def wanted() -> bool:
-    """Whether somebody collects."""
+    """Return whether a block of `collecting` is open."""
     return bool(_collections)
 
 
 def collected(title: str, results: list[dict[str, Any]]) -> None:
-    """Pass on what the ranks measured, see `engine.usage`; ranks that measured nothing did not run the code."""
+    """Pass on the measurements of the ranks, see `engine.usage`. A rank without measurements did not run the code."""
     measured = {rank: result["usage"] for rank, result in enumerate(results) if result.get("usage")}
     if measured:
         waits = _waits(measured)
@@ -167,7 +167,7 @@ def _rank(found: dict[str, Any], waits: dict[str, float]) -> RankUsage:
 
 
 def _waits(measured: dict[int, dict[str, Any]]) -> dict[int, dict[str, float]]:
-    """Rank -> function -> seconds until the last rank came: the k-th call of each rank is that of the others.
+    """Return rank -> function -> seconds until the last rank entered. The k-th calls of all ranks are one collective.
 
     The ranks of one host share their clock.
     """

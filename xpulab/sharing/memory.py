@@ -8,10 +8,11 @@ import fcntl
 import functools
 import mmap
 import os
+import pickle
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +21,16 @@ from numpy.typing import DTypeLike
 
 from xpulab.sharing import host_memory
 
-__all__ = ["LEAST_SHARED", "BlockPool", "SharedBlock", "file_state", "keep_reachable", "reachable", "restore"]
+__all__ = [
+    "LEAST_SHARED",
+    "BlockPool",
+    "SharedBlock",
+    "file_state",
+    "keep_reachable",
+    "reachable",
+    "restore",
+    "shared_or_sent",
+]
 
 
 class SharedBlock:
@@ -265,6 +275,14 @@ def _not_reachable(address: int) -> None:
         block = _reachable.pop(address, None)
     if block is not None:
         block.close()
+
+
+def shared_or_sent(
+    buffers: Sequence[pickle.PickleBuffer], share: Callable[[np.ndarray[Any, Any]], bytes | dict[str, Any]]
+) -> list[bytes | dict[str, Any]]:
+    """The buffers of a pickle, for another process: the bytes of small ones, and where `share` has put large ones."""
+    arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+    return [share(raw) if raw.nbytes >= LEAST_SHARED else raw.tobytes() for raw in arrays]
 
 
 def restore(address: int, nbytes: int) -> None:

@@ -1,7 +1,7 @@
 """``python -m xpulab.spmd script.py``: the program that ``xpulab run`` starts on each rank.
 
-It binds the rank to its cores, loads the oneAPI runtime, and then runs the script as ``python script.py`` does. It has
-to do so before the script imports dpctl.
+It binds the rank to its cores, loads the oneAPI runtime, and then runs the script as ``python script.py`` does. The
+first two steps must come before the script imports dpctl.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("script", help="the file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     options = parser.parse_args()
-    for stream in (sys.stdout, sys.stderr):  # whole lines, so that those of several ranks do not mix
+    for stream in (sys.stdout, sys.stderr):  # whole lines, so that lines of several ranks do not mix
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     run = json.loads(os.environ.pop(RUN, "null"))
     if run is not None:
@@ -51,14 +51,14 @@ def main() -> None:
 
 
 def _send_output(run: dict[str, Any]) -> None:
-    """Write standard output and standard error to the pipes of this rank, also those of libraries and children."""
+    """Redirect standard output and standard error to the pipes of this rank, also for libraries and children."""
     for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
         with _pipe(run, run[name][run["rank"]]) as pipe:
             os.dup2(pipe.fileno(), stream.fileno())
 
 
 def _pipe(run: dict[str, Any], descriptor: int) -> IO[bytes]:
-    """A pipe of ``xpulab run``, open for writing."""
+    """Return a pipe of ``xpulab run``, open for writing."""
     return open(f"/proc/{run['pid']}/fd/{descriptor}", "wb", buffering=0)
 
 
@@ -86,7 +86,7 @@ def _run(script: str, arguments: list[str]) -> int:
 
 
 def _end_all(status: int, alone: bool) -> None:
-    """End this process at once, and with it the other ranks, unless ``xpulab run`` does so."""
+    """End this process at once, and the other ranks with it, unless ``xpulab run`` ends them."""
     MPI = sys.modules.get("mpi4py.MPI")
     if alone and MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized():
         world = getattr(sys.modules.get("xpulab.engine.interruptible"), "WORLD", MPI.COMM_WORLD)

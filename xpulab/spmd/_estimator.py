@@ -23,14 +23,14 @@ __all__ = ["on_ranks"]
 
 _ROWS = ("X", "X_test")
 _BY_ROW = ("predict", "predict_proba", "predict_log_proba", "decision_function")
-_ALIGNED = ("y", "sample_weight")  # with an entry for each row
+_ALIGNED = ("y", "sample_weight")  # arguments with one entry per row
 
 
 def on_ranks(proxy: Any) -> Any:
-    """The estimator of `sklearnex.spmd` for one of xpulab's estimators.
+    """Return the estimator of `sklearnex.spmd` for one of xpulab's estimators.
 
-    Every method that takes rows is called on all ranks, each with its own rows. Results with one entry per row are
-    those of the rank's own rows; all else is the same on all ranks.
+    Every method that takes rows is called on all ranks, and each rank passes its own rows. A result with one entry per
+    row has the entries of the rank's own rows; all other results are the same on all ranks.
 
     Parameters
     ----------
@@ -58,15 +58,15 @@ def on_ranks(proxy: Any) -> Any:
 
 
 def _described(proxy: Any) -> str:
-    """The documentation of a proxy, for the ranks."""
+    """Return the documentation of a proxy, for the ranks."""
     _, _, rest = (inspect.getdoc(proxy) or "").partition("\n\n")
     return (
         f"`{proxy.__module__.rpartition('.')[0]}.{proxy.__name__}` for code that runs on the ranks, each of which "
         "passes its own rows.\n\n"
         "Methods that take rows are called on all ranks, and take `queue`, as in sklearnex.spmd. X, y and the weights "
-        "are\nNumPy, dpnp or dpctl arrays, of any number of rows. Results with one entry per row are those of the "
-        "rank's rows, in\nan array of the kind of X; attributes are NumPy arrays, and the same on all ranks, except "
-        f"those with one entry per\nrow.\n\n{rest}"
+        "are\nNumPy, dpnp or dpctl arrays, with any number of rows. A result with one entry per row has the entries of "
+        "the rank's\nrows, in an array of the kind of X. Attributes are NumPy arrays. They are the same on all ranks, "
+        f"except those\nwith one entry per row.\n\n{rest}"
     )
 
 
@@ -86,7 +86,7 @@ def _with_queue(method: Callable[..., Any]) -> Callable[[Callable[..., Any]], Ca
 
 
 def _own(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of ours, which asks the engines: it gets handles for the rows of all ranks."""
+    """Return an estimator's method of xpulab, which runs on the engines, with handles for the rows of all ranks."""
     signature = inspect.signature(method)
 
     @_with_queue(method)
@@ -94,7 +94,7 @@ def _own(method: Callable[..., Any]) -> Callable[..., Any]:
         here = ranks()
         given = signature.bind(self, *args, **kwargs).arguments
         X = next((given[name] for name in _ROWS if name in given), None)
-        if isinstance(X, LocalRows):  # from another method of ours
+        if isinstance(X, LocalRows):  # another method of xpulab calls this one
             return method(self, *args, **kwargs)
 
         def work() -> Any:
@@ -108,7 +108,7 @@ def _own(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _theirs(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of scikit-learn's, which computes on this rank's rows what methods of ours do not."""
+    """Return an estimator's method of scikit-learn, which computes with this rank's rows, and may call xpulab's."""
     signature = inspect.signature(method)
 
     @_with_queue(method)
@@ -124,7 +124,7 @@ def _theirs(method: Callable[..., Any]) -> Callable[..., Any]:
                     given.arguments[name] = on_host(value)
             rows = given.arguments.get("X")
             none = method.__name__ in _BY_ROW and isinstance(rows, np.ndarray) and rows.ndim == 2 and not len(rows)
-            if none and rows is not None:  # scikit-learn needs at least one row; this rank calls ours with the others
+            if none and rows is not None:  # scikit-learn needs a row, and all ranks must call xpulab's methods together
                 given.arguments["X"] = np.zeros((1, rows.shape[1]), rows.dtype)
             found = method(*given.args, **given.kwargs)
             return _like(X, found[:0] if none else found)
@@ -135,13 +135,13 @@ def _theirs(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _score(self: Any, X: Any, y: Any, sample_weight: Any = None, *, queue: Any = None) -> float:
-    """The mean accuracy of a classifier, or the coefficient of determination of a regressor, of the rows of all ranks.
+    """Return a classifier's mean accuracy, or a regressor's coefficient of determination, for the rows of all ranks.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Of a classifier with several outputs, a row counts as right if all outputs are.
+        If a classifier has several outputs, a row counts as right if all of its outputs are right.
     sample_weight : array-like of shape (n_samples,), optional
     queue : dpctl.SyclQueue, optional
 
@@ -178,17 +178,17 @@ def _score(self: Any, X: Any, y: Any, sample_weight: Any = None, *, queue: Any =
 
 
 def _require_queue(here: Ranks, queue: Any, X: Any) -> None:
-    """Raise if the queue is of another device than that of this rank."""
+    """Raise an error if the queue belongs to another device than this rank's device."""
     device = here.engine.device
     if queue is not None and queue.sycl_device != device.queue.sycl_device:
         raise UsageError(
-            f"the queue is of {queue.sycl_device.name.strip()}, and this rank computes on {device.name}; leave queue "
-            "away, or choose the ranks' devices: xpulab run --devices"
+            f"the queue belongs to {queue.sycl_device.name.strip()}, and this rank computes on {device.name}; leave "
+            "out queue, or choose the ranks' devices: xpulab run --devices"
         )
 
 
 def _like(X: Any, result: Any) -> Any:
-    """Results with one entry per row as arrays of the kind of X, on its queue."""
+    """Return results with one entry per row as arrays of the kind of X, on the queue of X."""
     module = kind_of(X)
     if module is None:
         return result
@@ -203,7 +203,7 @@ def _like(X: Any, result: Any) -> Any:
 def _joined(
     here: Ranks, estimator: Any, method: str, signature: inspect.Signature, args: Any, kwargs: Any
 ) -> Iterator[inspect.BoundArguments]:
-    """The arguments of a method with handles for the rows of all ranks, after all ranks have passed the same kind.
+    """Check that all ranks pass the same kinds of arguments, and put handles for the rows of all ranks in their place.
 
     Raises
     ------
@@ -253,12 +253,12 @@ def _joined(
 
 
 def _aligned(value: Any, name: str, n: int) -> np.ndarray[Any, Any]:
-    """Targets or weights of this rank's rows.
+    """Check and return the targets or weights of this rank's rows.
 
     Raises
     ------
     ValueError
-        If their number is wrong.
+        If their number is not that of the rows.
     """
     array = np.asarray(value)
     if array.shape[0] != n:
@@ -268,7 +268,7 @@ def _aligned(value: Any, name: str, n: int) -> np.ndarray[Any, Any]:
 
 @contextlib.contextmanager
 def _same_draws(state: Any) -> Iterator[None]:
-    """A context in which random_state=None draws the same on all ranks, from the generator of rank 0."""
+    """Open a context in which random_state=None draws the same on all ranks, from the generator of rank 0."""
     if state is None:
         yield
         return
@@ -281,7 +281,7 @@ def _same_draws(state: Any) -> Iterator[None]:
 
 
 def _value(value: Any) -> str:
-    """A text that is the same on two ranks only if they passed the same value."""
+    """Return a text that is the same on two ranks only if they passed the same value."""
     if isinstance(value, (str, int, float, bool, type(None))):
         return repr(value)
     name = getattr(value, "__qualname__", None) or type(value).__name__
@@ -292,7 +292,7 @@ def _value(value: Any) -> str:
 
 
 def _require_same(every: list[dict[str, str]]) -> None:
-    """Raise the same error on all ranks if they passed other things; it names them and the ranks."""
+    """Raise the same error on all ranks if they passed different things. The message names the things and the ranks."""
     for name in dict.fromkeys(key for facts in every for key in facts):
         groups: dict[str, list[int]] = {}
         for rank, facts in enumerate(every):

@@ -1,4 +1,4 @@
-"""The rows that a rank's own code passes, as the proxies and the engine take them."""
+"""Turns the rows that a rank's own code passes into the form that the proxies and the engine take."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from xpulab.kernels.rows import Rows, weighted
 
 __all__ = ["LocalRows", "checked", "kind_of", "on_host"]
 
-#: Modules of arrays on devices -> their class; of the last two, each release of dpctl has one.
+#: Module of arrays on devices -> the class of these arrays. A release of dpctl has one of the last two modules.
 _DEVICE_ARRAYS = {"dpnp": "ndarray", "dpnp.tensor": "usm_ndarray", "dpctl.tensor": "usm_ndarray"}
 _FLOATS = [np.float64, np.float32]
 
 
 def kind_of(X: Any) -> Any:
-    """The module of an array on a device: dpnp, dpctl.tensor or dpnp.tensor; None for everything else."""
+    """Return the module of an array on a device: dpnp, dpctl.tensor or dpnp.tensor; None for everything else."""
     for name, array in _DEVICE_ARRAYS.items():
-        module = sys.modules.get(name)  # without it there is no such array
+        module = sys.modules.get(name)  # X cannot be such an array if nobody has imported the module
         if module is not None and isinstance(X, getattr(module, array)):
             return module
     return None
 
 
 def on_host(X: Any) -> Any:
-    """An array of a device as a NumPy array; everything else as it is."""
+    """Return an array of a device as a NumPy array; everything else as it is."""
     module = kind_of(X)
     return X if module is None else module.asnumpy(X)
 
 
 def checked(X: Any, name: str) -> Any:
-    """Rows of shape (n_samples, n_features) of float32 or float64, where they are; any number of them.
+    """Return rows of shape (n_samples, n_features) as float32 or float64, without moving them to or from a device.
 
     Raises
     ------
     ValueError, TypeError
-        If they are no such rows, in scikit-learn's words.
+        If X does not have this form; the messages are those of scikit-learn.
     """
     module = kind_of(X)
     if module is None:
@@ -60,7 +60,7 @@ def checked(X: Any, name: str) -> Any:
 class LocalRows(ShardedArray):
     """A handle for rows, targets or weights of which each rank has its own.
 
-    Nothing is copied before a task needs the rows on the device. They reach it from where they are.
+    Nothing is copied before a task needs the rows on the device. They are then copied directly from their place.
 
     Parameters
     ----------
@@ -89,12 +89,12 @@ class LocalRows(ShardedArray):
         return np.asarray(on_host(self.array))
 
     def source(self, cluster: Any) -> dict[str, Any]:
-        """The description that tells this rank's engine to use these rows.
+        """Return the description that tells this rank's engine to use these rows.
 
         Raises
         ------
         HandleError
-            If the call is not one of `xpulab.spmd`.
+            If the call is not a call of an estimator of `xpulab.spmd`.
         """
         if cluster is not self.cluster:
             raise HandleError(
@@ -104,7 +104,7 @@ class LocalRows(ShardedArray):
         return {"local": self, "bounds": self.bounds}
 
     def on_device(self, device: Device, sample_weight: np.ndarray[Any, Any] | None) -> Rows:
-        """The rows on the device; they are copied at the first call."""
+        """Return the rows on the device; they are copied at the first call."""
         if self._rows is None:
             self._rows = self._copied(device)
         if sample_weight is None:
@@ -116,7 +116,7 @@ class LocalRows(ShardedArray):
         if kind_of(array) is None or array.sycl_queue.sycl_context != device.queue.sycl_context:
             host = self.values
             return Rows.upload(device, host.reshape(len(host), self._width))
-        array.sycl_queue.wait()  # what computes the rows may still run
+        array.sycl_queue.wait()  # the kernels that compute the rows may still run
         about = array.__sycl_usm_array_interface__
         address = about["data"][0] + about.get("offset", 0) * array.dtype.itemsize
         n = array.shape[0]
@@ -131,13 +131,13 @@ class LocalRows(ShardedArray):
         self._rows = None
 
     def cast(self, dtype: DTypeLike) -> LocalRows:
-        """These targets in the dtype of the rows."""
+        """Return these targets in the dtype of the rows."""
         if self.dtype == dtype:
             return self
         return LocalRows(self.cluster, self.values.astype(dtype), self.bounds, self.argument)
 
     def check_weights(self, X: Any, only_non_negative: bool) -> None:
-        """Check these sample weights of the rows X, and convert them to the dtype of X; the same on all ranks.
+        """Check these sample weights of the rows X, and convert them to the dtype of X; all ranks raise the same error.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class LocalRows(ShardedArray):
             raise ValueError("sample_weight is zero for all rows; expected at least one positive weight.")
 
     def gather(self) -> np.ndarray[Any, Any]:
-        """The rows of all ranks, on each rank."""
+        """Return the rows of all ranks, on each rank."""
         return np.concatenate(self._exchange(self.values))
 
     def _exchange(self, thing: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """The ranks of this program in place of a cluster: they run the tasks that the proxies send, each on its own engine.
 
-All ranks run the same code of a proxy, and call `exchange` in the same order. A rank that raises an exception leaves:
-it says so in its next exchange, and through the board, so that no other rank waits for it in a collective.
+All ranks run the same code of a proxy, and call `exchange` in the same order. A rank that raises an exception leaves
+the call. It says so in its next exchange, and on the board, so that no other rank waits for it in a collective.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Ranks", "ranks"]
 
 T = TypeVar("T")
 
-_FIRST = 1 << 60  # numbers of tasks; those of `new_task_number` are smaller
+_FIRST = 1 << 60  # number of the first task; the numbers from `new_task_number` are smaller
 _KINDS = (ValueError, TypeError, MemoryError)
 
 
@@ -76,12 +76,12 @@ class Ranks(RowsOnEngines):
         self._display = "none"
         self._number = _FIRST
         for module in pkgutil.iter_modules(algorithms.__path__, f"{algorithms.__name__}."):
-            importlib.import_module(module.name)  # each registers its tasks
+            importlib.import_module(module.name)  # each module registers its tasks
         self.facts = self._communicator().allgather(engine.describe())
 
     @property
     def running(self) -> bool:
-        """True: this process is one of the ranks."""
+        """Always True, because this process is one of the ranks."""
         return True
 
     @property
@@ -95,17 +95,17 @@ class Ranks(RowsOnEngines):
         Parameters
         ----------
         work : callable
-            Computes the same on all ranks from what it exchanges.
+            A function that exchanges values with the other ranks, and computes the same result on all ranks.
 
         Returns
         -------
         Any
-            What `work` returned.
+            The result of `work`.
 
         Raises
         ------
         Exception
-            The exception itself if all ranks raised the same, and else that of `raise_errors`.
+            The exception itself if all ranks raised the same one, and otherwise the exception of `raise_errors`.
         """
         self._require_all_ranks()
         self.busy = True
@@ -138,11 +138,11 @@ class Ranks(RowsOnEngines):
             )
 
     def exchange(self, thing: T) -> list[T]:
-        """The things of all ranks, by rank."""
+        """Return the things of all ranks, in the order of the ranks."""
         return [message["thing"] for message in self._exchange_messages("thing", thing)]
 
     def _exchange_messages(self, status: str, thing: Any, error: Exception | None = None) -> list[dict[str, Any]]:
-        """A message of each rank, by rank.
+        """Return the messages of all ranks, in the order of the ranks.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class Ranks(RowsOnEngines):
         message: dict[str, Any] = {"status": status, "thing": thing, "engine": place, "number": self._number}
         if error is not None:
             message |= {"status": "error", "error": _error_fields(error)}
-            self.engine.record["failed"] = self._number + 1  # for ranks that are in the next task
+            self.engine.record["failed"] = self._number + 1  # ranks that are in the next task leave it
         messages = self._communicator().allgather(message)
         left = any(message["status"] == "error" for message in messages)
         self._number = max(message["number"] for message in messages) + left  # no task gets a number that has failed
@@ -178,7 +178,7 @@ class Ranks(RowsOnEngines):
 
     @contextlib.contextmanager
     def _cancelling(self) -> Iterator[None]:
-        """A context in which Ctrl-C asks the task to end, on all ranks at the same point."""
+        """Open a context in which Ctrl-C asks the task to end, on all ranks at the same point."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -200,12 +200,12 @@ class Ranks(RowsOnEngines):
         return {**target, "first": mine.start}, result
 
     def entries(self, X: Any) -> range:
-        """The rows of X that this rank has."""
+        """Return the indices of the rows of X that this rank has."""
         first, last = X.bounds[self.engine.rank : self.engine.rank + 2]
         return range(first, last)
 
     def release_with(self, owner: Any, handle: str, blocks: Sequence[Any] = ()) -> Any:
-        """Free what this rank's engine keeps under the name `handle` when this process deletes `owner`."""
+        """Free the rows that this rank's engine keeps as `handle` when this process deletes `owner`."""
         import weakref
 
         keeper = weakref.finalize(owner, self.engine.handles.pop, handle, None)
@@ -213,7 +213,7 @@ class Ranks(RowsOnEngines):
         return keeper
 
     def bounds_of(self, n: int) -> list[int]:
-        """Where the rows of each rank begin among all rows, if this rank has `n`."""
+        """Return the index of each rank's first row among all rows, if this rank has `n` rows."""
         return list(itertools.accumulate(self.exchange(n), initial=0))
 
 
@@ -234,7 +234,7 @@ _ranks: list[Ranks] = []
 
 
 def ranks() -> Ranks:
-    """The ranks of this program. All ranks call this together the first time.
+    """Return the ranks of this program. All ranks call this together the first time.
 
     Raises
     ------
@@ -247,7 +247,7 @@ def ranks() -> Ranks:
 
 
 def _started() -> Engine:
-    """An engine for a script."""
+    """Return an engine for a script."""
     hosts = sorted(set(WORLD.allgather(platform.node())))
     if len(hosts) > 1:
         raise ClusterError(
@@ -263,7 +263,7 @@ def _started() -> Engine:
 
 
 def _ending_all(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook for exceptions that nothing catches: the other ranks would wait for this one for ever."""
+    """Return a hook for uncaught exceptions that also ends the other ranks, which would wait for this one for ever."""
 
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         hook(kind, error, trace)

@@ -29,7 +29,7 @@ __all__ = ["ClusterView"]
 
 _INTERVAL = 0.5  # seconds between two reads of the board
 _STANDING = 2.0  # smallest number of seconds between two updates of the static HTML, because each changes the notebook
-_BEAT = 0.5  # seconds; ages of heartbeats are rounded up to this, so that the table does not change at every read
+_BEAT = 0.5  # seconds; shorter ages of heartbeats are rounded up, so that the table does not change at every read
 _NOW = "for now, type: %xpu_cluster status, and for the last report: %xpu_cluster last"
 
 
@@ -72,7 +72,7 @@ class ClusterView:
             self._thread.join()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """The widget, the HTML and the text in one output."""
+        """Return the widget, the HTML and the text in one output."""
         status = self._status()
         return {**(self._widget.bundle() if self._widget else {}), **self._standing(status)}
 
@@ -80,7 +80,7 @@ class ClusterView:
         pause = _INTERVAL
         while not self._closed.wait(pause):
             begun = time.thread_time()
-            # The cluster may be stopped while its state is read; the next update is right again.
+            # If the cluster is stopped while its state is read, this update may fail. The next one is right again.
             with contextlib.suppress(Exception):
                 self._update()
             pause = max(_INTERVAL, (time.thread_time() - begun) / SHARE)
@@ -97,7 +97,7 @@ class ClusterView:
             self._due = time.monotonic() + _STANDING
 
     def _status(self) -> ClusterStatus:
-        """The present status. The status of a stopped cluster has the engines that it had."""
+        """Return the present status. The status of a stopped cluster has the engines that it had."""
         status = self._cluster.status()
         if status.engines:
             self._engines = dataclasses.replace(status, engines=tuple(map(_with_steady_age, status.engines)))
@@ -115,7 +115,7 @@ class ClusterView:
 
 
 def _gist(status: ClusterStatus) -> Any:
-    """The parts of the status whose changes update the static HTML; memory in use is not among them."""
+    """Return the parts of the status whose changes update the static HTML; memory in use is not among them."""
     return status.state, status.warnings, status.others, [(e.pid, e.state, e.device_bytes) for e in status.engines]
 
 
@@ -125,7 +125,7 @@ def _with_steady_age(engine: EngineStatus) -> EngineStatus:
 
 
 def _ended(engine: EngineStatus) -> EngineStatus:
-    """An engine of a stopped cluster: only its rank, host and device are left."""
+    """Return the status of an engine after its cluster was stopped: only its rank, host and device are left."""
     gone: dict[str, Any] = dict.fromkeys(
         ("memory_used", "memory_free", "device_bytes", "device_free", "heartbeat_age_s"), None
     )
@@ -133,7 +133,7 @@ def _ended(engine: EngineStatus) -> EngineStatus:
 
 
 def _widget(cluster: XPUCluster) -> _Widget | None:
-    """The widget; None if ipywidgets is not installed."""
+    """Return the widget; None if ipywidgets is not installed."""
     try:
         import ipywidgets  # noqa: F401
     except ImportError:
@@ -181,7 +181,7 @@ class _Widget:
             self._offer(running)
 
     def bundle(self) -> dict[str, Any]:
-        """The widget for a cell's output. If no widget can be shown, its text is above the table."""
+        """Return the widget for a cell's output. If no widget can be shown, its text is above the table."""
         words = "buttons to stop and restart: %xpu_cluster stop, %xpu_cluster restart"
         html = block("Buttons of the cluster", [f'<span class="xpu-dim">{escape(words)}</span>'])
         return {**widget_view(self._box), "text/html": html, "text/plain": words}

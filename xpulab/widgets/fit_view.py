@@ -26,7 +26,7 @@ __all__ = ["CellViews", "NotebookViews", "TaskView", "TerminalViews"]
 #: Limit for updates, because Jupyter's server drops output beyond a megabyte per second. Long outputs are drawn less
 #: often.
 _BYTES_PER_SECOND = 300_000
-#: Largest share of the time for drawing in a loop of quick calls, which the calling thread draws.
+#: In a loop of quick calls the calling thread draws. This is the largest share of its time for drawing.
 _SHARE = 0.02
 
 
@@ -36,7 +36,7 @@ class Output:
     Attributes
     ----------
     shown : bool
-        Whether it was shown.
+        Whether the output was shown.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Output:
 
     @property
     def due(self) -> bool:
-        """Whether it may be updated now."""
+        """Whether the output may be updated now."""
         return time.monotonic() >= self._due
 
     def show(self, thing: Any) -> None:
@@ -97,7 +97,7 @@ class Cell:
             return not self._stale
 
     def end(self) -> None:
-        """Show the rest, after the cell has ended."""
+        """Show the calls that are not shown yet, after the cell has ended."""
         with self._lock:
             self.calls.over = True
             if self._stale or self.calls.tabled:
@@ -117,7 +117,7 @@ class CallView:
         self._running = self._cell.show(report) or self._running
 
     def close(self, report: FitRecord) -> None:
-        """Show how the call ended: now, if it is shown as running; otherwise at the end of the cell at the latest."""
+        """Show how the call ended: now if the output shows it as running, otherwise at the cell's end at the latest."""
         if self._updated or report.lasting:
             self._cell.show(report, now=self._running)
 
@@ -142,7 +142,7 @@ class CellViews:
         self._events.unregister("post_run_cell", self._end)
 
     def __call__(self, report: Report) -> View | None:
-        """The view of a report; None if the report's `display` is "none"."""
+        """Return the view of a report; None if the report's `display` is "none"."""
         return None if report.display == "none" else self._view(report)
 
     def _view(self, report: Report) -> View:

@@ -13,9 +13,6 @@ References
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,28 +128,6 @@ def _everywhere(task: Task, rows: np.ndarray) -> np.ndarray:
     return task.comm.exchange_rows(np.tile(rows, (size, 1)), np.full(size, len(rows)))
 
 
-class _Computing:
-    """Adds the seconds in which the processor computes to those of the kernels.
-
-    Parameters
-    ----------
-    task : Task
-    """
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-
-    @contextmanager
-    def __call__(self, doing: str) -> Iterator[None]:
-        """For the body, which communicates too; that has its own seconds."""
-        self._task.show(doing=doing)
-        comm = self._task.comm
-        before = time.perf_counter() - comm.wait - comm.communicate - self._task.device.kernel_seconds
-        yield
-        after = time.perf_counter() - comm.wait - comm.communicate - self._task.device.kernel_seconds
-        self._task.device.kernel_seconds += max(0.0, after - before)
-
-
 def clustered(
     task: Task,
     rows: np.ndarray,
@@ -179,35 +154,35 @@ def clustered(
     index, labels, cores : numpy.ndarray of int64
         Of the rows of this rank's region: which they are, their clusters (-1 for noise), and whether they are cores.
     """
-    look, computing = task.leave_if_cancelled, _Computing(task)
-    with computing("sorting the rows"):
-        region = _divided(task, rows, first, weights, near)
+    look = task.leave_if_cancelled
+    task.show(doing="sorting the rows")
+    region = _divided(task, rows, first, weights, near)
     own, halo, n = region.own, region.halo, len(region.own)
     task.check()
 
-    with computing("counting neighbours"):
-        totals = np.zeros(n)
-        if near.name == "cosine" and near.limit < 1:
-            # A row of zeros is 1 apart from all rows, but its own neighbour. Infinity fills up the leaves.
-            totals[(own.tiles == 0).all(axis=1)[np.isfinite(own.tiles[:, 0])]] = 1
-            totals *= region.weights
-        # A row that has enough neighbours keeps them, unless a weight is negative.
-        growing = all(task.comm.allgather(weights is None or bool((weights >= 0).all())))
-        enough = float(min_samples) if growing else np.inf
-        for tree, some in ((own, region.weights), (halo, region.halo_weights)):
-            count_near(own, tree, near, None if weights is None else some, enough, totals, look)
-        core = totals >= min_samples
+    task.show(doing="counting neighbours")
+    totals = np.zeros(n)
+    if near.name == "cosine" and near.limit < 1:
+        # A row of zeros is 1 apart from all rows, but its own neighbour. Infinity fills up the leaves.
+        totals[(own.tiles == 0).all(axis=1)[np.isfinite(own.tiles[:, 0])]] = 1
+        totals *= region.weights
+    # A row that has enough neighbours keeps them, unless a weight is negative.
+    growing = all(task.comm.allgather(weights is None or bool((weights >= 0).all())))
+    enough = float(min_samples) if growing else np.inf
+    for tree, some in ((own, region.weights), (halo, region.halo_weights)):
+        count_near(own, tree, near, None if weights is None else some, enough, totals, look)
+    core = totals >= min_samples
     task.check()
 
-    with computing("linking cores"):
-        labels = _sets(task, region, near, core)
+    task.show(doing="linking cores")
+    labels = _sets(task, region, near, core)
     task.check()
 
-    with computing("labelling the edges of clusters"):
-        labels[~core] = BEYOND
-        best, cores = labels.copy(), np.where(core, 0, -1)
-        for tree, some in ((own, labels), (halo, region.of_halo(labels))):
-            least_near(own, tree, near, some, cores, best, look)
+    task.show(doing="labelling the edges of clusters")
+    labels[~core] = BEYOND
+    best, cores = labels.copy(), np.where(core, 0, -1)
+    for tree, some in ((own, labels), (halo, region.of_halo(labels))):
+        least_near(own, tree, near, some, cores, best, look)
     best[best == BEYOND] = -1
     return region.index, best, core
 

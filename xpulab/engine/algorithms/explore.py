@@ -82,7 +82,7 @@ def chosen_rows(first: int, last: int, points: int, n_samples: int) -> np.ndarra
 
 
 def facts(task: Task, source: dict[str, Any]) -> dict[str, Any]:
-    """The range, the mean and the standard deviation of each column, over all ranks."""
+    """Return the range, the mean and the standard deviation of each column, over all ranks."""
     rows = rows_of(task, source)
     assert isinstance(rows, Rows)
     problem = kmeans.Problem(task, rows, source["bounds"], None)
@@ -97,7 +97,7 @@ def facts(task: Task, source: dict[str, Any]) -> dict[str, Any]:
 
 
 def held_for(task: Task, explorer: str, source: dict[str, Any], points: int) -> Held:
-    """The state that this rank keeps for an explorer. It is created again if other rows are chosen."""
+    """Return the state that this rank keeps for an explorer. It is created again if other rows are chosen."""
     held = task.engine.handles.get(explorer)
     if held is not None and (held.handle, held.points) == (source["handle"], points):
         held.problem.resume(task)
@@ -117,7 +117,7 @@ def held_for(task: Task, explorer: str, source: dict[str, Any], points: int) -> 
 
 
 def _coarse(problem: kmeans.Problem) -> np.ndarray:
-    """A point within about a standard deviation of the mean, which is bitwise the same for any number of ranks.
+    """Return a point within about a standard deviation of the mean, which is bitwise the same for any number of ranks.
 
     The mean itself is a sum, and its rounding depends on how the rows are cut. With it, the labels of rows that are
     nearly equally close to two centres would depend on the number of ranks, and the picture with them.
@@ -128,7 +128,7 @@ def _coarse(problem: kmeans.Problem) -> np.ndarray:
 
 
 def restart(held: Held, init: str | np.ndarray, n_clusters: int, random_state: int) -> float:
-    """Set the centres, drawn by k-means' initialisation or given, and label the rows. Returns the inertia."""
+    """Set the centres, which k-means' initialisation draws or `init` has, label the rows, and return the inertia."""
     problem = held.problem
     if isinstance(init, str):
         held.centers = kmeans.start(problem, init, n_clusters, np.random.RandomState(random_state))
@@ -139,7 +139,7 @@ def restart(held: Held, init: str | np.ndarray, n_clusters: int, random_state: i
 
 
 def step(held: Held, tol: float) -> tuple[float, bool]:
-    """Run one iteration. Returns the inertia, and whether `KMeans.fit` would end after it.
+    """Run one iteration; return the inertia, and whether `KMeans.fit` would end after it.
 
     The labels are computed together with the sums of the clusters, so that the next iteration adds only the rows that
     change their cluster.
@@ -153,7 +153,7 @@ def step(held: Held, tol: float) -> tuple[float, bool]:
 
 
 def picture(held: Held, view: dict[str, Any]) -> np.ndarray:
-    """Numbers of rows by cluster and pixel: (n_clusters, lines, columns) on rank 0, (0, lines, columns) elsewhere."""
+    """Count rows by cluster and pixel: (n_clusters, lines, columns) on rank 0, (0, lines, columns) on other ranks."""
     rows = held.problem.rows
     assert isinstance(rows, Rows)
     counts = count_pixels(rows, held.labels, len(held.centers), **view)
@@ -162,7 +162,7 @@ def picture(held: Held, view: dict[str, Any]) -> np.ndarray:
 
 
 def whole_fit(held: Held, n_clusters: int, max_iter: int, tol: float, random_state: int) -> float:
-    """The inertia of a whole fit. It does not change the explorer's centres and labels."""
+    """Return the inertia of a whole fit. It does not change the explorer's centres and labels."""
     random = np.random.RandomState(random_state)
     return kmeans.fit(held.problem, "k-means++", n_clusters, 1, max_iter, tol, random).inertia
 

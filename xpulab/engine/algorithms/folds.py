@@ -1,4 +1,4 @@
-"""Products of columns and targets, of all rows and of each fold's rows, for solvers that need only these products.
+"""Products of columns and targets, over all rows and over each fold's rows, for solvers that need nothing else.
 
 The products of a fold's training rows are those of all rows minus those of its test rows. Therefore all folds of a
 cross-validation need only one pass over the rows in addition to the pass for all rows.
@@ -25,7 +25,7 @@ _ENOUGH = 2.5e-5  # largest relative error of coefficients that the rounding of 
 
 
 def sharp_products(task: Task, data: Data, centre: bool, always: bool = False) -> tuple[Products, bool]:
-    """Products of columns, and whether they were computed from the triangle of a QR decomposition in float64.
+    """Compute products of columns; also return whether they come from the triangle of a QR decomposition in float64.
 
     The triangle is used for float32 rows that are so ill-conditioned that the rounding of their products would have an
     effect on the coefficients, which no later pass over the rows could correct. With `always` it is used for all
@@ -50,7 +50,7 @@ def sharp_products(task: Task, data: Data, centre: bool, always: bool = False) -
 
 
 def _benign(matrix: np.ndarray) -> bool:
-    """Whether this Gram matrix of float32 rows is exact enough to compute coefficients from it."""
+    """Return whether this Gram matrix of float32 rows is exact enough to compute coefficients from it."""
     diagonal = matrix.diagonal()
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     values = np.linalg.eigvalsh(matrix * np.outer(scale, scale))
@@ -60,7 +60,7 @@ def _benign(matrix: np.ndarray) -> bool:
 def fold_sums(
     task: Task, data: Data, fold_of_row: np.ndarray, n_folds: int, shift: np.ndarray, sharp: bool
 ) -> dict[str, np.ndarray]:
-    """Weighted sums over the rows of each fold, of the columns and targets minus a shift.
+    """Compute weighted sums over the rows of each fold, of the columns and targets minus a shift.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def fold_sums(
 
 
 def _of_fold(rows: Rows, targets: Rows, chosen: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Chosen rows on the host, a part at a time, with their targets and weights."""
+    """Yield chosen rows on the host, a part at a time, with their targets and weights."""
     step = max(1, _SHARE // (8 * (rows.n_features + targets.n_features)))
     weights = rows.host_weights()
     for first in range(0, len(chosen), step):
@@ -127,7 +127,7 @@ def _linear_products(
     centre: bool,
     folds: list[tuple[np.ndarray, int]] = (),  # type: ignore[assignment]
 ) -> dict[str, Any]:
-    """`Products` of all rows, and `fold_sums` of each assignment of rows to folds."""
+    """Return `Products` of all rows, and `fold_sums` of each assignment of rows to folds."""
     data = data_of(task, source, weights, targets)
     found, sharp = sharp_products(task, data, centre)
     shift = np.concatenate([found.mean, found.target_mean])

@@ -10,7 +10,6 @@ References
 
 from __future__ import annotations
 
-import inspect
 import os
 import queue
 from collections.abc import Iterator
@@ -20,22 +19,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble._forest import _generate_sample_indices
-from sklearn.utils.class_weight import compute_sample_weight
 
 from xpulab.engine.dataset import array_of, data_of, on_host, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.exceptions import HandleError
-from xpulab.kernels.forests import NODE, Edges, Grown, Room, Rules, add_unsampled, add_values, grow_tree
+from xpulab.kernels.forests import Edges, Grown, Room, Rules, add_unsampled, add_values, grow_tree
 from xpulab.kernels.rows import Rows
 from xpulab.sharing.memory import SharedBlock
 
-__all__ = ["Forest"]
+__all__ = ["Forest", "drawn_weights"]
 
-#: Since 1.9, scikit-learn draws rows in proportion to their weights; before, it multiplied weights and counts.
-_DRAWN_BY_WEIGHT = "sample_weight" in inspect.signature(_generate_sample_indices).parameters
 _LOOK = 0.1  # seconds between two looks for a request to stop
-_PIECE = 4096  # rows that are followed through one tree before the next
+_PIECE = 16384  # rows that are followed through one tree before the next
 
 
 @dataclass(frozen=True)
@@ -69,6 +64,7 @@ def grow(
     seeds: list[int],
     growth: dict[str, Any],
     draws: int | None,
+    by_weight: bool,
     balanced: bool,
     oob: bool,
 ) -> dict[str, Any]:
@@ -91,6 +87,8 @@ def grow(
         Fields of `Rules`.
     draws : int or None
         Number of rows that are drawn for a tree; None for all rows, once each.
+    by_weight : bool
+        Whether rows are drawn in proportion to `shares`, or the counts of the rows are multiplied by them.
     balanced : bool
         Whether the classes that were drawn for a tree get weights.
     oob : bool
@@ -120,7 +118,7 @@ def grow(
             rooms.put(place)
 
         def one(seed: int) -> Grown:
-            drawn = _weights(seed, data.n_samples, draws, shared, balanced, target)
+            drawn = drawn_weights(seed, data.n_samples, draws, shared, by_weight, balanced, target)
             place = rooms.get()
             try:
                 tree = grow_tree(places, drawn, edges, target, made, seed, place.room)
@@ -194,20 +192,41 @@ def _edges(task: Task, rows: np.ndarray, bounds: list[int]) -> Edges:
     return Edges.between([every[f % comm.size][f // comm.size] for f in range(n_features)])
 
 
-def _weights(
-    seed: int, n: int, draws: int | None, shares: np.ndarray | None, balanced: bool, y: np.ndarray
+def drawn_weights(
+    seed: int,
+    n: int,
+    draws: int | None,
+    shares: np.ndarray | None,
+    by_weight: bool,
+    balanced: bool,
+    y: np.ndarray,
 ) -> np.ndarray:
-    """Weights of all rows for one tree; 0 for rows that were not drawn."""
+    """Weights of all rows for one tree; 0 for rows that were not drawn.
+
+    As scikit-learn's `_generate_sample_indices` and its ``compute_sample_weight("balanced", y, indices=indices)``. An
+    engine does not import scikit-learn, which takes two seconds.
+    """
     if draws is None:
         return np.ones(n) if shares is None else shares
-    arguments = (shares,) if _DRAWN_BY_WEIGHT else ()
-    indices = _generate_sample_indices(seed, n, draws, *arguments)
-    drawn: np.ndarray = np.bincount(indices, minlength=n).astype(np.float64)
-    if shares is not None and not _DRAWN_BY_WEIGHT:
-        drawn *= shares
+    random = np.random.RandomState(seed)
+    if shares is not None and by_weight:
+        indices = random.choice(n, draws, p=shares / np.sum(shares))
+    else:
+        indices = random.randint(0, n, draws)
+    counts: np.ndarray = np.bincount(indices, minlength=n).astype(np.float64)
+    drawn = counts if shares is None or by_weight else counts * shares
     if balanced:
-        drawn *= compute_sample_weight("balanced", y, indices=indices)
+        drawn = drawn * np.prod([_balanced(classes, counts) for classes in y.T.astype(np.int64)], axis=0)
     return drawn
+
+
+def _balanced(classes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Weights of rows that give each class that was drawn the same sum; 0 for classes that were not."""
+    by_class = np.bincount(classes, weights=counts)
+    present = by_class > 0
+    weight = np.zeros(len(by_class))
+    weight[present] = counts.sum() / (present.sum() * by_class[present])
+    return weight[classes]
 
 
 def _in_threads(task: Task, function: Any, arguments: list[Any], threads: int) -> list[Any]:
@@ -228,17 +247,10 @@ def _in_threads(task: Task, function: Any, arguments: list[Any], threads: int) -
 
 
 def _lent(task: Task, trees: list[Grown]) -> dict[str, Any]:
-    """The trees in shared memory, which the notebook reads before its next task."""
+    """The trees in shared memory."""
     found: dict[str, Any] = {"counts": [len(tree.nodes) for tree in trees], "depths": [tree.depth for tree in trees]}
     for name in ("nodes", "values"):
-        parts = [getattr(tree, name) for tree in trees]
-        block = SharedBlock.create(sum(part.nbytes for part in parts))
-        task.engine.lent.setdefault(task.client, []).append(block)
-        at = 0
-        for part in parts:
-            block.write(part.view(np.uint8) if part.dtype == NODE else part, at)
-            at += part.nbytes
-        found[name] = block.path
+        found[name] = task.lend([getattr(tree, name) for tree in trees])
     return found
 
 

@@ -147,7 +147,7 @@ class Problem:
         return float(self.comm.allreduce(np.array([self.kernels.inertia(self.rows, self.shift, origin, labels)]))[0])
 
     def tolerance(self, tol: float) -> float:
-        """The bound on the squared movement of the centres: `tol` times the mean variance of the columns."""
+        """Return the bound on the squared movement of the centres: `tol` times the mean variance of the columns."""
         return float(tol * np.mean(self.squares / self.n_samples)) if tol else 0.0
 
     def tune(self, centers: np.ndarray) -> None:
@@ -166,7 +166,7 @@ class Problem:
                 self.may_tune = self._untuned = bool(tuner.missing(rows.dtype, rows.n_features, n_clusters))
 
     def take(self, index: np.ndarray) -> np.ndarray:
-        """Rows with these indices in the whole data set, less the shift, on every rank: (len(index), n_features)."""
+        """Return, on every rank, the rows with these indices among all rows, less the shift: (n, n_features)."""
         mine = (index >= self.first) & (index < self.first + self.rows.n_samples)
         found = np.zeros((len(index), self.rows.n_features), self.rows.dtype)
         if mine.any():
@@ -254,7 +254,7 @@ def fit(
 
 
 def _labelled(problem: Problem, best: dict[str, Any] | None) -> Outcome | None:
-    """The best run of a resumed fit, with labels."""
+    """Return the best run of a resumed fit, with labels."""
     if best is None:
         return None
     labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
@@ -292,7 +292,7 @@ def _lloyd(
     done: int = 0,
     keep: Callable[[dict[str, Any]], None] = lambda state: None,
 ) -> Outcome:
-    """Lloyd's iterations from given centres. `done` iterations of the run were done before."""
+    """Run Lloyd's iterations from given centres. `done` iterations of the run were done before."""
     labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
     ending = ""
     strict = emptied = False
@@ -359,13 +359,13 @@ def iterate(problem: Problem, centers: np.ndarray, labels: Any) -> Turn:
 
 
 def inertia(problem: Problem, centers: np.ndarray, labels: Any) -> float:
-    """Inertia of all rows, from the differences between the rows and the centres of their clusters."""
+    """Compute the inertia of all rows, from the differences between the rows and the centres of their clusters."""
     mine = problem.kernels.inertia(problem.rows, problem.shift, centers, labels)
     return float(problem.comm.allreduce(np.array([mine]))[0])
 
 
 def start(problem: Problem, init: str, n_clusters: int, random: np.random.RandomState) -> np.ndarray:
-    """Initial centres, less the shift, of shape (n_clusters, n_features). `init` is "k-means++" or "random"."""
+    """Return initial centres, less the shift, of shape (n_clusters, n_features). `init` is "k-means++" or "random"."""
     return _starts[init](problem, n_clusters, random)
 
 
@@ -422,7 +422,7 @@ def _relocate(problem: Problem, centers: np.ndarray, labels: Any, sums: np.ndarr
 
 
 def _rows_that_count(problem: Problem, labels: np.ndarray, n_clusters: int) -> np.ndarray:
-    """Number of rows of positive weight in each cluster, over all ranks: shape (n_clusters,)."""
+    """Return the number of rows of positive weight in each cluster, over all ranks: shape (n_clusters,)."""
     if problem.weights is None:
         mine = np.bincount(labels, minlength=n_clusters)
     else:
@@ -431,7 +431,7 @@ def _rows_that_count(problem: Problem, labels: np.ndarray, n_clusters: int) -> n
 
 
 def _same_clustering(problem: Problem, labels: Any, best: Any, n_clusters: int) -> bool:
-    """Whether each cluster of `labels` lies within one cluster of `best`."""
+    """Return whether each cluster of `labels` lies within one cluster of `best`."""
     n = problem.rows.n_samples
     ours, theirs = problem.kernels.labels_to_host(labels, n), problem.kernels.labels_to_host(best, n)
     low = np.full(n_clusters, n_clusters)
@@ -444,7 +444,7 @@ def _same_clustering(problem: Problem, labels: Any, best: Any, n_clusters: int) 
 
 
 def _draw(problem: Problem, uniforms: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Indices of rows for uniform numbers, as NumPy's `choice` draws them by weight; rows in `taken` are left out."""
+    """Return indices of rows for uniform numbers, by weight as NumPy's `choice`; rows in `taken` are left out."""
     if problem.weights is None:  # the cumulative sum of the weights then is the number of rows that are left
         left = problem.n_samples - len(taken)
         picks = np.minimum((uniforms * left).astype(np.int64), left - 1)
@@ -467,7 +467,7 @@ def _draw(problem: Problem, uniforms: np.ndarray, taken: np.ndarray) -> np.ndarr
 
 
 def _random_start(problem: Problem, n_clusters: int, random: np.random.RandomState) -> np.ndarray:
-    """Distinct rows, drawn by weight in the same way as ``RandomState.choice(n, k, replace=False, p=weights)``."""
+    """Draw distinct rows by weight, in the same way as ``RandomState.choice(n, k, replace=False, p=weights)``."""
     chosen = np.empty(0, np.int64)
     while len(chosen) < n_clusters:
         picks = _draw(problem, random.random_sample(n_clusters - len(chosen)), chosen)
@@ -477,7 +477,7 @@ def _random_start(problem: Problem, n_clusters: int, random: np.random.RandomSta
 
 
 def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomState) -> np.ndarray:
-    """Greedy k-means++ [2]_: each centre is the best of a few rows, drawn by squared distance to the centres so far.
+    """Draw centres by greedy k-means++ [2]_: each is the best of a few rows, drawn by squared distance to the others.
 
     Each rank keeps the distances of its rows. A draw is first located in the sums of the ranks, and then in the
     distances of one rank, so that no rank needs the distances of all rows.
@@ -510,7 +510,7 @@ def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomS
 
 
 def _candidates(problem: Problem, state: Any, targets: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The rows at which the cumulative sum of the potential reaches the targets."""
+    """Return the rows at which the cumulative sum of the potential reaches the targets."""
     comm, rows = problem.comm, problem.rows
     owners = place_of(offsets[1:], targets)
     found = np.zeros((len(targets), rows.n_features), rows.dtype)
@@ -586,7 +586,7 @@ def _kmeans_fit(
 
 
 def _parts(rows: AnyRows, labels: Any) -> Iterator[np.ndarray]:
-    """The labels on the host, a part at a time."""
+    """Yield the labels on the host, a part at a time."""
     return (kernels_for(rows).labels_to_host(labels, last, first) for first, last in pieces(rows.n_samples, 4))
 
 

@@ -34,7 +34,7 @@ _ENOUGH = {4: 1e-5, 8: 1e-11}
 #: If the ratio of the smallest to the largest eigenvalue of the Gram matrix is above this, the eigenvalues give the
 #: squared singular values to seven digits or more.
 _EXACT = 1e-8
-_MOST_STEPS = 1  # of refinement, each a pass over the rows; if two were needed, small singular values would be inexact
+_MOST_STEPS = 1  # refinements (passes over the rows); where two are needed, small singular values would be inexact
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Solution:
 def least_squares(
     task: Task, data: Data, centre: bool, penalties: np.ndarray, cutoff: float, refine: bool, exact: bool
 ) -> Solution:
-    """Coefficients that minimise, for each target, the squared residuals plus the penalty times their squares.
+    """Compute, for each target, the coefficients that minimise the squared residuals plus the penalty on their squares.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def least_squares(
 def _by_products(
     found: Products, penalties: np.ndarray, cutoff: float, dtype: np.dtype[Any], most_steps: int
 ) -> Solution | None:
-    """Solve the normal equations; None if their condition number is too large."""
+    """Solve the normal equations; return None if their condition number is too large."""
     eps, enough = float(np.finfo(dtype).eps), _ENOUGH[dtype.itemsize]
     error = 0.0
     for penalty in np.unique(penalties):
@@ -145,7 +145,7 @@ def _by_products(
 
 
 def _by_triangle(task: Task, data: Data, centre: bool) -> Solution:
-    """The triangle of X, and the part of the targets that X can fit."""
+    """Return the triangle of X, and the part of the targets that X can fit."""
     n = data.rows.n_features  # rows of the triangle of [X y] after the first n belong to the targets only
     if centre:
         found = centred_triangle(task, data.rows, data.targets)
@@ -157,7 +157,7 @@ def _by_triangle(task: Task, data: Data, centre: bool) -> Solution:
 
 
 def _scaled(gram: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray]:
-    """The matrix of the normal equations, scaled so that its diagonal is 1, and the scales."""
+    """Return the matrix of the normal equations, scaled so that its diagonal is 1, and the scales."""
     matrix = gram + penalty * np.eye(len(gram))
     diagonal = matrix.diagonal()
     scale = np.where(diagonal > 0, 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1)), 1.0)
@@ -165,7 +165,7 @@ def _scaled(gram: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _solved(gram: np.ndarray, penalties: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Solutions of the normal equations, of shape (n_features, n_targets)."""
+    """Solve the normal equations; the solutions have the shape (n_features, n_targets)."""
     solution = np.empty_like(right)
     for penalty in np.unique(penalties):
         scaled, scale = _scaled(gram, penalty)
@@ -175,7 +175,7 @@ def _solved(gram: np.ndarray, penalties: np.ndarray, right: np.ndarray) -> np.nd
 
 
 def _refined(task: Task, data: Data, solution: Solution, gram: np.ndarray, penalties: np.ndarray) -> Solution:
-    """The solution after one step of corrected semi-normal equations [1]_, which is a pass over the rows.
+    """Return the solution after one step of corrected semi-normal equations [1]_, which is a pass over the rows.
 
     The device computes the residuals of coefficients that are rounded to the dtype of the rows.
     """
@@ -198,7 +198,7 @@ def _refined(task: Task, data: Data, solution: Solution, gram: np.ndarray, penal
 
 
 def _score(task: Task, data: Data, coef: np.ndarray, intercept: np.ndarray) -> dict[str, np.ndarray]:
-    """Weighted sums for each target, of squared residuals and of squared differences from the mean."""
+    """Compute weighted sums for each target, of squared residuals and of squared differences from the mean."""
     rows, dtype = data.rows, data.rows.dtype
     assert data.targets is not None
     about = moments(task, replace(data.targets, sample_weight=rows.sample_weight))
@@ -224,7 +224,7 @@ def _least_squares(
     refine: bool = True,
     exact: bool = False,
 ) -> dict[str, Any]:
-    """`Solution` of all targets, from rank 0."""
+    """Return the `Solution` of all targets, from rank 0."""
     data = data_of(task, source, weights, targets)
     solution = least_squares(task, data, centre, penalties, cutoff, refine, exact)
     return {"rows": data.rows.n_samples, **({"solution": vars(solution)} if task.comm.rank == 0 else {})}
@@ -239,6 +239,6 @@ def _linear_score(
     coef: np.ndarray,
     intercept: np.ndarray,
 ) -> dict[str, Any]:
-    """The sums from which the proxy computes r2 scores."""
+    """Return the sums from which the proxy computes r2 scores."""
     data = data_of(task, source, weights, targets)
     return {"rows": data.rows.n_samples, **_score(task, data, coef, intercept)}

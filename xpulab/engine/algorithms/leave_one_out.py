@@ -25,7 +25,7 @@ __all__ = ["leave_one_out"]
 def leave_one_out(
     task: Task, data: Data, centre: bool, penalties: np.ndarray, predictions: bool
 ) -> tuple[dict[str, np.ndarray], Iterator[np.ndarray]]:
-    """Coefficients for each penalty, and the leave-one-out errors of the rows [1]_.
+    """Compute the coefficients for each penalty, and the leave-one-out errors of the rows [1]_.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def _parts(
 
 
 def _turned(rows: Rows, vectors: np.ndarray, mean: np.ndarray) -> Iterator[np.ndarray]:
-    """The centred rows times the eigenvectors, in float64, a part at a time."""
+    """Yield the centred rows times the eigenvectors, in float64, a part at a time."""
     if rows.dtype == np.float64:
         yield from project(rows, vectors, mean)
         return
@@ -106,7 +106,7 @@ def _leave_one_out(
     predictions: bool = False,
     target: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """`leave_one_out` of all rows."""
+    """Return the results of `leave_one_out` for all rows."""
     data = data_of(task, source, weights, targets)
     facts, parts = leave_one_out(task, data, centre, penalties, predictions)
     if target is None:

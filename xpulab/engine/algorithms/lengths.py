@@ -23,7 +23,7 @@ def _squared_lengths(
     offset: np.ndarray,
     target: dict[str, Any],
 ) -> dict[str, Any]:
-    """Squared lengths of ``(row - shift) @ matrix + offset``, with a matrix of shape (n_features, k).
+    """Compute the squared lengths of ``(row - shift) @ matrix + offset``, with a matrix of shape (n_features, k).
 
     The squares are added up in float64.
     """

@@ -2,10 +2,10 @@
 
 Rank 0 runs the solver. For each evaluation, it sends the coefficients to the other ranks; all ranks compute the sums of
 their rows, and add them up in one reduction, which also carries the request to stop. Only rank 0 decides about steps
-and the end, so that ranks that round differently cannot part.
+and the end of the fit. Ranks that round differently therefore cannot come to different decisions.
 
-The solvers are deterministic. The state of a fit is therefore the list of its evaluations: a fit that is resumed takes
-the answers from this list, and is then where it was, with the same memory of earlier steps.
+The solvers are deterministic. The state of a fit is therefore the list of its evaluations. A fit that is resumed takes
+the answers from this list, until its solver has the same state as before the interrupt.
 
 References
 ----------
@@ -74,7 +74,7 @@ class Problem:
         self.weight = float(self.comm.allreduce(np.array([mine], np.float64))[0])
 
     def ask(self, what: str, *points: np.ndarray) -> np.ndarray:
-        """On rank 0: sums over the rows of all ranks, ``"loss"``, ``"hessian"`` or ``"product"`` at `points`.
+        """Return the ``"loss"``, ``"hessian"`` or ``"product"`` at `points`, summed over all ranks; on rank 0 only.
 
         Raises
         ------
@@ -85,21 +85,21 @@ class Problem:
         return self._sums(what, points)
 
     def follow(self) -> None:
-        """On the other ranks: compute what rank 0 asks for, until it ends."""
+        """Compute the sums that rank 0 asks for, until rank 0 calls `end`; on the other ranks."""
         while (asked := self.comm.bcast(None)) is not None:
             self._sums(*asked)
 
     def end(self) -> None:
-        """On rank 0: let the other ranks go on."""
+        """Make `follow` return on the other ranks; on rank 0."""
         self.comm.bcast(None)
 
     def table(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Coefficients (n_columns, n_features) and intercepts (n_columns,) of a point, as scikit-learn lays it out."""
+        """Return coefficients (n_columns, n_features), intercepts (n_columns,) of a point in scikit-learn's layout."""
         columns = point.reshape(self.n_columns, -1, order="F")
         return (columns[:, :-1], columns[:, -1]) if self.fit_intercept else (columns, np.zeros(self.n_columns))
 
     def _flat(self, table: np.ndarray) -> np.ndarray:
-        """A table (n_columns, n_features + 1) in the layout of a point."""
+        """Return a table (n_columns, n_features + 1) in the layout of a point."""
         return (table if self.fit_intercept else table[:, :-1]).ravel(order="F")
 
     def _sums(self, what: str, points: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -115,17 +115,17 @@ class Problem:
         return every[:-1]
 
     def _loss(self, point: np.ndarray) -> np.ndarray:
-        """The gradient, and then the loss."""
+        """Return the gradient, and then the loss."""
         found = loss_gradient(self.rows, self.codes, self.n_classes, *self.table(point))
         return np.append(self._flat(found.gradient), found.loss)
 
     def _product(self, point: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Second derivatives times a step."""
+        """Compute the second derivatives times a step."""
         found = second_products(self.rows, self.codes, self.n_classes, *self.table(point), *self.table(step))
         return self._flat(found)
 
     def _hessian(self, point: np.ndarray) -> np.ndarray:
-        """All second derivatives, and then the weight of the rows of two classes whose own are zero."""
+        """Compute all second derivatives, followed by (for two classes) the weight of rows whose own ones are zero."""
         rows, c, d = self.rows, self.n_columns, self.rows.n_features
         coef, intercept = self.table(point)
         parts = [np.empty((0, self.n_classes), rows.dtype)]
@@ -137,7 +137,7 @@ class Problem:
             flat = float(weight[curvature <= 0].sum())
             whole[0, :, 0] = self._sandwich(curvature)
         else:
-            # The derivatives add up to zero over the classes, so that those on the diagonal need no products.
+            # The derivatives add up to zero over the classes, so the derivatives on the diagonal need no products.
             for i in range(c):
                 for j in range(i):
                     products = self._sandwich(shares[:, i] * shares[:, j] * weight)
@@ -148,7 +148,7 @@ class Problem:
         return np.append(kept.transpose(1, 0, 3, 2).ravel(), flat)
 
     def _sandwich(self, curvature: np.ndarray) -> np.ndarray:
-        """Products (n_features + 1, n_features + 1) of the columns and a column of ones, weighted by `curvature`."""
+        """Compute products (n_features + 1, n_features + 1) of the columns and a column of ones, with these weights."""
         products, totals = gram(weighted(self.rows, curvature))
         return np.block([[products, totals[:, None]], [totals[None], np.full((1, 1), curvature.sum())]])
 
@@ -198,13 +198,13 @@ class Objective:
         self._shown = 0.0
 
     def _ask(self, what: str, *points: np.ndarray) -> np.ndarray:
-        """An answer of the ranks, or of the record of the state."""
+        """Return an answer of the ranks, or the recorded answer in the state of a resumed fit."""
         answer = None
         if self._known:
             asked, given, found = self._known.popleft()
             if asked == what and all(map(np.array_equal, given, points)):
                 answer = found
-            else:  # another machine may round differently
+            else:  # the record does not fit, because another machine may round differently
                 self._known.clear()
         if answer is None:
             answer = self.problem.ask(what, *points)
@@ -214,7 +214,7 @@ class Objective:
         return answer
 
     def loss_gradient(self, coef: np.ndarray, *_: Any, **__: Any) -> tuple[float, np.ndarray]:
-        """Value and gradient, in the layout and the dtype of `coef`."""
+        """Return the value and the gradient, in the layout and the dtype of `coef`."""
         if self._last is None or not np.array_equal(self._last[0], coef):
             sums = self._ask("loss", coef) / self.problem.weight
             exact = coef.astype(np.float64)
@@ -225,21 +225,21 @@ class Objective:
         return self._last[1], self._last[2].copy()
 
     def loss(self, coef: np.ndarray, *_: Any, **__: Any) -> float:
-        """The value."""
+        """Return the value."""
         return self.loss_gradient(coef)[0]
 
     def gradient(self, coef: np.ndarray, *_: Any, **__: Any) -> np.ndarray:
-        """The gradient."""
+        """Return the gradient."""
         return self.loss_gradient(coef)[1]
 
     def weight_intercept_raw(self, coef: np.ndarray, X: Any) -> tuple[None, None, np.ndarray]:
-        """The coefficients instead of the raw prediction."""
+        """Return the coefficients instead of the raw prediction."""
         return None, None, coef
 
     def gradient_hessian(
         self, coef: np.ndarray, *_: Any, gradient_out: np.ndarray, hessian_out: np.ndarray, **__: Any
     ) -> tuple[np.ndarray, np.ndarray, bool]:
-        """Gradient and second derivatives, and whether more than a quarter of the weight has none."""
+        """Return gradient, second derivatives, and whether rows with more than a quarter of the weight have none."""
         gradient_out[:] = self.gradient(coef)
         self.reached(self._iteration, coef)
         self._iteration += 1
@@ -251,7 +251,7 @@ class Objective:
     def gradient_hessian_product(
         self, coef: np.ndarray, *_: Any, **__: Any
     ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-        """Gradient, and a function that multiplies the second derivatives by a step."""
+        """Return the gradient, and a function that multiplies the second derivatives by a step."""
         gradient = self.gradient(coef)
         self.reached(self._iteration, coef)
         self._iteration += 1
@@ -263,7 +263,7 @@ class Objective:
         return gradient, product
 
     def _without_intercept(self, point: np.ndarray) -> np.ndarray:
-        """The point with zeros in place of the intercepts, which have no penalty."""
+        """Return the point with zeros in place of the intercepts, which have no penalty."""
         point = point.astype(np.float64)
         if self.fit_intercept:
             point[-self.problem.n_columns :] = 0
@@ -294,7 +294,7 @@ class Objective:
 def solve(
     objective: Objective, solver: str, start: np.ndarray, tol: float, max_iter: int, verbose: int
 ) -> dict[str, Any]:
-    """Minimise the objective, with scikit-learn's options and stopping rule. Called on rank 0 only.
+    """Minimise the objective, with scikit-learn's options and stopping rule. Only rank 0 calls this function.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ def solve(
     -------
     dict
         ``coef``, ``n_iter``, ``converged``; ``ending`` (status, message and nit of SciPy's result), for "lbfgs";
-        ``warnings`` (categories and messages); and ``said``, what the solver printed.
+        ``warnings`` (categories and messages); and ``said``, the text that the solver printed.
     """
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()) as said:
         warnings.simplefilter("always")
@@ -386,7 +386,7 @@ _SOLVERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def codes_of(targets: Rows, classes: np.ndarray | None) -> np.ndarray:
-    """Numbers of the classes of this rank's rows, (n_samples,): the targets, or their places among `classes`.
+    """Return the numbers of the classes of this rank's rows, (n_samples,): the targets, or their places in `classes`.
 
     -1 for a label that is no class.
     """
@@ -398,14 +398,14 @@ def codes_of(targets: Rows, classes: np.ndarray | None) -> np.ndarray:
 
 
 def _parts(rows: Rows) -> Iterator[np.ndarray]:
-    """The first column on the host, a part at a time."""
+    """Yield the first column on the host, a part at a time."""
     parts = pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize)
     return (take(rows, np.arange(first, last))[:, 0] for first, last in parts)
 
 
 @task("LogisticRegression.classes")
 def _classes(task: Task, source: dict[str, Any], weights: dict[str, Any] | None) -> dict[str, Any]:
-    """The distinct labels in the rows of all ranks, and the sums of the weights of each."""
+    """Return the distinct labels in the rows of all ranks, and the sums of the weights of each."""
     rows = data_of(task, source).rows
     labels = codes_of(rows, None)
     classes = functools.reduce(np.union1d, task.comm.allgather(np.unique(labels)))

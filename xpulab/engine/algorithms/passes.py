@@ -85,13 +85,13 @@ class Products:
 
 
 def may_be_precise(task: Task, rows: Rows) -> bool:
-    """Whether `products` of float32 rows can be summed in float64, which the devices of all ranks must have."""
+    """Return whether `products` of float32 rows can be summed in float64, which the devices of all ranks must have."""
     mine = rows.dtype == np.float32 and task.device.has_float64
     return bool(task.comm.allreduce(np.array([mine], np.int64), np.minimum)[0])
 
 
 def rough_mean(task: Task, rows: Rows) -> np.ndarray:
-    """An approximate mean of shape (n_features,) in the dtype of the rows, from a few evenly spaced rows per rank."""
+    """Return an approximate mean (n_features,) in the dtype of the rows, from a few evenly spaced rows per rank."""
     picked = np.linspace(0, rows.n_samples - 1, min(_SAMPLE, rows.n_samples), dtype=np.int64)
     some = take(rows, picked).astype(np.float64)
     known = ~np.isnan(some)
@@ -101,7 +101,7 @@ def rough_mean(task: Task, rows: Rows) -> np.ndarray:
 
 
 def moments(task: Task, rows: Rows) -> Moments:
-    """Moments of the columns, from one pass that subtracts a rough mean [1]_, or two if that is far from the mean."""
+    """Compute moments of the columns in one pass minus a rough mean [1]_, or in two if that is far from the mean."""
     shift = rough_mean(task, rows)
     found = _moments_about(task, rows, shift)
     away = np.square(found.mean - shift) * found.weight
@@ -117,7 +117,7 @@ def moments(task: Task, rows: Rows) -> Moments:
 
 
 def _moments_of_scaled(task: Task, rows: Rows, shift: np.ndarray, found: Moments) -> Moments:
-    """Moments of columns whose squares are too large or small for their dtype, from columns scaled by powers of 2."""
+    """Compute moments of columns whose squares leave the range of their dtype, from columns scaled by powers of 2."""
     middle = shift.astype(np.float64)
     reach = np.maximum(np.abs(found.minimum - middle), np.abs(found.maximum - middle))
     known = np.isfinite(reach) & (reach > 0)
@@ -147,7 +147,7 @@ def _moments_about(task: Task, rows: Rows, shift: np.ndarray) -> Moments:
 
 
 def products(task: Task, data: Data, centre: bool, precise: bool = False) -> Products:
-    """Products of the columns with each other and with the targets. With `precise` all sums are float64.
+    """Compute products of the columns with each other and with the targets. With `precise` all sums are float64.
 
     With `centre`, a rough mean is subtracted before the multiplication, and the sums are then corrected by its
     difference from the mean [1]_. If the rough mean is far from the mean, a second pass subtracts the mean.
@@ -196,7 +196,7 @@ def _products_about(
 
 @task("moments")
 def _moments(task: Task, source: dict[str, Any], weights: dict[str, Any] | None) -> dict[str, Any]:
-    """`Moments` of the columns."""
+    """Return the `Moments` of the columns."""
     data = data_of(task, source, weights)
     return {"rows": data.rows.n_samples, "moments": vars(moments(task, data.rows))}
 
@@ -209,7 +209,7 @@ def _products(
     centre: bool,
     targets: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """`Products` of the columns, from rank 0."""
+    """Return the `Products` of the columns, from rank 0."""
     data = data_of(task, source, weights, targets)
     found = products(task, data, centre)
     return {"rows": data.rows.n_samples, **({"products": vars(found)} if task.comm.rank == 0 else {})}

@@ -58,7 +58,7 @@ def triangular(
     targets: Rows | None = None,
     target_shift: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The triangle R of a QR decomposition of all rows and targets, each multiplied by the square root of its weight.
+    """Return the triangle R of a QR decomposition of all rows and targets, times the square roots of their weights.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def triangular(
 
 
 def centred_triangle(task: Task, rows: Rows, targets: Rows | None = None) -> Triangle:
-    """The triangle of all rows and targets minus their weighted means, in one pass."""
+    """Return the triangle of all rows and targets minus their weighted means, in one pass."""
     shift = rough_mean(task, rows).astype(np.float64)
     target_shift = np.empty(0) if targets is None else rough_mean(task, targets).astype(np.float64)
     return _less_mean(
@@ -94,7 +94,7 @@ def centred_triangle(task: Task, rows: Rows, targets: Rows | None = None) -> Tri
 
 
 def local_triangle(task: Task, rows: Rows, start: int, stop: int, shift: np.ndarray) -> np.ndarray:
-    """The triangle of some rows of this rank minus a shift, with a column of ones before the other columns.
+    """Return the triangle of some rows of this rank minus a shift, with a column of ones before the other columns.
 
     Parameters
     ----------
@@ -114,13 +114,13 @@ def local_triangle(task: Task, rows: Rows, start: int, stop: int, shift: np.ndar
 def _sides(
     rows: Rows, shift: np.ndarray | None, targets: Rows | None, target_shift: np.ndarray | None
 ) -> list[tuple[Rows, np.ndarray]]:
-    """Rows, with or without targets, and the means that are subtracted from them."""
+    """Return the rows, with or without targets, and the means that are subtracted from them."""
     pairs = [(rows, shift), *([] if targets is None else [(targets, target_shift)])]
     return [(side, np.zeros(side.n_features) if middle is None else middle) for side, middle in pairs]
 
 
 def _less_mean(r: np.ndarray, weight: float, shift: np.ndarray, target_shift: np.ndarray) -> Triangle:
-    """The triangle without its column of ones."""
+    """Return the triangle without its column of ones."""
     away = r[0, 1:] / r[0, 0] if r[0, 0] > 0 else np.zeros(r.shape[1] - 1)
     mean = np.concatenate([shift, target_shift]) + away
     centred = r[1:, 1:]
@@ -137,7 +137,7 @@ def _weight(task: Task, rows: Rows) -> float:
 
 
 def _of_all(task: Task, rows: Rows, sides: list[tuple[Rows, np.ndarray]], ones: bool) -> np.ndarray:
-    """The triangle of all ranks' rows."""
+    """Return the triangle of all ranks' rows."""
     task.check()
     mine = _of_rank(task, rows, sides, ones, 0, rows.n_samples)
     columns = mine.shape[1]
@@ -161,7 +161,7 @@ def _of_all(task: Task, rows: Rows, sides: list[tuple[Rows, np.ndarray]], ones: 
 def _of_rank(
     task: Task, rows: Rows, sides: list[tuple[Rows, np.ndarray]], ones: bool, start: int, stop: int
 ) -> np.ndarray:
-    """The triangle of this rank's rows from `start` to `stop`, or the rows themselves if they are few."""
+    """Return the triangle of this rank's rows from `start` to `stop`, or the rows themselves if they are few."""
     columns = ones + sum(side.n_features for side, _ in sides)
     if stop - start <= columns:
         return np.concatenate([np.empty((0, columns)), *(c.T for c in _chunks(rows, sides, ones, start, stop))])
@@ -175,7 +175,7 @@ def _of_rank(
 def _chunks(
     rows: Rows, sides: list[tuple[Rows, np.ndarray]], ones: bool, start: int, stop: int
 ) -> Iterator[np.ndarray]:
-    """The rows times the square roots of their weights, a part of m rows at a time, as float64 (columns, m)."""
+    """Yield the rows times the square roots of their weights, a part of m rows at a time, as float64 (columns, m)."""
     columns = ones + sum(side.n_features for side, _ in sides)
     device = rows.device
     for first in range(start // BLOCK * BLOCK, stop, _CHUNK):
@@ -197,7 +197,7 @@ def _chunks(
 
 
 def _merged(r: np.ndarray, more: np.ndarray) -> np.ndarray:
-    """The triangle of a square triangle and more rows, both in Fortran order. It overwrites both."""
+    """Return the triangle of a square triangle and more rows, both in Fortran order. It overwrites both."""
     from scipy.linalg.lapack import dtpqrt  # the first import takes half a second
 
     columns = len(r)
@@ -219,7 +219,7 @@ def _shifted_triangle(
     targets: dict[str, Any],
     shift: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """The triangle of a column of ones, the columns and the targets, minus a shift; from rank 0.
+    """Return the triangle of a column of ones, the columns and the targets, minus a shift; from rank 0.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ def _triangular(
     centre: bool = True,
     or_gram: bool = False,
 ) -> dict[str, Any]:
-    """`Triangle` of the columns and targets, from rank 0.
+    """Return the `Triangle` of the columns and targets, from rank 0.
 
     With `or_gram`, without targets and with centring, the result may be `Products`, which are five times as fast. They
     are summed in float64, so that the singular values of float32 rows are as exact as those from a triangle in float32.
@@ -267,7 +267,7 @@ def _triangular(
 def _batch_triangles(
     task: Task, source: dict[str, Any], weights: None, batches: list[tuple[int, int]]
 ) -> dict[str, Any]:
-    """For each batch, the triangle of a column of ones and this rank's rows in the batch, minus a shift.
+    """Return, for each batch, the triangle of a column of ones and this rank's rows in the batch, minus a shift.
 
     A batch is given by its first and last row in the whole data set. The shift is the same on all ranks.
     """

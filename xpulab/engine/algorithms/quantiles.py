@@ -16,7 +16,7 @@ __all__ = ["neighbours"]
 
 
 def neighbours(task: Task, rows: Rows, fractions: list[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The values on both sides of each quantile, as `numpy.percentile` uses them with ``method="linear"``.
+    """Return the values on both sides of each quantile, as `numpy.percentile` uses them with ``method="linear"``.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def neighbours(task: Task, rows: Rows, fractions: list[float]) -> tuple[np.ndarr
 
 @task("quantiles")
 def _quantiles(task: Task, source: dict[str, Any], weights: None, fractions: list[float]) -> dict[str, Any]:
-    """`neighbours` of each column."""
+    """Return the results of `neighbours` for each column."""
     rows = data_of(task, source).rows
     lower, upper, between = neighbours(task, rows, fractions)
     return {"rows": rows.n_samples, "lower": lower, "upper": upper, "between": between}

@@ -50,18 +50,18 @@ class Range:
         self._away = self._shift - mean  # the rounding error of the mean in the dtype of the rows
 
     def times(self, matrix: np.ndarray) -> Rows:
-        """``A @ matrix``, of shape (n_samples, k)."""
+        """Compute ``A @ matrix``, of shape (n_samples, k)."""
         self._task.check()
         return projected(self._rows, matrix, self._shift, self._away @ matrix)
 
     def transposed_times(self, tall: Rows, sums: np.ndarray | None = None) -> np.ndarray:
-        """``A.T @ tall``, of shape (n_features, k). `sums` are the column sums of `tall` over all ranks; None for 0."""
+        """Compute ``A.T @ tall``, of shape (n_features, k). `sums` are the sums of `tall` by column; None for zeros."""
         self._task.check()
         found = self._task.comm.allreduce(cross(self._rows, tall, self._shift))
         return found if sums is None else found + np.outer(self._away, sums)
 
     def orthonormal(self, tall: Rows) -> Rows:
-        """Orthonormal columns that span the columns of `tall`; fewer columns if `tall` has a smaller rank."""
+        """Compute an orthonormal basis of the columns of `tall`; it has fewer columns if `tall` has a smaller rank."""
         for _ in range(2):  # two passes make the columns orthonormal up to rounding
             triangle = triangular(self._task, tall)
             # One rank decides, because another CPU may round differently, and keep another number of columns.
@@ -74,7 +74,7 @@ class Range:
     def svd(
         self, start: np.ndarray, n_components: int, n_iter: int, bounds: list[int]
     ) -> tuple[np.ndarray, np.ndarray, Callable[[], Rows]]:
-        """Singular values and vectors of A.
+        """Compute singular values and vectors of A.
 
         The entry of largest magnitude in each right singular vector is positive, as in scikit-learn.
 
@@ -124,13 +124,13 @@ class Range:
 
 
 def _signs(right: np.ndarray) -> np.ndarray:
-    """Signs that make the entry of largest magnitude in each right singular vector positive."""
+    """Return signs that make the entry of largest magnitude in each right singular vector positive."""
     greatest = np.abs(right).argmax(axis=1)
     return np.where(right[np.arange(len(right)), greatest] < 0, -1.0, 1.0)
 
 
 def _gram_pays(data: Data, k: int, n_iter: int) -> bool:
-    """Whether one pass for the products of all columns takes less time than two passes per power iteration.
+    """Return whether one pass for the products of all columns takes less time than two passes per power iteration.
 
     Only float32 rows use the products. They are summed in float64, so that the squares lose none of float32's digits.
     """
@@ -140,7 +140,7 @@ def _gram_pays(data: Data, k: int, n_iter: int) -> bool:
 def _svd_of_gram(
     gram: np.ndarray, start: np.ndarray, n_components: int, n_iter: int, dtype: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Singular values and right vectors of A as in `Range.svd`, and the matrix B for which ``A @ B`` are the left ones.
+    """Compute singular values and right vectors of A as `Range.svd`, and a matrix B: the left vectors are ``A @ B``.
 
     A power iteration is a product with ``A.T @ A``, which is `gram`. The singular values of A times a basis follow from
     ``basis.T @ gram @ basis``.
@@ -162,7 +162,7 @@ def _svd_of_gram(
 
 
 def _inverse_root(triangle: np.ndarray, dtype: Any) -> tuple[np.ndarray, float]:
-    """The matrix (k, rank) that makes a triangle's columns orthonormal, and the condition number of these columns."""
+    """Return the matrix (k, rank) that makes a triangle's columns orthonormal, and their condition number."""
     _, singular, right = np.linalg.svd(triangle, full_matrices=False)
     kept = singular > len(right.T) * np.finfo(dtype).eps * singular[0]
     if not kept.any():
@@ -183,7 +183,7 @@ def _randomized_svd(
     target: dict[str, Any] | None = None,
     kept: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Singular values, right vectors, and the sums of squares about the mean that the components explain.
+    """Compute singular values, right vectors, and the sums of squares about the mean that the components explain.
 
     With `target` or `kept`, also the transformed rows: the left vectors times the singular values, or, with `whiten`,
     scaled to unit variance.
@@ -227,7 +227,7 @@ def _quadratic_forms(
     constant: float,
     target: dict[str, Any],
 ) -> dict[str, Any]:
-    """For each row x, compute ``sum(factors * ((x - shift) @ matrix)**2) + constant``."""
+    """Compute ``sum(factors * ((x - shift) @ matrix)**2) + constant`` for each row x."""
     rows = data_of(task, source).rows
 
     def forms() -> Iterator[np.ndarray]:

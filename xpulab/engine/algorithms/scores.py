@@ -15,7 +15,7 @@ __all__ = ["confusion", "distinct", "log_losses", "regression_sums"]
 
 
 def _pairs(data: Data) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Rows, targets and weights on the host, a part at a time."""
+    """Yield rows, targets and weights on the host, a part at a time."""
     rows, targets = data.rows, data.targets
     assert targets is not None
     weights = rows.host_weights()
@@ -26,7 +26,7 @@ def _pairs(data: Data) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
 
 
 def regression_sums(task: Task, data: Data) -> dict[str, np.ndarray]:
-    """Sums by column: of weights, of squared errors, and of squared differences between true values and their mean.
+    """Sum by column the weights, the squared errors, and the squared differences of true values from their mean.
 
     The rows of `data` are the true values, and its targets are the predictions.
     """
@@ -48,7 +48,7 @@ def regression_sums(task: Task, data: Data) -> dict[str, np.ndarray]:
 
 
 def distinct(task: Task, rows: Rows) -> np.ndarray:
-    """The distinct numbers in the rows of all ranks, in ascending order."""
+    """Return the distinct numbers in the rows of all ranks, in ascending order."""
     found = np.empty(0, rows.dtype)
     for first, last in pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize):
         found = np.union1d(found, take(rows, np.arange(first, last)))
@@ -56,7 +56,7 @@ def distinct(task: Task, rows: Rows) -> np.ndarray:
 
 
 def confusion(task: Task, data: Data, labels: np.ndarray) -> np.ndarray:
-    """Sums of weights by true and predicted label: float64 of shape (n_labels, n_labels).
+    """Sum the weights by true and predicted label: float64 of shape (n_labels, n_labels).
 
     Rows whose true or predicted label is not in `labels` are ignored. `labels` must be in ascending order.
     """
@@ -113,7 +113,7 @@ def log_losses(task: Task, data: Data, labels: np.ndarray) -> dict[str, Any]:
 
 
 def _places(labels: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index of each value in the labels, which are in ascending order, and whether the labels contain the value."""
+    """Return the index of each value in the labels (in ascending order), and whether the labels contain the value."""
     place = np.minimum(np.searchsorted(labels, values), len(labels) - 1)
     return place, labels[place] == values
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.dataset import data_of, give_rows
+from xpulab.engine.dataset import array_of, data_of, give_rows
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.rows import Rows, take
-from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["selected"]
 
@@ -58,8 +57,7 @@ def _select(
 ) -> dict[str, Any]:
     """Select rows of a handle, and keep them under a new handle."""
     data = data_of(task, source)
-    with SharedBlock.open(chosen["path"]) as block:
-        places = block.array(tuple(chosen["shape"]), chosen["dtype"], chosen["offset"]).copy()
+    places = array_of(chosen).copy()
     task.check()
     made = selected(task, data.rows, data.bounds, places, new_bounds)
     give_rows(task, made, new_bounds, kept=kept)

@@ -17,7 +17,7 @@ __all__: list[str] = []  # this module only registers a task
 
 @task("moments_of_weighted")
 def _moments_of_weighted(task: Task, source: dict[str, Any], weights: dict[str, Any] | None) -> dict[str, Any]:
-    """`Moments` of the columns of the rows, each multiplied by its weight."""
+    """Return the `Moments` of the columns of rows that are multiplied by their weights."""
     rows = data_of(task, source).rows
     mine = weights_of(task, weights, source["bounds"])
     if mine is not None:
@@ -26,7 +26,7 @@ def _moments_of_weighted(task: Task, source: dict[str, Any], weights: dict[str, 
 
 
 def _multiplied(rows: Rows, factors: np.ndarray) -> Rows:
-    """The rows, each multiplied by its factor. The host computes them, because statistics with weights are rare."""
+    """Multiply each row by its factor. The host computes the rows, because statistics with weights are rare."""
     block = np.empty((rows.n_samples, rows.n_features), rows.dtype)
     first = 0
     for piece in host_pieces(rows):

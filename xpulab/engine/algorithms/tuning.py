@@ -15,7 +15,7 @@ __all__ = ["share", "tune"]
 
 
 def tune(task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray) -> tuple[int, float]:
-    """Measure launch parameters (tiles) for these sizes, as many as there is time for; with mode "all", all of them.
+    """Measure as many launch parameters (tiles) for these sizes as time allows; with mode "all", all of them.
 
     All ranks call this together, and measure at the same time, because they also compute at the same time.
 
@@ -69,7 +69,9 @@ def tune(task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray) -> t
 
 
 def share(offers: list[tuple[str, list[Tile]]], rank: int) -> list[Tile]:
-    """The tiles that a rank has to measure. Ranks with equal devices share the tiles that none of them has measured.
+    """Return the tiles that a rank has to measure.
+
+    Ranks with equal devices share the tiles that none of them has measured.
 
     Parameters
     ----------

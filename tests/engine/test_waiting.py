@@ -1,0 +1,51 @@
+"""Pauses between the polls of a wait: a rank leaves its core to a process that computes on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from xpulab.engine import waiting
+
+FOREVER = float("inf")
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The naps so far; none of them takes time."""
+    naps: list[float] = []
+    monkeypatch.setattr(time, "sleep", naps.append)
+    return naps
+
+
+def test_beside_a_process_that_computes_a_rank_sleeps(slept: list[float]) -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])  # on the same core, as it inherits it
+    try:
+        pauses, deadline = waiting.Pauses(FOREVER, 0.5), time.monotonic() + 60
+        while not slept and time.monotonic() < deadline:
+            pauses.pause(0.0)
+        assert slept == [0.5]
+        pauses.pause(0.0)  # and it goes on sleeping
+        assert slept == [0.5, 0.5]
+    finally:
+        busy.kill()
+        busy.wait()
+        os.sched_setaffinity(0, cores)
+
+
+def test_alone_on_its_core_a_rank_yields_for_a_while_and_then_sleeps(
+    slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yields: list[None] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(None))
+    monkeypatch.setattr(waiting, "_switches", lambda: 7)
+    pauses = waiting.Pauses(1.0, 0.25)
+    for waited in (0.1, 0.9, 1.1):
+        pauses.pause(waited)
+    assert (len(yields), slept) == (2, [0.25])
