@@ -12,17 +12,12 @@ import pytest
 
 import xpulab
 from xpulab import cli, oneapi
-from xpulab.deploy.launchers.local import Local
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import intel
 from xpulab.deploy.mpi.command import HERE, Ranks, shown, split
 from xpulab.exceptions import UsageError
 
 SSH = "-oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval=5"
-
-
-def test_a_command_on_this_host_is_itself() -> None:
-    assert Local().command(["python", "-c", "print(1)"]) == ["python", "-c", "print(1)"]
 
 
 @pytest.mark.parametrize(("config", "options"), [(None, SSH), ("my config", f"-F 'my config' {SSH}")])

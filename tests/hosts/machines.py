@@ -1,8 +1,8 @@
 """Hosts for tests on one machine: network namespaces on a bridge, each with its own sshd, processes and /dev/shm.
 
 The machine itself takes part, as a notebook's host does: it has an address on the bridge. Each host has its own UTS,
-PID, IPC and mount namespaces, so that a pid, a path in /proc, a file in /tmp or shared memory of one host means nothing
-on another. It needs root, and the packages openssh-server and iproute2.
+PID, IPC, mount and time namespaces, so that a pid, a path in /proc, a file in /tmp, shared memory or a monotonic clock
+of one host means nothing on another. This needs root, and the packages openssh-server and iproute2.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ __all__ = ["Host", "Network", "network", "why_not"]
 
 _REPOSITORY = Path(xpulab.__file__).resolve().parents[1]
 _TOOLS = ("ip", "setpriv", "unshare", "nsenter", "sshd", "ssh", "ssh-keygen")
+_ALONE = ("--uts", "--mount", "--ipc", "--pid", "--time")
+_AHEAD = 1_000_000  # seconds by which the monotonic clock of each host is ahead of that of the host before it
 _NAME = re.compile(r"\bxpu(\d+)[a-z]?\b")
 _START = 10.0  # seconds that an sshd has to start
 _END = 10.0  # seconds that the processes of a host have to end
@@ -56,8 +58,8 @@ def why_not() -> str:
         return "hosts of network namespaces need root"
     if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
         return f"{', '.join(missing)} not found; type: apt-get install openssh-server openssh-client iproute2"
-    tried = subprocess.run(["unshare", "--net", "--uts", "--mount", "--ipc", "--pid", "--fork", "true"], check=False)
-    return "" if tried.returncode == 0 else "this machine allows no namespaces"
+    tried = subprocess.run(["unshare", "--net", *_ALONE, "--fork", "true"], check=False, capture_output=True, text=True)
+    return f"this machine allows no namespaces: {tried.stderr.strip()}" if tried.returncode else ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ class Host:
         """The processes of the host that are not its sshd: pid on this host -> command line."""
         lines = self.run("ps", "-eo", "pid=,args=", "ww").splitlines()
         every = {int(pid): line for pid, line in (line.split(None, 1) for line in lines)}
-        return {pid: line for pid, line in every.items() if pid != 1 and not line.startswith(("ps -eo", "sshd"))}
+        ours = ("ps -eo", "sshd", "[sshd]")
+        return {pid: line for pid, line in every.items() if pid != 1 and not line.startswith(ours)}
 
     def files(self) -> set[str]:
         """What is in /dev/shm and /tmp of the host, without what was put there when it was made."""
@@ -182,7 +185,8 @@ def _host(own: Path, tag: str, subnet: str, number: int, started: list[subproces
         _run("ip", "-n", space, *words.format(address).split())
     quoted = {"own": shlex.quote(str(own)), "repository": shlex.quote(str(_REPOSITORY))}
     init = _INIT.format(name=name, sshd=shutil.which("sshd"), **quoted)
-    alone = ["unshare", "--uts", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    clock = ["--monotonic", str(number * _AHEAD)]
+    alone = ["unshare", *_ALONE, *clock, "--fork", "--kill-child", "--mount-proc"]
     clean = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
     with open(own / f"{name}.log", "wb") as log:
         process = subprocess.Popen(

@@ -1,9 +1,11 @@
-"""The hosts of the tests are hosts: they share no process, no memory and no file, and leave nothing."""
+"""The hosts of the tests are hosts: they share no process, no memory, no file and no clock, and leave nothing."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import psutil
@@ -16,7 +18,7 @@ def _ssh(hosts: Network, name: str, command: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_each_host_has_its_own_name_processes_memory_and_files(hosts: Network) -> None:
+def test_each_host_has_its_own_name_processes_memory_files_and_clock(hosts: Network) -> None:
     here = Path(tempfile.mkdtemp())
     try:
         for host in hosts.hosts:
@@ -24,6 +26,8 @@ def test_each_host_has_its_own_name_processes_memory_and_files(hosts: Network) -
             assert _ssh(hosts, host.name, "ls -A /dev/shm") == ""
             assert _ssh(hosts, host.name, f"test -e {here}; echo $?") == "1"
             assert len(_ssh(hosts, host.name, "ps -eo pid=").split()) < 10
+            clock = _ssh(hosts, host.name, f"{sys.executable} -S -c 'import time; print(time.monotonic())'")
+            assert abs(float(clock) - time.monotonic()) > 500_000
             assert host.processes() == {}
             assert host.files() == set()
     finally:

@@ -12,7 +12,7 @@ import psutil
 
 from xpulab.exceptions import UsageError
 
-__all__ = ["Address", "addresses", "is_here"]
+__all__ = ["Address", "addresses", "interface_with", "is_here"]
 
 #: A host, and its number of engines: ``node1``, ``node1:2`` (Intel MPI, MPICH), ``node1 slots=2`` (Open MPI).
 _LINE = re.compile(
@@ -113,5 +113,12 @@ def is_here(name: str) -> bool:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError:  # ssh may know it by another name
         return False
-    mine = {address.address.partition("%")[0] for every in psutil.net_if_addrs().values() for address in every}
-    return bool(found & mine)
+    return any(map(interface_with, found))
+
+
+def interface_with(address: str) -> str:
+    """The network interface of this host that has this address; "" if none has it."""
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == address for entry in entries):
+            return name
+    return ""

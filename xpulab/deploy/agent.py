@@ -1,10 +1,11 @@
-"""``python -m xpulab.deploy.agent``: keeps the engines of another host together with the notebook's host.
+"""``python -m xpulab.deploy.agent``: connects the engines of another host with the notebook's host.
 
-`relay` starts this program by ssh, on each host but the notebook's. Both write lines of JSON to each other. The agent
-makes the cluster's folder on its host, and writes the files there that the engines wait for. It copies between the
-board of its host and the relay. It signals and watches the processes of its host, which no other host can. It ends all
-of them, and removes what they leave, when the relay says so, when the connection ends, or when nothing has come for a
-set time: a network that is cut for good looks like a silent one.
+`relay` starts this program by ssh, on each host but the notebook's. Relay and agent send each other lines of JSON. The
+agent makes the cluster's folder on its host, and writes the files there that the engines wait for. It sends the relay
+what its engines write on the board of this host, and writes on the board which tasks should stop. It signals and
+watches the engines, because a process of another host cannot. It ends all of them, and removes what they leave, when
+the relay says so, when the connection ends, or when the relay has sent nothing for a set time, because nothing else
+shows that a network was cut for good.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -25,30 +25,19 @@ from typing import Any
 import numpy as np
 import psutil
 
+from xpulab.deploy.addresses import interface_with
 from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.silence import Signs
 from xpulab.sharing import host_memory
-from xpulab.sharing.board import Board
+from xpulab.sharing.board import USERS, Board
+from xpulab.sharing.folder import BOARD, HOST, write_private
 
-__all__ = ["BOARD", "HOST", "STEP", "Lines", "board_of", "interface_with", "write_private"]
-
-#: The files in a cluster's folder that tell the engines about their host, and others about the host's board.
-HOST, BOARD = "host.json", "board.json"
+__all__ = ["STEP", "Lines", "board_of"]
 
 STEP = 0.1  # seconds between two looks at the board
 _SAID = 0.5  # seconds after which a message is sent also if nothing has changed
 _AGAIN = 0.5  # seconds until SIGINT is repeated to a user's code
 _END = 3.0  # seconds that killed processes have to end
-_USERS = (b"run", b"%%xpu")  # tasks that run a user's code, which does not read the board
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only this user can read, so that it is complete as soon as it is there."""
-    part = path.with_name(f".{path.name}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w") as file:
-        file.write(text)
-    part.rename(path)
 
 
 def board_of(folder: Path) -> tuple[Board, list[int]] | None:
@@ -57,14 +46,6 @@ def board_of(folder: Path) -> tuple[Board, list[int]] | None:
         about = json.loads((folder / BOARD).read_text())
         return Board.open(about["path"]), about["ranks"]
     return None
-
-
-def interface_with(address: str) -> str:
-    """The network interface of this host that has an address; "" if none has it."""
-    for name, entries in psutil.net_if_addrs().items():
-        if any(entry.address.partition("%")[0] == address for entry in entries):
-            return name
-    return ""
 
 
 class Lines:
@@ -114,14 +95,14 @@ class _Agent:
 
     def __init__(self, start: dict[str, Any]) -> None:
         self.folder = Path(start["folder"])
-        self.made = [path for path in (self.folder, self.folder.parent) if not path.exists()]
-        if not self.folder.parent.exists():
-            self.folder.parent.mkdir(0o700)
+        self.made_parent = not self.folder.parent.exists()
+        self.folder.parent.mkdir(0o700, exist_ok=True)
         self.folder.mkdir(0o700)  # an error if it is there: it would be another user's
         for name in ("log", "security"):
             (self.folder / name).mkdir(0o700)
         self.board: Board | None = None
         self.ranks: list[int] = []
+        self.told: dict[str, Any] = {}  # the latest message of the relay about tasks
         self.signs: Signs | None = None
         self.watched: dict[int, int] = {}  # descriptor -> rank
         self.launchers: set[psutil.Process] = set()
@@ -137,16 +118,14 @@ class _Agent:
         """Do what a message of the relay says."""
         for name, text in message.get("files", {}).items():
             write_private(self.folder / name, text)
-        if self.board is None:
-            return
         if "cancelled" in message:
-            self.board.requests = np.frombuffer(base64.b64decode(message["cancelled"]), np.uint64)
-        for rank, packed in message.get("ranks", {}).items():
-            if int(rank) in self.ranks:
-                continue
-            record = np.frombuffer(base64.b64decode(packed), self.board.ranks.dtype).copy()
-            record["pid"] = 0
-            self.board.ranks[int(rank)] = record[0]
+            self.told = message
+        if self.board is None or not self.told:
+            return
+        self.board.requests = self.told["cancelled"]
+        for rank, number in enumerate(self.told["failed"]):
+            if rank not in self.ranks:
+                self.board.ranks["failed"][rank] = number
 
     def look(self) -> None:
         """Open the board of this host when the engines have made it, and send what has changed."""
@@ -196,7 +175,7 @@ class _Agent:
         if time.monotonic() - self._signalled < _AGAIN:
             return
         for record in records:
-            busy = record["task"] and record["ended"] != record["task"] and bytes(record["name"]) in _USERS
+            busy = record["task"] and record["ended"] != record["task"] and bytes(record["name"]).decode() in USERS
             if busy and self.board.cancelled(int(record["task"])):
                 self._signalled = time.monotonic()
                 with contextlib.suppress(ProcessLookupError):
@@ -220,8 +199,10 @@ class _Agent:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(processes, _END)
-        for path in self.made:
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.made_parent:
+            with contextlib.suppress(OSError):  # it has the folder of another cluster
+                self.folder.parent.rmdir()
         remove_leftovers()
 
 
@@ -264,7 +245,6 @@ def main() -> None:
     start = messages.pop(0)
     agent = _Agent(start)
     try:
-        say({"ready": socket.gethostname()})
         _serve(agent, lines, messages, poll, start["limit"])
     finally:
         agent.end()

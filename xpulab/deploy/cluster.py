@@ -227,8 +227,11 @@ class XPUCluster(VariablesOnEngines, Displayed):
             If a driver crashes or hangs.
         """
         chosen = self._plan if self._plan and self.running else self._planned()
-        command = engines_shown(self._command(chosen.ranks_of_hosts, chosen.interface), len(chosen.ranks))
-        return replace(chosen, others=self._others(chosen), command=command * show)
+        chosen = replace(chosen, others=self._others(chosen))
+        if not show:
+            return chosen
+        command = self._command(chosen.ranks_of_hosts, chosen.interface)
+        return replace(chosen, command=engines_shown(command, len(chosen.ranks)))
 
     def _command(self, ranks: list[Ranks], interface: str) -> Command:
         """MPI's command line."""
@@ -278,7 +281,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
                 if elsewhere:
                     chosen = self._planned()
                     say("connecting to the other hosts")
-                    processes.start_relay(chosen, self._ssh_config, self.timeout)
+                    processes.start_relay(chosen, self._ssh_config)
                     processes.start_controller(chosen.address)
                 else:
                     processes.start_controller("")  # it starts while the drivers are asked, which takes about as long

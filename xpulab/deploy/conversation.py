@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from xpulab.deploy.answers import Answer, raise_errors
-from xpulab.deploy.exchange import USERS, Exchange
+from xpulab.deploy.exchange import Exchange
 from xpulab.deploy.pickling import packed
 from xpulab.deploy.processes import Processes
 from xpulab.deploy.signals import postponed
@@ -19,7 +19,7 @@ from xpulab.deploy.waiting import told_of_waiting
 from xpulab.exceptions import EngineLostError, EngineStuckError, NoClusterError, UsageError
 from xpulab.report import usage
 from xpulab.report.record import DISPLAYS, Display
-from xpulab.sharing.board import Board
+from xpulab.sharing.board import USERS, Board
 
 __all__ = ["Conversation", "not_running"]
 
@@ -273,10 +273,7 @@ class Conversation:
             self._require_heard(processes, signs, silence, name in USERS)
 
         try:
-            replies = exchange.wait(require_well, watch, pressed)
-            if name in USERS:
-                exchange.settle(replies)
-            return replies
+            return exchange.wait(require_well, watch, pressed)
         except EngineStuckError:
             self._stuck = self._processes is processes
             raise

@@ -13,11 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import psutil
-
 from xpulab.deploy import about
-from xpulab.deploy.addresses import Address, is_here
-from xpulab.deploy.launchers.local import Local
+from xpulab.deploy.addresses import Address, interface_with, is_here
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.plan import Offer
 from xpulab.deploy.probe import Probe
@@ -31,7 +28,11 @@ _TIMEOUT = 60.0  # seconds that a host has to answer; a first import from a netw
 #: What ssh or the host's shell says -> what is wrong, and what to type.
 _ERRORS = (
     ("Host key verification failed", "its key is not known, or has changed; compare it, and type once: {ssh}{name}"),
-    ("Permission denied", "ssh has no key for it; type: ssh-copy-id {options}{name}"),
+    (
+        "Permission denied",
+        "ssh has no key for it; type in a terminal: ssh-copy-id {options}{name} (and if you have no key at all, first "
+        "type: ssh-keygen)",
+    ),
     ("Could not resolve hostname", "its name is not known; give its address, or a Host entry in ~/.ssh/config"),
     ("Connection refused", "no sshd answers there; start it, or give its port in ~/.ssh/config"),
     ("timed out|No route to host|Network is unreachable", "it cannot be reached; check its network: ping {name}"),
@@ -146,7 +147,7 @@ def _row(host: Host) -> tuple[object, ...]:
 
 
 def look(addresses: Sequence[Address], ssh_config: str | os.PathLike[str] | None = None) -> Hosts:
-    """Look at all hosts at the same time: start a program on each that asks its drivers for devices.
+    """Look at all hosts at the same time, at other hosts by a program that ssh starts there.
 
     Parameters
     ----------
@@ -177,32 +178,36 @@ def look(addresses: Sequence[Address], ssh_config: str | os.PathLike[str] | None
 
 
 def _looked_at(host: Host, config: str | None) -> Host:
-    where = Local() if host.here else Ssh(host.name, config)
-    program = [sys.executable, "-m", "xpulab.deploy.about"]
-
-    def failed(problem: str) -> Host:
+    if host.here:
+        document, problem = about.describe(), ""
+    else:
+        document, problem = _answer_of(host.name, config)
+    if problem:
         return replace(host, problem=problem)
-
-    try:
-        done = subprocess.run(
-            where.command(program), cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT
-        )
-    except FileNotFoundError:
-        return failed("this host has no ssh; type: sudo apt install openssh-client")
-    except subprocess.TimeoutExpired:
-        return failed(f"it did not answer within {_TIMEOUT:g} s")
-    try:
-        document = json.loads(done.stdout.splitlines()[-1])  # a shell's start file may have printed lines before
-    except (IndexError, ValueError):
-        return failed(_reason(host.name, config, (done.stderr or done.stdout).strip()))
     theirs, mine = document["versions"], about.versions()
     other = [key for key in about.VERSIONS if theirs.get(key) != mine[key]]
     if other:
         differ = ", ".join(f"{about.VERSIONS[key]} {theirs.get(key, 'none')} (here {mine[key]})" for key in other)
-        return failed(f"it has {differ}; install the versions of this host there")
+        return replace(host, problem=f"it has {differ}; install the versions of this host there")
     if document["error"]:
-        return failed(document["error"])
-    return replace(host, address=document["address"], probe=Probe.from_dict(document["probe"]))
+        return replace(host, problem=document["error"])
+    address = "" if host.here else document["address"]
+    return replace(host, address=address, probe=Probe.from_dict(document["probe"]))
+
+
+def _answer_of(name: str, config: str | None) -> tuple[dict[str, Any], str]:
+    """What `about` says on another host, or why it does not, and what to type."""
+    command = Ssh(name, config).command([sys.executable, "-m", "xpulab.deploy.about"])
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT)
+    except FileNotFoundError:
+        return {}, "this host has no ssh; type: sudo apt install openssh-client"
+    except subprocess.TimeoutExpired:
+        return {}, f"it did not answer within {_TIMEOUT:g} s"
+    try:
+        return json.loads(done.stdout.splitlines()[-1]), ""  # a shell's start file may have printed lines before
+    except (IndexError, ValueError):
+        return {}, _reason(name, config, (done.stderr or done.stdout).strip())
 
 
 def _reason(name: str, config: str | None, words: str) -> str:
@@ -230,7 +235,6 @@ def interface_to(address: str) -> tuple[str, str]:
             mine = str(probing.getsockname()[0])
     except OSError as error:
         raise ClusterStartError(f"no interface of this host leads to {address}: {error}") from None
-    for name, entries in psutil.net_if_addrs().items():
-        if any(entry.address.partition("%")[0] == mine for entry in entries):
-            return name, mine
-    raise ClusterStartError(f"no interface of this host has the address {mine}, which leads to {address}")
+    if not (name := interface_with(mine)):
+        raise ClusterStartError(f"no interface of this host has the address {mine}, which leads to {address}")
+    return name, mine

@@ -142,7 +142,7 @@ def engine_settings(
             {
                 "owner": owner,
                 "folder": str(folder),
-                "relayed": str(folder) if relayed else "",
+                "relayed": relayed,
                 "placements": str(folder / "placements.json"),
                 "connection": str(folder / "security" / "ipcontroller-engine.json"),
             }
@@ -432,14 +432,8 @@ class Launched(Processes):
             shutdown_atexit=False,
         )
 
-    def start_relay(self, plan: Plan, ssh_config: str | None, timeout: float) -> None:
-        """Start the relay, and wait until the agents on all other hosts are ready. Does nothing without other hosts.
-
-        Raises
-        ------
-        ClusterStartError
-            If a host is not ready in time; the message has the log, and no process is left running.
-        """
+    def start_relay(self, plan: Plan, ssh_config: str | None) -> None:
+        """Start the relay, which starts the agents of the other hosts. Does nothing without other hosts."""
         if not plan.interface:
             return
         options = {
@@ -461,16 +455,6 @@ class Launched(Processes):
                 start_new_session=True,  # a terminal's Ctrl-C must not reach it
             )
         self._watched[RELAY] = (self._relay.pid, os.pidfd_open(self._relay.pid))
-        deadline = time.monotonic() + timeout
-        try:
-            while not (self.folder / relay.READY).exists():
-                super()._still_starting(deadline)
-                time.sleep(0.02)
-        except _Ended as error:
-            lost = self.lost_on_hosts()
-            words = self.logs()
-            self.stop()
-            raise ClusterStartError(f"{lost['why'] if lost else error}\n{words}") from None
 
     def start_controller(self, address: str) -> None:
         """Start the controller without waiting for it. `start` waits until it is ready.
@@ -541,8 +525,10 @@ class Launched(Processes):
                 time.sleep(0.02)
         except BaseException as error:
             words = self.logs()
+            lost = self.lost_on_hosts() if isinstance(error, _Ended) else None
             self.stop()
             if isinstance(error, _Ended):
+                words = f"{lost['why']}\n{words}" if lost and lost["why"] else words
                 raise ClusterStartError(f"{error}\n{words}\nto look for a cause, type: %xpu_cluster doctor") from None
             raise
 

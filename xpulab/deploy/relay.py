@@ -23,18 +23,20 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from xpulab.deploy.agent import HOST, STEP, Lines, board_of, write_private
+from xpulab.deploy.agent import STEP, Lines, board_of
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.sharing import owner
 from xpulab.sharing.board import Board
+from xpulab.sharing.folder import HOST, write_private
 
-__all__ = ["LIMIT", "LOST", "OPTIONS", "READY"]
+__all__ = ["LIMIT", "LOST", "OPTIONS"]
 
-#: The files in a cluster's folder: the relay's options, its sign that all hosts are ready, and what was lost.
-OPTIONS, READY, LOST = "relay.json", "ready.json", "lost.json"
+#: Files in a cluster's folder: the relay's options, and what it has lost.
+OPTIONS, LOST = "relay.json", "lost.json"
 
 LIMIT = 15.0  # seconds without a sign of the other side after which a host counts as lost
 _SAID = 0.5  # seconds after which a message is sent also if nothing has changed
+_CAUSE = 0.5  # seconds that mpiexec has to end the other engines after one has ended; it takes a few milliseconds
 _END = 4.0  # seconds that the agents have to end the processes of their hosts
 
 #: Files that the engines wait for. The second has the cluster's keys.
@@ -73,22 +75,29 @@ class _Link:
         os.set_blocking(self._in, False)
         self.lines = Lines(self.process.stdout.fileno())
         self.heard = self._said = time.monotonic()
-        self.ready = False
         self._unsent = b""
-        self._state: Any = None
+        self._state: dict[str, Any] = {}
         self.beats: dict[int, tuple[float, float]] = {}  # rank -> its heartbeat there, and its time here
         self.say({"folder": folder, "limit": limit})
 
-    def say(self, message: dict[str, Any], state: Any = None) -> None:
-        """Send a message; if it has a state, only if the state has changed, or if nothing was sent for a while."""
-        changed = state is None or state != self._state
-        # A message about the state replaces those that could not be sent: the next one has the state then.
-        if changed and not (state is not None and self._unsent):
-            self._unsent += json.dumps(message).encode() + b"\n"
-            self._state = state if state is not None else self._state
-            self._said = time.monotonic()
-        elif not self._unsent and time.monotonic() - self._said > _SAID:
-            self._unsent, self._said = b"{}\n", time.monotonic()
+    def say(self, message: dict[str, Any]) -> None:
+        """Send a message."""
+        self._unsent += json.dumps(message).encode() + b"\n"
+        self._said = time.monotonic()
+        self.flush()
+
+    def tell(self, state: dict[str, Any]) -> None:
+        """Send a state if it has changed, and an empty message as a sign of life if nothing was sent for a while."""
+        if not self._unsent:  # otherwise a later state replaces this one
+            if state != self._state:
+                self._state = state
+                self.say(state)
+            elif time.monotonic() - self._said > _SAID:
+                self.say({})
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what could not be sent before."""
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             self._unsent = self._unsent[os.write(self._in, self._unsent) :] if self._unsent else b""
 
@@ -137,8 +146,6 @@ class _Relay:
             poll.register(descriptor, select.POLLIN)
 
     def _pass_on_files(self) -> None:
-        if not all(link.ready for link in self.links):
-            return
         for name in self._files.copy():
             with contextlib.suppress(FileNotFoundError, ValueError):
                 text = (self.folder / name).read_text()
@@ -156,25 +163,15 @@ class _Relay:
                     self.watched[os.pidfd_open(int(self.board.ranks["pid"][rank]))] = rank
 
     def _tell(self) -> None:
-        """Tell every agent what runs elsewhere, and which tasks should stop."""
-        if self.board is None:
-            for link in self.links:
-                link.say({}, b"")
-            return
-        requests = self.board.requests.tobytes()
+        """Tell every agent which tasks should stop, and in which tasks a rank has raised an exception."""
+        known: dict[str, Any] = {}
+        if self.board is not None:
+            known = {"cancelled": self.board.requests, "failed": self.board.ranks["failed"].tolist()}
         for link in self.links:
-            elsewhere = [rank for rank in range(len(self.board.ranks)) if rank not in link.beats]
-            # Engines of other hosts read from these records only which tasks failed.
-            state = (requests, self.board.ranks["failed"][elsewhere].tobytes())
-            packed = {str(rank): base64.b64encode(self.board.ranks[rank].tobytes()).decode() for rank in elsewhere}
-            link.say({"cancelled": base64.b64encode(requests).decode(), "ranks": packed}, state)
+            link.tell(known)
 
     def _take(self, link: _Link, message: dict[str, Any]) -> None:
         """Take over what an agent has sent."""
-        if "ready" in message:
-            link.ready = True
-            if all(each.ready for each in self.links):
-                write_private(self.folder / READY, "{}")
         for name, text in message.get("logs", {}).items():
             with open(self.folder / "log" / os.path.basename(name), "ab") as file:
                 file.write(base64.b64decode(text))
@@ -193,6 +190,15 @@ class _Relay:
             record["signs"], record["memory"], record["free"] = about["signs"], about["memory"], message["free"]
             self.board.ranks[rank] = record[0]
 
+    def await_mpi(self) -> None:
+        """Give mpiexec time to end the other engines: it then logs how the first one ended."""
+        deadline = time.monotonic() + _CAUSE
+        poll = select.poll()
+        for descriptor in self.watched:
+            poll.register(descriptor, select.POLLIN)
+        while len(poll.poll(0)) < len(self.watched) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
     def end(self) -> None:
         """Have the agents end the processes of their hosts, and wait until they have."""
         for link in self.links:
@@ -200,7 +206,7 @@ class _Relay:
         deadline = time.monotonic() + _END
         for link in self.links:
             while link.process.poll() is None and time.monotonic() < deadline:
-                link.say({}, b"")  # the rest of what could not be sent before
+                link.flush()
                 link.lines.read()
                 time.sleep(0.01)
             link.process.kill()
@@ -223,6 +229,7 @@ def main() -> None:
             relay.step(poll)
     except _Lost as lost:
         write_private(folder / LOST, json.dumps(lost.about))
+        relay.await_mpi()
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         relay.end()

@@ -16,7 +16,7 @@ import numpy as np
 from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, place_named
 from xpulab.deploy.conversation import Conversation
 from xpulab.deploy.limits import LEAST, Demand, require_room
-from xpulab.exceptions import EngineLostError, HandleError
+from xpulab.exceptions import ClusterError, EngineLostError, HandleError
 from xpulab.sharing import host_memory
 from xpulab.sharing.memory import BlockPool, SharedBlock
 
@@ -55,7 +55,8 @@ class RowsOnEngines(Conversation):
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples,)
             float32 and float64 keep their dtype, other numbers become float64. The engines themselves read a
-            memory-mapped array (``np.load(path, mmap_mode="r")``).
+            memory-mapped array (``np.load(path, mmap_mode="r")``); rank 0 reads and sends the rows of engines on other
+            hosts.
         counts : list of int, optional
             Number of rows of each rank; the sum must be n_samples. By default the rows are distributed evenly.
         name : str, optional
@@ -108,7 +109,8 @@ class RowsOnEngines(Conversation):
 
             answer = self.call("scatter", payload(), again=payload)
             if any(result["shared"] for result in answer.results):
-                blocks += outgoing.keep()  # the rows live in these blocks until the handle is deleted
+                # The rows live in these blocks until the handle is deleted; those of other hosts in memory there.
+                blocks += (block for block, fact in zip(outgoing.keep(), self.facts, strict=True) if fact["here"])
         self._handles.add(array.id)
         if name is not None:
             keeper.detach()
@@ -183,7 +185,7 @@ class RowsOnEngines(Conversation):
     def load_npy(
         self, path: str | os.PathLike[str], *, counts: list[int] | None = None, name: str | None = None
     ) -> ShardedArray:
-        """Load rows from a file of `numpy.save` onto the engines. Each engine reads its rows itself.
+        """Load rows from a file of `numpy.save` onto the engines. Each engine on this host reads its rows itself.
 
         Parameters
         ----------
@@ -227,6 +229,14 @@ class RowsOnEngines(Conversation):
             raise HandleError(
                 "the rows of this ShardedArray are gone: the engines were stopped or restarted after they were sent; "
                 "type: cluster.scatter(X) again"
+            )
+
+    def require_one_host(self, what: str) -> None:
+        """Raise `ClusterError` if there are engines on several hosts, for a task that needs memory which all share."""
+        if others := sorted({fact["host"] for fact in self.facts if not fact["here"]}):
+            raise ClusterError(
+                f"{what} grows with engines on one host only, and this cluster has some on {', '.join(others)}, "
+                "too; type: %xpu_cluster stop, and then %xpu_cluster start without --hosts"
             )
 
     def require_room(self, rows: Demand) -> None:

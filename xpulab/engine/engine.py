@@ -157,7 +157,6 @@ class Engine:
         board = Board.create(self.size) if self.host.leads else None
         path = self.host.comm.bcast(board.path if board else None)
         self.board = board or Board.open(path)
-        self.host.show_board(self.board.path)
         self.record = self.board.ranks[self.rank]
         self._comm, self._ends = world.Dup(), world.Dup()
         self._users_world()
@@ -327,7 +326,7 @@ class Task:
         self.device = engine.device
         self.outer = engine.task
         self.ranks: Sequence[int] = range(engine.size)
-        self.comm = Communicator(engine._comm, self.failed, engine._ends)
+        self.comm = Communicator(engine._comm, self.failed, engine._ends, not engine.host.several)
         self.transfer = 0.0
         self.written: list[tuple[int, int, int]] = []
         self.started = time.perf_counter()

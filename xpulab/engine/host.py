@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from typing import Any
 
 from mpi4py import MPI
+
+from xpulab.sharing.folder import BOARD, write_private
 
 __all__ = ["RankHost"]
 
@@ -46,11 +46,7 @@ class RankHost:
         self._ranks = [rank for rank, leader in enumerate(self.leaders) if leader == mine]
         self.followers = [rank for rank in self._ranks if rank != world.rank]
 
-    def show_board(self, path: str) -> None:
-        """Tell the relay of this host where its board is, if the cluster has several hosts."""
-        folder = json.loads(os.environ["XPULAB_ENGINE"])["relayed"] if "XPULAB_ENGINE" in os.environ else ""
-        if folder and self.leads:
-            about: dict[str, Any] = {"path": path, "ranks": self._ranks}
-            part = Path(folder, ".board.part")
-            part.write_text(json.dumps(about))
-            part.rename(Path(folder, "board.json"))
+    def show_board(self, folder: str, path: str) -> None:
+        """Write into the cluster's folder on this host where its board is."""
+        if self.leads:
+            write_private(Path(folder, BOARD), json.dumps({"path": path, "ranks": self._ranks}))

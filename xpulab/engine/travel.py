@@ -17,6 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from xpulab.engine.files import file_rows
+from xpulab.engine.waiting import poll, watched_by
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["travelled"]
@@ -24,9 +25,7 @@ __all__ = ["travelled"]
 _PIECE = 4 << 20  # bytes of a message
 _MESSAGES = 8  # messages that are on their way to a rank at a time
 _TAG = 771
-_SPIN, _NAP = 1e-3, 50e-6  # seconds of polling at full speed, and then between two polls
-
-_left: list[Any] = []  # messages that another rank never took: MPI may still use their memory
+_LONGEST = 128  # bytes of a path in /proc
 
 
 @contextlib.contextmanager
@@ -51,10 +50,8 @@ def travelled(task: Any, payload: dict[str, Any], partly: type[BaseException]) -
         return
     journey = _Journey(task, payload)
     try:
-        started = time.perf_counter()
         there = journey.out(payload)
         journey.travel()
-        task.transfer += time.perf_counter() - started
         try:
             yield there
         except partly:
@@ -183,36 +180,53 @@ class _Journey:
     def travel(self) -> None:
         """Send and receive the rows, and then tell the ranks of a host where their copy is."""
         self.task.show(doing="sending rows to other hosts")
+        with self._on_the_way():
+            self._send_rows()
+            self._share_copies()
+
+    @contextlib.contextmanager
+    def _on_the_way(self) -> Iterator[None]:
+        """Count the seconds as transfer. An exception of another rank ends the wait, and so does a request to stop."""
+
+        def look() -> None:
+            self.task.check_peers()
+            if self.stops:
+                self.task.leave_if_cancelled()
+
+        started = time.perf_counter()
+        with watched_by(look):
+            yield
+        self.task.transfer += time.perf_counter() - started
+
+    def _send_rows(self) -> None:
         pieces = ((rank, piece) for rank, parts in self.sends for piece in parts)
         self._in_turn(self.comm.Isend(piece, rank, _TAG) for rank, piece in pieces)
         self._in_turn(self.comm.Irecv(piece, 0, _TAG) for whole in self.receives for piece in _cut(whole))
+
+    def _share_copies(self) -> None:
+        """Tell the ranks of this host where its copies are. The first rank holds a copy until all have opened it."""
         for followers, path in self.shared:
             text = np.frombuffer(path.encode().ljust(_LONGEST), np.uint8)
             self._in_turn(self.comm.Isend(text, rank, _TAG) for rank in followers)
         for place in self.takes:
             text = np.empty(_LONGEST, np.uint8)
-            self._in_turn(iter([self.comm.Irecv(text, self.host.leaders[self.rank], _TAG)]))
-            place["path"] = text.tobytes().decode().rstrip()
-        # The leader holds the block until all ranks of its host have opened it.
-        for place in self.takes:
-            block = self._opened(place["path"])
-            place["path"] = block.path
+            self._wait(self.comm.Irecv(text, self.host.leaders[self.rank], _TAG))
+            place["path"] = self._opened(text.tobytes().decode().rstrip()).path
         for followers, _ in self.shared:
             self._in_turn(self.comm.Irecv(np.empty(1, np.uint8), rank, _TAG) for rank in followers)
         for _ in self.takes:
-            self._in_turn(iter([self.comm.Isend(np.zeros(1, np.uint8), self.host.leaders[self.rank], _TAG)]))
+            self._wait(self.comm.Isend(np.zeros(1, np.uint8), self.host.leaders[self.rank], _TAG))
 
     def back(self) -> None:
         """Send what the ranks of other hosts have written into results to rank 0, which writes it there."""
         if not self.results or (self.host.here and self.rank != 0):
             return
-        started = time.perf_counter()
-        if self.rank != 0:
-            self._in_turn(self._parts_written())
-        else:
-            for rank in filter(self._elsewhere, range(self.task.engine.size)):
-                self._receive_from(rank)
-        self.task.transfer += time.perf_counter() - started
+        with self._on_the_way():
+            if self.rank != 0:
+                self._in_turn(self._parts_written())
+            else:
+                for rank in filter(self._elsewhere, range(self.task.engine.size)):
+                    self._receive_from(rank)
 
     def _parts_written(self) -> Iterator[MPI.Request]:
         written = np.array(self.task.written, np.int64).reshape(-1, 3)
@@ -226,16 +240,16 @@ class _Journey:
 
     def _receive_from(self, rank: int) -> None:
         count = np.empty(1, np.int64)
-        self._in_turn(iter([self.comm.Irecv(count, rank, _TAG)]))
+        self._wait(self.comm.Irecv(count, rank, _TAG))
         written = np.empty((int(count[0]), 3), np.int64)
-        self._in_turn(iter([self.comm.Irecv(written, rank, _TAG)]))
+        self._wait(self.comm.Irecv(written, rank, _TAG))
         buffer = np.empty(_PIECE, np.uint8)
         for number, offset, nbytes in written.tolist():
             block = self.results[number]
             assert block is not None
             for first in range(0, nbytes, _PIECE):
                 piece = buffer[: min(_PIECE, nbytes - first)]
-                self._in_turn(iter([self.comm.Irecv(piece, rank, _TAG)]))
+                self._wait(self.comm.Irecv(piece, rank, _TAG))
                 block.write(piece, offset + first)
 
     def _in_turn(self, messages: Iterator[MPI.Request]) -> None:
@@ -245,25 +259,12 @@ class _Journey:
             pending.append(message)
             if len(pending) == _MESSAGES:
                 self._wait(pending.pop(0), pending)
-        for number, message in enumerate(pending):
-            self._wait(message, pending[number + 1 :])
+        while pending:
+            self._wait(pending.pop(0), pending)
 
-    def _wait(self, message: MPI.Request, others: list[MPI.Request]) -> None:
-        started = time.perf_counter()
-        try:
-            while not message.Test():
-                if time.perf_counter() - started > _SPIN:
-                    self.task.check_peers()
-                    if self.stops:
-                        self.task.leave_if_cancelled()
-                    time.sleep(_NAP)
-        except BaseException:
-            _left.append((self, message, others))
-            self.held, self.results = [], []  # not closed: see `_left`
-            raise
-
-
-_LONGEST = 128  # bytes of a path in /proc
+    @staticmethod
+    def _wait(message: MPI.Request, others: list[MPI.Request] | None = None) -> None:
+        poll(message.Test, (message, others))  # which keeps their memory if the wait is left
 
 
 def _cut(whole: np.ndarray) -> Iterator[np.ndarray]:

@@ -10,19 +10,21 @@ kernel frees it when the last process that uses it ends, also after a crash.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from xpulab.sharing.memory import SharedBlock
 
-__all__ = ["METRICS", "PHASES", "RUNS", "Board", "awaited", "metrics_of", "new_task_number", "running"]
+__all__ = ["METRICS", "PHASES", "RUNS", "USERS", "Board", "awaited", "metrics_of", "new_task_number", "running"]
 
 #: Phases of a task. In a collective, `wait` is the time until all ranks have called it, and `communicate` the rest.
 PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
 
 #: The board has the lengths of this many latest runs. The length of run r is at index (r - 1) modulo this number.
 RUNS = 64
+USERS = ("run", "%%xpu")  # names of the tasks that run a user's code, which does not read the board
 METRICS = 4  # largest number of metrics of an iteration
 _CANCELLED = 64  # slots for the numbers of tasks that should stop; a task looks only for its own number
 _NOTHING = bytes(8 * _CANCELLED)  # content of the slots if no task should stop
@@ -150,13 +152,13 @@ class Board:
         return self._block.path
 
     @property
-    def requests(self) -> Any:
-        """The numbers of tasks that should stop, for the board of another host: uint64 of shape (64,)."""
-        return self._cancelled
+    def requests(self) -> list[int]:
+        """The numbers of the tasks that should stop, for the board of another host."""
+        return [int(task) for task in self._cancelled if task]
 
     @requests.setter
-    def requests(self, slots: Any) -> None:
-        self._cancelled[:] = slots
+    def requests(self, tasks: Sequence[int]) -> None:
+        self._cancelled[:] = [*tasks, *[0] * (_CANCELLED - len(tasks))]
 
     def cancel(self, task: int) -> None:
         """Ask a task to end. If it runs, it ends at its next reduction, on all ranks together."""

@@ -156,18 +156,7 @@ def _in_float32(task: Task, rows: Rows) -> np.ndarray:
 
 @contextmanager
 def _shared(task: Task, shape: tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
-    """An array that all ranks of the host see, until all have left the context.
-
-    Raises
-    ------
-    NotImplementedError
-        If there are ranks on several hosts.
-    """
-    if task.engine.host.several:
-        raise NotImplementedError(
-            "forests grow on one host only, and this cluster has several; type: %xpu_cluster stop, and then "
-            "%xpu_cluster start without --hosts"
-        )
+    """An array that all ranks see, which are on one host, until all have left the context."""
     block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize) if task.comm.rank == 0 else None
     path: Any = task.comm.bcast(block.path if block else None)
     with block or SharedBlock.open(path, writable=True) as opened:
