@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 import xpulab
-from xpulab import oneapi
 from xpulab.cells import run_cell
+from xpulab.deploy.mpi import intel
+from xpulab.deploy.mpi.command import HERE, Ranks
 from xpulab.rendering import format_seconds, format_size, table_text
 
 MEASURE = """
@@ -55,8 +56,9 @@ def plain(n: int, setup: str) -> Any:
         "import os; mine = sorted(os.sched_getaffinity(0)); os.sched_setaffinity(0, mine[comm.rank::comm.size] or mine)"
     )
     source = f"{PLAIN}\n{cores}\n{setup}\n{MEASURE}\nif comm.rank == 0:\n    print(json.dumps(times))"
-    command = [str(oneapi.mpiexec()), *oneapi.MPIEXEC_ARGUMENTS, "-n", str(n), sys.executable, "-c", source]
-    environment = {**os.environ, **oneapi.MPIEXEC_ENVIRONMENT, "I_MPI_SHM_CMA": "-1"}  # Intel MPI's own choice
+    start = intel.command([Ranks(HERE, n)])
+    command = [*start.words, "-n", str(n), sys.executable, "-c", source]
+    environment = {**os.environ, **start.environment, "I_MPI_SHM_CMA": "-1"}  # Intel MPI's own choice
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return {int(nbytes): calls for nbytes, calls in json.loads(done.stdout).items()}
 

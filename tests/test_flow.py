@@ -38,7 +38,17 @@ LAYERS = [
     None,
     ["engine"],
     ["engine.algorithms"],
-    ["engine.dataset", "engine.engine", "engine.comm", "engine.interruptible", "engine.meeting", "engine.waiting"],
+    [
+        "engine.comm",
+        "engine.dataset",
+        "engine.engine",
+        "engine.files",
+        "engine.host",
+        "engine.interruptible",
+        "engine.meeting",
+        "engine.travel",
+        "engine.waiting",
+    ],
     ["kernels"],
 ]
 #: Code that runs on a rank and uses both sides of the gap: the proxies, and the engine of its own process.

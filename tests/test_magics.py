@@ -22,7 +22,7 @@ from xpulab.report import progress
 
 SUBCOMMANDS = [
     "start", "plan", "attach", "detach", "stop", "restart", "status", "devices", "logs", "resume", "last", "display",
-    "doctor",
+    "doctor", "hosts",
 ]  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def test_comments_and_variables_in_a_line(shell: Any) -> None:
         ("plan 'two", UsageError, "No closing quotation in: plan 'two"),
         ("logs --lines 0", UsageError, "received '0', expected an integer of at least 1"),
         ("strat", UsageError, "did you mean start"),
-        ("nonsense", UsageError, "'nonsense' is not one of start, plan, attach, detach, stop"),
+        ("nonsense", UsageError, "'nonsense' is not one of start, plan, hosts, attach, detach, stop"),
         ("start --devcies gpu", UsageError, "did you mean --devices"),
         ("start -n 0", UsageError, "received '0', expected an integer of at least 1"),
         ("start -n -1", UsageError, "received '-1', expected an integer of at least 1"),
@@ -157,7 +157,8 @@ def completions(shell: Any, line: str) -> set[str]:
         (
             "%xpu_cluster start ",
             {"-h", "--help", "-n", "--devices", "--strict", "--timeout", "--recover", "--no-recover", "--silence"}
-            | {"--env", "--detach", "--name", "--display"},
+            | {"--env", "--detach", "--name", "--display", "--mpi-args"}
+            | {"--hosts", "--hostfile", "--ssh-config"},
         ),
         ("%xpu_cluster start -n 2 --st", {"--strict"}),
         ("%xpu_cluster start --devices ", {"gpu", "cpu"}),

@@ -156,22 +156,6 @@ def test_environment_without_oneapi_is_an_error_that_says_what_to_type(
         getattr(oneapi, find)()
 
 
-def test_mpiexec_belongs_to_this_environment_and_starts_without_a_path() -> None:
-    mpiexec = oneapi.mpiexec()
-    assert mpiexec.parent == Path(sys.executable).parent
-    command = [str(mpiexec), *oneapi.MPIEXEC_ARGUMENTS, "-n", "2", sys.executable, "-c", "print('started')"]
-    environment = {"PATH": "/nowhere", "HOME": os.environ.get("HOME", "/"), **oneapi.MPIEXEC_ENVIRONMENT}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["started", "started"], done.stderr
-
-
-def test_mpi_starts_if_the_environment_asks_for_gpu_offload_without_a_gpu() -> None:
-    command = [str(oneapi.mpiexec()), "-n", "1", sys.executable, "-c", "from mpi4py import MPI; print('initialised')"]
-    environment = {**os.environ, "I_MPI_OFFLOAD": "1", **oneapi.MPIEXEC_ENVIRONMENT}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "initialised", done.stderr
-
-
 def test_confine_moves_running_and_new_threads() -> None:
     core = max(os.sched_getaffinity(0))
     code = f"""

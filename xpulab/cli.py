@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import xpulab
-from xpulab.commands import Help, Parser, add_placement, count
+from xpulab.commands import Help, Parser, add_hosts, add_mpi, add_placement, count, placement
+from xpulab.deploy.mpi.command import split
 from xpulab.exceptions import OversubscribedWarning, UsageError, XpulabError, XpulabWarning
 
 __all__ = ["main"]
@@ -60,10 +61,13 @@ def _parser() -> Parser:
     demo.add_argument("--out", type=_file, default=Path("xpulab-demo.html"), metavar="FILE", help="file for the report")
     plan = parser.command(commands, "plan", _plan, "show which engine would run on which device; starts nothing")
     add_placement(plan, None, None, False)
+    add_hosts(plan)
+    plan.add_argument("--show", action="store_true", help="show the command line, too, that starts the engines")
     run = parser.command(
         commands, "run", _run, "run a script on ranks, as mpirun does: one rank on each device, or set of cores"
     )
     add_placement(run, None, None, False)
+    add_mpi(run)
     run.add_argument("--show", action="store_true", help="print the plan and the command line; starts nothing")
     run.add_argument("script", type=_script, metavar="SCRIPT", help="file of Python code")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="its arguments")
@@ -115,11 +119,7 @@ def _demo(arguments: Any) -> int:
 
 
 def _plan(arguments: Any) -> int:
-    print(
-        xpulab.XPUCluster(
-            arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env)
-        ).plan()
-    )
+    print(xpulab.XPUCluster(**placement(arguments)).plan(show=arguments.show))
     return 0
 
 
@@ -129,12 +129,13 @@ def _run(arguments: Any) -> int:
     plan = xpulab.XPUCluster(
         arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env)
     ).plan()
+    command = script.command(plan, arguments.script, arguments.arguments, split(arguments.mpi_args))
     if arguments.show:
-        print(plan, script.shown(script.command(plan, arguments.script, arguments.arguments)), sep="\n\n")
+        print(plan, script.shown(command), sep="\n\n")
         return 0
     for warning in plan.warnings:
         warnings.warn(warning, OversubscribedWarning, stacklevel=2)
-    return script.run(plan, arguments.script, arguments.arguments)
+    return script.run(plan, command)
 
 
 def _devices(arguments: Any) -> int:

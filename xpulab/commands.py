@@ -12,7 +12,19 @@ from typing import Any, NoReturn
 
 from xpulab.exceptions import UsageError
 
-__all__ = ["Help", "Parser", "add_placement", "count", "identifier", "numbers", "variable"]
+__all__ = [
+    "Help",
+    "Parser",
+    "add_hosts",
+    "add_mpi",
+    "add_placement",
+    "add_ssh",
+    "count",
+    "identifier",
+    "numbers",
+    "placement",
+    "variable",
+]
 
 #: Values that completion offers for an option. SYCL selectors are not among them, because finding these means asking
 #: the drivers.
@@ -131,6 +143,42 @@ def add_placement(parser: Parser, n: int | None, devices: str | None, strict: bo
         metavar="NAME=VALUE",
         help="set an environment variable on all engines, or with 1:NAME=VALUE on rank 1; repeatable",
     )
+
+
+def add_mpi(parser: Parser) -> None:
+    """Add the option for MPI's own options."""
+    parser.add_argument(
+        "--mpi-args", metavar="ARGS", help='further options for mpiexec, as in --mpi-args="-genv I_MPI_DEBUG 5"'
+    )
+
+
+def add_hosts(parser: Parser) -> None:
+    """Add the options for the hosts of engines and for MPI."""
+    parser.add_argument("--hosts", metavar="A,B", help="hosts on which engines run, as ssh knows them: node1,node2:4")
+    parser.add_argument(
+        "--hostfile", metavar="FILE", help="file that names a host on each line: node1, node1:4, or node1 slots=4"
+    )
+    add_ssh(parser)
+    add_mpi(parser)
+
+
+def add_ssh(parser: Parser) -> None:
+    """Add the option for ssh's configuration."""
+    parser.add_argument("--ssh-config", metavar="FILE", help="ssh's configuration; by default yours")
+
+
+def placement(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `XPUCluster` from the options of `add_placement` and `add_hosts`."""
+    return {
+        "n": arguments.n,
+        "devices": arguments.devices,
+        "strict": arguments.strict,
+        "env": dict(arguments.env),
+        "hosts": arguments.hosts,
+        "hostfile": arguments.hostfile,
+        "ssh_config": arguments.ssh_config,
+        "mpi_args": arguments.mpi_args,
+    }
 
 
 def _near(word: str, known: Sequence[str]) -> str:

@@ -194,7 +194,7 @@ class Outgoing:
         """
         block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize)
         self._results.append(block)
-        return _place_in(block, shape, dtype), block.array(shape, dtype)
+        return {**_place_in(block, shape, dtype), "result": True}, block.array(shape, dtype)
 
     def _copies(
         self, array: np.ndarray[Any, Any], bounds: list[int], doubt: Callable[[], None] | None = None

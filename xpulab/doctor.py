@@ -21,6 +21,8 @@ from typing import Any, Literal
 from packaging.specifiers import SpecifierSet
 
 from xpulab import oneapi
+from xpulab.deploy.mpi import intel
+from xpulab.deploy.mpi.command import HERE, Ranks
 from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
 from xpulab.deploy.record import new_folder
 from xpulab.exceptions import ClusterStartError
@@ -288,16 +290,16 @@ def _mpi() -> Iterator[Check]:
     except ImportError as error:
         yield _from_error("MPI", "fail", str(error))
         return
-    environment = {**os.environ, **oneapi.MPIEXEC_ENVIRONMENT}
+    command = intel.command([Ranks(HERE, 1)])
+    environment = {**os.environ, **command.environment}
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [mpiexec, *arguments]
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
+            words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
         )
 
-    about = run("--version").stdout.strip().partition("\n")[0]
-    started = run(*oneapi.MPIEXEC_ARGUMENTS, "-n", "1", sys.executable, "-S", "-c", "")
+    about = run(mpiexec, "--version").stdout.strip().partition("\n")[0]
+    started = run(*command.words, "-n", "1", sys.executable, "-S", "-c", "")
     if started.returncode:
         words = (started.stderr or started.stdout).strip()[-500:]
         yield Check("MPI", "fail", f"{mpiexec} ({about}) cannot start a process: {words}")

@@ -16,8 +16,10 @@ from traitlets import Bool, Enum, Float, Int, Unicode
 
 from xpulab import widgets
 from xpulab.cells import run_cell
-from xpulab.commands import Help, Parser, add_placement, count, identifier, numbers
+from xpulab.commands import Help, Parser, add_hosts, add_placement, add_ssh, count, identifier, numbers, placement
+from xpulab.deploy.addresses import addresses
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster
+from xpulab.deploy.hosts import look
 from xpulab.deploy.status import ClusterStatus
 from xpulab.estimator.call import last_report
 from xpulab.estimator.interrupted import interrupted
@@ -135,6 +137,8 @@ class XPUMagics(Magics):
         plan = parser.command(commands, "plan", _plan, "show which engine would run on which device; starts nothing")
         for command in (start, plan):
             add_placement(command, self.n, self.devices, self.strict)
+            add_hosts(command)
+        plan.add_argument("--show", action="store_true", help="show the command line, too, that starts the engines")
         start.add_argument(
             "--timeout",
             type=float,
@@ -164,6 +168,12 @@ class XPUMagics(Magics):
             "--display", choices=DISPLAYS, default=self.display, help="how calls of estimators are shown"
         )
         start.add_argument("--name", help="name of the cluster, for attach")
+        hosts = parser.command(
+            commands, "hosts", _hosts, "check hosts before a start: ssh, versions, MPI and devices, and what to type"
+        )
+        hosts.add_argument("hosts", nargs="?", metavar="A,B", help="the hosts, as ssh knows them: node1,node2")
+        hosts.add_argument("--hostfile", metavar="FILE", help="file that names them, as for start")
+        add_ssh(hosts)
         attach = parser.command(commands, "attach", self._attach, "use a cluster that another kernel of yours started")
         attach.add_argument("name", nargs="?", metavar="NAME", help="name of the cluster, if there are several")
         parser.command(commands, "detach", _detach, "leave the cluster, which keeps running until someone stops it")
@@ -208,10 +218,7 @@ class XPUMagics(Magics):
             if running is not None:
                 running.stop()
             return XPUCluster(
-                arguments.n,
-                devices=arguments.devices,
-                strict=arguments.strict,
-                env=dict(arguments.env),
+                **placement(arguments),
                 timeout=arguments.timeout,
                 recover=arguments.recover,
                 silence=arguments.silence,
@@ -250,6 +257,10 @@ def _changes(arguments: Any, running: XPUCluster) -> str:
         "--devices": (arguments.devices, None, running.device_filter),
         "--strict": (arguments.strict, False, running.strict),
         "--env": (dict(arguments.env), {}, running.env),
+        "--hosts": (arguments.hosts, None, running.hosts),
+        "--hostfile": (arguments.hostfile, None, running.hostfile),
+        "--ssh-config": (arguments.ssh_config, None, running.ssh_config),
+        "--mpi-args": (arguments.mpi_args, None, running.mpi_args),
         "--recover": (arguments.recover, True, running.recover),
         "--silence": (arguments.silence, 30.0, running.silence),
         "--detach": (arguments.detach, False, running.detached),
@@ -260,7 +271,7 @@ def _changes(arguments: Any, running: XPUCluster) -> str:
         return ""
     settings = " ".join(shlex.join(["--env", f"{name}={value}"]) for name, value in arguments.env)
     flags = {"--env": settings, "--recover": "--no-recover", "--strict": "--strict", "--detach": "--detach"}
-    return " ".join(flags.get(option) or f"{option} {value}" for option, (value, _, _) in given.items())
+    return " ".join(flags.get(option) or shlex.join([option, str(value)]) for option, (value, _, _) in given.items())
 
 
 def _words(line: str) -> list[str]:
@@ -271,7 +282,13 @@ def _words(line: str) -> list[str]:
 
 
 def _plan(arguments: Any) -> Any:
-    return XPUCluster(arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env)).plan()
+    return XPUCluster(**placement(arguments)).plan(show=arguments.show)
+
+
+def _hosts(arguments: Any) -> Any:
+    if arguments.hosts is None and arguments.hostfile is None:
+        arguments.parser.error("expected names of hosts, such as node1,node2, or --hostfile FILE")
+    return look(addresses(arguments.hosts, arguments.hostfile), arguments.ssh_config)
 
 
 def _detach(arguments: Any) -> None:

@@ -1,6 +1,7 @@
 """Find and load the oneAPI runtime and the MPI that pip installed.
 
-This is the only file that knows the names of their libraries and environment variables.
+This is the only file that knows the names of the runtime's libraries and environment variables. The environment
+variables of MPI are in `xpulab.deploy.mpi`.
 
 The RPATHs in the wheels and the OpenCL vendor files name folders of the machine on which the wheels were built, so the
 dynamic loader does not find the libraries. Therefore `load` loads each library by its full path, dependencies first,
@@ -29,8 +30,6 @@ __all__ = [
     "GPU_DRIVER_FILES",
     "GPU_DRIVER_FOLDERS",
     "INTERFERING",
-    "MPIEXEC_ARGUMENTS",
-    "MPIEXEC_ENVIRONMENT",
     "OPENCL",
     "OPENCL_VENDORS",
     "SELECTOR",
@@ -325,20 +324,3 @@ def confine(cores: Iterable[int]) -> None:
             f"this process cannot be confined to the cores {sorted(wanted)}: {error.strerror}; "
             f"it may use {sorted(os.sched_getaffinity(0))}; restart the cluster, which plans it anew"
         ) from None
-
-
-#: These options keep mpiexec's sockets on the loopback interface, and all ranks on this host. Without them, mpiexec
-#: would start ranks on all hosts of a batch job.
-MPIEXEC_ARGUMENTS: tuple[str, ...] = ("-iface", "lo", "-hosts", "localhost")
-
-#: Ranks of one host communicate through shared memory, and bind themselves to cores (`confine`). If a user's shell has
-#: I_MPI_OFFLOAD=1, MPI_Init crashes on a machine without a Level Zero GPU. xpulab copies messages from devices through
-#: host memory, so it does not need this option. CMA has the kernel copy from another process: with it, messages that do
-#: not block take up to twice as long as those that do; without it both take as long as those that block.
-MPIEXEC_ENVIRONMENT: Mapping[str, str] = {
-    "I_MPI_FABRICS": "shm",
-    "I_MPI_PIN": "0",
-    "I_MPI_OFFLOAD": "0",
-    "I_MPI_SHM_CMA": "0",
-    "I_MPI_HYDRA_BOOTSTRAP": "fork",  # otherwise mpiexec calls srun or pbsdsh in a batch job, even for this host
-}

@@ -21,8 +21,9 @@ import pytest
 from leftovers import processes_marked, processes_of
 
 import xpulab
-from xpulab import oneapi
 from xpulab.deploy.cluster import find_current
+from xpulab.deploy.mpi import intel
+from xpulab.deploy.mpi.command import HERE, Ranks
 from xpulab.deploy.probe import core_ranges
 from xpulab.exceptions import (
     ClusterStartError,
@@ -85,8 +86,9 @@ def test_within_a_batch_job_the_engines_start_on_this_host(
             assert cluster.run(lambda task: task.comm.size) == [2, 2]
             assert {fact["host"] for fact in cluster.facts} == {here}
     else:  # what a cluster calls, without the cluster
-        command: list[str] = [str(oneapi.mpiexec()), *oneapi.MPIEXEC_ARGUMENTS, "-n", "2", "hostname"]
-        environment = {**os.environ, **oneapi.MPIEXEC_ENVIRONMENT}
+        start = intel.command([Ranks(HERE, 2)])
+        command = [*start.words, "-n", "2", "hostname"]
+        environment = {**os.environ, **start.environment}
         assert subprocess.check_output(command, env=environment, text=True, timeout=60) == f"{here}\n" * 2
 
 
@@ -260,16 +262,17 @@ def test_an_unknown_device_is_refused_with_a_list_of_devices() -> None:
 
 
 @pytest.mark.parametrize("in_a_notebook", [False, True])
-def test_a_start_that_fails_shows_the_engines_message(monkeypatch: pytest.MonkeyPatch, in_a_notebook: bool) -> None:
-    async def start() -> None:
-        xpulab.XPUCluster(1).start()
+def test_a_start_that_fails_shows_the_engines_message(in_a_notebook: bool) -> None:
+    cluster = xpulab.XPUCluster(1, mpi_args="-no-such-option")
 
-    monkeypatch.setattr("xpulab.oneapi.MPIEXEC_ARGUMENTS", ("-no-such-option",))
+    async def start() -> None:
+        cluster.start()
+
     before = set(psutil.Process().children(recursive=True))
     started = time.monotonic()
     with pytest.raises(ClusterStartError, match="no-such-option"):
         # In a notebook an event loop runs in the main thread, and ipyparallel uses one in another.
-        asyncio.run(start()) if in_a_notebook else xpulab.XPUCluster(1).start()
+        asyncio.run(start()) if in_a_notebook else cluster.start()
     assert time.monotonic() - started < 30
     wait_until_gone([child.pid for child in set(psutil.Process().children(recursive=True)) - before], 5)
 

@@ -20,6 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xpulab import oneapi
+from xpulab.deploy.mpi import intel
+from xpulab.deploy.mpi.command import HERE, Ranks
 from xpulab.deploy.plan import Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, probe
 from xpulab.exceptions import DeviceNotFoundError, PlanError
@@ -457,11 +459,12 @@ def here() -> Probe:
 @pytest.mark.parametrize("n", [1, 3])
 def test_ranks_on_the_cpu_see_their_device_and_work_on_their_cores_only(here: Probe, n: int) -> None:
     answer = plan(here, n, devices="cpu")
-    command: list[str] = [str(oneapi.mpiexec()), *oneapi.MPIEXEC_ARGUMENTS]
+    start = intel.command([Ranks(HERE, n)])
+    command = list(start.words)
     for p in answer.ranks:
         rank = {"environment": answer.environment(p.rank), "cores": p.cores}
         command += [":"] * bool(p.rank) + ["-n", "1", sys.executable, "-c", _RANK, json.dumps(rank)]
-    environment = {**os.environ, **oneapi.MPIEXEC_ENVIRONMENT}
+    environment = {**os.environ, **start.environment}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     ranks = json.loads(done.stdout)

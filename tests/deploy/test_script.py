@@ -128,7 +128,8 @@ def test_show_starts_nothing(
     plan, _, command = said.partition("\n\n")
     assert "Plan: 2 engines" in plan
     first, second, third = command.strip().splitlines()
-    assert first.startswith("env I_MPI_FABRICS=shm ")
+    assert first.startswith("env I_MPI_")
+    assert " I_MPI_FABRICS=shm " in first
     assert "mpiexec -iface lo" in first
     assert second.strip().startswith("-n 1 -env ONEAPI_DEVICE_SELECTOR opencl:0 ")
     assert second.endswith(f"-m xpulab.spmd --cores 0 {script} 'x y' : \\")

@@ -7,17 +7,21 @@ import contextlib
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, cast
 
 import xpulab
 from xpulab.advice import to_start
+from xpulab.deploy.addresses import Address, addresses
 from xpulab.deploy.conversation import not_running
-from xpulab.deploy.plan import Plan, plan
+from xpulab.deploy.hosts import interface_to, look
+from xpulab.deploy.mpi import intel
+from xpulab.deploy.mpi.command import HERE, Command, Ranks, split
+from xpulab.deploy.plan import Offer, Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
-from xpulab.deploy.processes import Launched, Processes
+from xpulab.deploy.processes import Launched, Processes, engines_shown
 from xpulab.deploy.record import choose, in_use
 from xpulab.deploy.rows import RowsOnEngines
 from xpulab.deploy.signals import uninterrupted
@@ -116,6 +120,15 @@ class XPUCluster(VariablesOnEngines, Displayed):
         Environment variables of the engines: ``{"NAME": "VALUE"}`` for all of them, ``{"1:NAME": "VALUE"}`` for rank 1
         only. A variable that is the same for all is set before the engine starts; one that is not is set after MPI has
         told the engine its rank, and before the device's driver is loaded.
+    hosts : str or sequence of str, optional
+        Hosts on which engines run, as ssh knows them: ``"node1,node2"``, or with numbers of engines
+        ``"node1:2,node2:4"``. By default this host.
+    hostfile : path-like, optional
+        File that names a host on each line, in place of `hosts`: ``node1``, ``node1:2`` or ``node1 slots=2``.
+    ssh_config : path-like, optional
+        File with ssh's configuration; by default the user's and the system's.
+    mpi_args : str, optional
+        Further options for mpiexec, as a shell reads them; `plan` with ``show=True`` shows the whole command line.
     timeout : float
         Seconds after which a start that has not ended fails.
     recover : bool
@@ -166,6 +179,10 @@ class XPUCluster(VariablesOnEngines, Displayed):
         devices: str | None = None,
         strict: bool = False,
         env: Mapping[str, str] | None = None,
+        hosts: str | Sequence[str] | None = None,
+        hostfile: str | os.PathLike[str] | None = None,
+        ssh_config: str | os.PathLike[str] | None = None,
+        mpi_args: str | None = None,
         timeout: float = 120.0,
         recover: bool = True,
         silence: float = 30.0,
@@ -178,6 +195,10 @@ class XPUCluster(VariablesOnEngines, Displayed):
         self.device_filter = devices
         self.strict = strict
         self.env = {} if env is None else env
+        self.hosts = hosts
+        self.hostfile = None if hostfile is None else os.fspath(hostfile)
+        self.ssh_config = None if ssh_config is None else os.fspath(ssh_config)
+        self.mpi_args = mpi_args
         self.timeout = timeout
         self.display = display
         self.detached = detach
@@ -190,8 +211,13 @@ class XPUCluster(VariablesOnEngines, Displayed):
         self._last_words = ""
         self._owner = os.getpid()
 
-    def plan(self) -> Plan:
+    def plan(self, *, show: bool = False) -> Plan:
         """Which engine would run on which device, and which of these devices other clusters use. Starts nothing.
+
+        Parameters
+        ----------
+        show : bool
+            Whether the plan has the command line that starts the engines.
 
         Raises
         ------
@@ -200,8 +226,20 @@ class XPUCluster(VariablesOnEngines, Displayed):
         DeviceError
             If a driver crashes or hangs.
         """
-        chosen = self._plan if self._plan and self.running else self._make_plan(probe())
-        return replace(chosen, others=self._others(chosen))
+        chosen = self._plan if self._plan and self.running else self._planned()
+        chosen = replace(chosen, others=self._others(chosen))
+        if not show:
+            return chosen
+        command = self._command(chosen.ranks_of_hosts, chosen.interface)
+        return replace(chosen, command=engines_shown(command, len(chosen.ranks)))
+
+    def _command(self, ranks: list[Ranks], interface: str) -> Command:
+        """MPI's command line."""
+        return intel.command(ranks, interface or "lo", self._ssh_config, split(self.mpi_args))
+
+    @property
+    def _ssh_config(self) -> str | None:
+        return None if self.ssh_config is None else os.path.abspath(self.ssh_config)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -237,20 +275,28 @@ class XPUCluster(VariablesOnEngines, Displayed):
         with progress.open(report) as handle:
             say = _teller(handle)
             say("starting the controller and looking for devices")
-            self._processes = processes = Launched(self._owner, self.name, silence=self.silence)
+            elsewhere = bool(self._addresses())
+            self._processes = processes = Launched(self._owner, self.name, silence=self.silence, hosts=elsewhere)
             try:
-                processes.start_controller()  # it starts while the drivers are asked, which takes about as long
+                if elsewhere:
+                    chosen = self._planned()
+                    say("connecting to the other hosts")
+                    processes.start_relay(chosen, self._ssh_config)
+                    processes.start_controller(chosen.address)
+                else:
+                    processes.start_controller("")  # it starts while the drivers are asked, which takes about as long
                 if n := self._started_early():
-                    processes.start_engines(n, {})
-                self._plan = self._make_plan(probe())
+                    processes.start_engines(n, {}, self._command([Ranks(HERE, n)], ""))
+                self._plan = chosen if elsewhere else self._planned()
                 n = len(self._plan.ranks)
                 handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
                 for warning in self._plan.warnings:
                     _warn(warning)
-                processes.start(self._plan, self.timeout, say)
+                command = self._command(self._plan.ranks_of_hosts, self._plan.interface)
+                processes.start(self._plan, command, self.timeout, say)
                 self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
                 self._board = Board.open(self.facts[0]["board"])
-                processes.watch([fact["pid"] for fact in self.facts])
+                processes.watch([fact["pid"] for fact in self.facts if fact["here"]])
                 self._require_alive(processes)
                 self._seconds_to_start = time.monotonic() - begun
                 self._publish(processes)
@@ -288,6 +334,10 @@ class XPUCluster(VariablesOnEngines, Displayed):
             "devices": self.device_filter,
             "strict": self.strict,
             "env": dict(self.env),
+            "hosts": self.hosts,
+            "hostfile": self.hostfile,
+            "ssh_config": self.ssh_config,
+            "mpi_args": self.mpi_args,
             "recover": self.recover,
             "silence": self.silence,
         }
@@ -484,6 +534,9 @@ class XPUCluster(VariablesOnEngines, Displayed):
                 raise UsageError(f"XPUCluster: {name}={value!r} was given; expected True or False")
         if not isinstance(self.env, Mapping):
             raise UsageError(f"XPUCluster: env={self.env!r} was given; expected a dict such as {{'NAME': 'VALUE'}}")
+        if not isinstance(self.mpi_args, str | None):
+            raise UsageError(f"XPUCluster: mpi_args={self.mpi_args!r} was given; expected a text such as '-genv A 1'")
+        split(self.mpi_args)
         if not isinstance(self.device_filter, str | None):
             raise UsageError(
                 f"XPUCluster: devices={self.device_filter!r} was given; expected gpu, cpu, or a selector such as "
@@ -493,14 +546,44 @@ class XPUCluster(VariablesOnEngines, Displayed):
     def _started_early(self) -> int:
         """Number of engines that start before the plan is made; 0 if the plan has to be made first.
 
-        The plan has to be made first if the user sets variables, because it decides which engines get them; and if `n`
-        is missing, not a number, or too large for the cores, because it decides on the number of engines or raises.
+        The plan has to be made first if the user names hosts or sets variables, because it decides where engines run
+        and which variables each gets; and if `n` is missing, not a number, or too large for the cores, because it
+        decides on the number of engines or raises.
         """
-        if self.env:
+        if self.env or self._addresses():
             return 0
         return self.n if isinstance(self.n, int) and 0 < self.n <= 2 * len(os.sched_getaffinity(0)) else 0
 
-    def _make_plan(self, found: Probe) -> Plan:
+    def _addresses(self) -> list[Address]:
+        """The hosts that the user named; empty for this host alone."""
+        return addresses(self.hosts, self.hostfile)
+
+    def _planned(self) -> Plan:
+        """The plan for this host, or for all hosts that the user named.
+
+        Raises
+        ------
+        ClusterStartError
+            If engines cannot run on a host.
+        """
+        named = self._addresses()
+        if not named:
+            return self._make_plan(probe())
+        found = look(named, self._ssh_config)
+        found.require_ready()
+        chosen = self._make_plan(found.offers())
+        others = [host.address for host in found.hosts if host.name in {rank.address for rank in chosen.ranks}]
+        if not others:
+            return chosen
+        if chosen.ranks[0].address:
+            raise UsageError(
+                f"hosts={self.hosts or self.hostfile!r} does not name the notebook's host, on which rank 0 has to run; "
+                f"type: --hosts localhost,{','.join(address.name for address in named)}"
+            )
+        interface, address = interface_to(others[0])
+        return replace(chosen, interface=interface, address=address)
+
+    def _make_plan(self, found: Probe | list[Offer]) -> Plan:
         return plan(found, n=self.n, devices=self.device_filter, strict=self.strict, env=self.env)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from xpulab.deploy.answers import Answer, raise_errors
-from xpulab.deploy.exchange import USERS, Exchange
+from xpulab.deploy.exchange import Exchange
 from xpulab.deploy.pickling import packed
 from xpulab.deploy.processes import Processes
 from xpulab.deploy.signals import postponed
@@ -19,7 +19,7 @@ from xpulab.deploy.waiting import told_of_waiting
 from xpulab.exceptions import EngineLostError, EngineStuckError, NoClusterError, UsageError
 from xpulab.report import usage
 from xpulab.report.record import DISPLAYS, Display
-from xpulab.sharing.board import Board
+from xpulab.sharing.board import USERS, Board
 
 __all__ = ["Conversation", "not_running"]
 
@@ -265,7 +265,7 @@ class Conversation:
             if processes is None:
                 raise not_running()
             exchange = Exchange(processes.client, self._board, name, payload)
-        signs = Signs([fact["pid"] for fact in self.facts], self.silence)
+        signs = Signs([fact["pid"] if fact["here"] else 0 for fact in self.facts], self.silence)
         silence = Silence(self.silence, users=name in USERS)
 
         def require_well() -> None:
@@ -302,15 +302,20 @@ class Conversation:
             raise NoClusterError(
                 "another process has stopped or restarted the cluster; type: %xpu_cluster start, or %xpu_cluster attach"
             )
-        gone = [fact for fact in self.facts if fact["pid"] in processes.first_gone]
+        lost = processes.lost_on_hosts()
+        gone = [fact for fact in self.facts if fact["here"] and fact["pid"] in processes.first_gone]
+        if lost is not None:
+            if lost["why"]:
+                self._give_up(processes, f"{lost['why']}, so all engines were ended")
+            gone = [self.facts[rank] for rank in lost["ranks"]]
         if gone:
-            self._give_up(processes, ", ".join(f"{_who(fact)} ended{processes.cause(fact['pid'])}" for fact in gone))
+            self._give_up(processes, ", ".join(f"{_who(fact)} ended{processes.cause(fact)}" for fact in gone))
         self._give_up(processes, f"the {ended} ended, and so did the engines")
 
     def _require_heard(self, processes: Processes, signs: Signs, silence: Silence, users: bool) -> None:
         """End the engines if one gives no sign of life, because it was stopped or hangs in a driver."""
         ranks = self._board.ranks if self._board is not None else None
-        stuck = silence.stuck(signs(ranks["heartbeat"])) if ranks is not None else []
+        stuck = silence.stuck(signs(ranks["heartbeat"] + ranks["signs"])) if ranks is not None else []
         self.unheard = silence.unheard(min(SILENT, self.silence))
         if stuck:
             where = ", ".join(_who(self.facts[rank]) for rank in stuck)

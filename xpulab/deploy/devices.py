@@ -54,11 +54,11 @@ class Devices(Displayed):
             return "idle"
         ranks: dict[int | None, list[int]] = {}
         for p in self.plan.ranks:
-            if p.device.selector == device.selector:
+            if not p.address and p.device.selector == device.selector:
                 ranks.setdefault(p.tile, []).append(p.rank)
         idle: dict[str, list[int | None]] = {}
         for unused in self.plan.idle:
-            if unused.device.selector == device.selector:
+            if unused.host in ("", self.probe.host) and unused.device.selector == device.selector:
                 idle.setdefault(unused.reason, []).append(unused.tile)
         parts = [f"rank {core_ranges(r)}" + ("" if tile is None else f" on tile {tile}") for tile, r in ranks.items()]
         for reason, tiles in idle.items():

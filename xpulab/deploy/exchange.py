@@ -15,17 +15,17 @@ from typing import Any
 import ipyparallel as ipp
 
 from xpulab.exceptions import EngineStuckError
-from xpulab.sharing.board import Board, awaited, new_task_number, running
+from xpulab.sharing.board import USERS, Board, awaited, new_task_number, running
 
-__all__ = ["USERS", "Exchange"]
+__all__ = ["Exchange"]
 
 _POLL = 0.05  # seconds between two reads of the board while a task runs
 _INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
-USERS = ("run", "%%xpu")  # tasks that run a user's code
 _USERS_GRACE = 2.0  # seconds that a user's code has to end after SIGINT
+_PRINTED = 2.0  # seconds in which the output of other hosts arrives
+_SIGNAL_AGAIN = 0.5  # seconds until SIGINT is repeated, because an engine that is about to begin the task ignores it
 _latest: weakref.WeakKeyDictionary[threading.Thread, int] = weakref.WeakKeyDictionary()  # number of its last task
 _latest_lock = threading.Lock()
-_SIGNAL_AGAIN = 0.5  # seconds until SIGINT is repeated, because an engine that is about to begin the task ignores it
 
 
 class _Ending:
@@ -213,10 +213,21 @@ class Exchange:
         if ending.failure is not None:
             raise ending.failure
         replies = list(self._pending.get())
+        if self.name in USERS:
+            self._await_output(replies)
         if ending.begun:  # an interrupt that came after the ranks were done still ends the caller
             for reply in replies:
                 reply["status"] = "interrupted" if reply["status"] == "ok" else reply["status"]
         return replies
+
+    def _await_output(self, replies: list[dict[str, Any]]) -> None:
+        """Wait until the relay has copied what the ranks of other hosts have printed in a user's code."""
+        ran = [rank for rank, reply in enumerate(replies) if "outcome" in (reply["result"] or {})]
+        deadline = time.monotonic() + _PRINTED
+        while self._ranks is not None and time.monotonic() < deadline:
+            if (self._ranks["ended"][ran] == self.number).all():
+                return
+            time.sleep(_POLL / 5)
 
     @property
     def _ranks(self) -> Any:
@@ -233,7 +244,7 @@ class Exchange:
     def _signal_running(self) -> None:
         """Send SIGINT to the engines that run the task, because a user's code does not read the board."""
         for record in self._ranks:
-            if record["task"] == self.number:
+            if record["task"] == self.number and record["pid"]:  # the agents of other hosts signal their engines
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(record["pid"]), signal.SIGINT)
 

@@ -54,8 +54,10 @@ class Demand:
         return sum(self.counts) * self.row_bytes
 
 
-def require_room(rows: Demand, facts: Sequence[dict[str, Any]], held: Sequence[int], free: float) -> None:
-    """Raise an error if there is too little memory for the rows and for the working arrays of the call.
+def require_room(
+    rows: Demand, facts: Sequence[dict[str, Any]], held: Sequence[int], free: float, host: str = "this host"
+) -> None:
+    """Raise an error if a host has too little memory for the rows and for the working arrays of the call.
 
     Parameters
     ----------
@@ -66,6 +68,8 @@ def require_room(rows: Demand, facts: Sequence[dict[str, Any]], held: Sequence[i
         Bytes that each rank holds on its device already.
     free : float
         Free bytes of the host's memory.
+    host : str
+        The host, for messages.
 
     Raises
     ------
@@ -86,9 +90,9 @@ def require_room(rows: Demand, facts: Sequence[dict[str, Any]], held: Sequence[i
         room[name] = room.get(name, fact["device"]["memory"]) - bytes_held
     if on_host > free:
         raise NotEnoughMemoryError(
-            f"{rows.what} needs {format_size(on_host)} of this host's memory for the transfer and on the engines, and "
-            f"{format_size(free)} are free; use fewer rows, convert float64 to float32, or free memory: delete "
-            "handles and arrays that you no longer need"
+            f"{rows.what} needs {format_size(on_host)} of {host}'s memory for the transfer and on the engines, and "
+            f"{format_size(max(0.0, free))} are free; use fewer rows, convert float64 to float32, or free memory: "
+            "delete handles and arrays that you no longer need"
         )
     for name, need in on_device.items():
         if need > room[name]:

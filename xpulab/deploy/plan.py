@@ -8,15 +8,16 @@ import numbers
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from xpulab import oneapi
+from xpulab.deploy.mpi.command import HERE, Ranks
 from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges
 from xpulab.exceptions import DeviceNotFoundError, PlanError
 from xpulab.rendering import Displayed, block, escape, format_size, plain, table_html, table_text
 
-__all__ = ["Idle", "Placement", "Plan", "plan"]
+__all__ = ["Idle", "Offer", "Placement", "Plan", "plan"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Placement:
         MPI rank of the engine.
     host : str
         Name of the machine.
+    address : str
+        The machine as ssh knows it; empty for the notebook's.
     device : DeviceInfo
     tile : int or None
         Number of the tile (SYCL sub-device); None for the whole device.
@@ -53,6 +56,26 @@ class Placement:
     memory: int
     shared: bool
     variables: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A host on which engines may run.
+
+    Attributes
+    ----------
+    probe : Probe
+        Its devices, cores and memory.
+    address : str
+        The host as ssh knows it; empty for the notebook's.
+    slots : int or None
+        Number of engines that the user gives it; None if its devices decide.
+    """
+
+    probe: Probe
+    address: str = ""
+    slots: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +85,7 @@ class Idle:
     device: DeviceInfo
     tile: int | None
     reason: str
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,12 +102,20 @@ class Plan(Displayed):
         The devices and tiles that no engine uses.
     others : tuple of str
         A sentence for each other cluster of this user that uses some of these cores and GPUs.
+    command : str
+        The command line that starts the engines, as a shell takes it, if it was asked for.
+    interface, address : str
+        The network interface of the notebook's host that leads to the other hosts, and its address there; empty if all
+        engines run on the notebook's host.
     """
 
     ranks: tuple[Placement, ...]
     warnings: tuple[str, ...]
     idle: tuple[Idle, ...]
     others: tuple[str, ...] = ()
+    command: str = ""
+    interface: str = ""
+    address: str = ""
 
     def environment(self, rank: int) -> dict[str, str]:
         """Environment variables that the process of `rank` needs before it loads its runtimes."""
@@ -95,6 +127,13 @@ class Plan(Displayed):
         """The user's variables that are the same on all ranks; they are set before a process starts."""
         first, *others = (rank.variables for rank in self.ranks)
         return {name: value for name, value in first.items() if all(o.get(name) == value for o in others)}
+
+    @property
+    def ranks_of_hosts(self) -> list[Ranks]:
+        """The hosts in the order of the ranks, by the names or addresses with which mpiexec reaches them."""
+        here = self.address or HERE
+        counts = Counter(rank.address or here for rank in self.ranks)  # the ranks of a host follow each other
+        return [Ranks(host, n) for host, n in counts.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable values."""
@@ -112,15 +151,19 @@ class Plan(Displayed):
             tuple(content["warnings"]),
             tuple(Idle(**on_device(idle)) for idle in content["idle"]),
             tuple(content.get("others", ())),
+            interface=content.get("interface", ""),
+            address=content.get("address", ""),
         )
 
     def __str__(self) -> str:
         table = table_text(_HEADER, map(_row, self.ranks), _ALIGN)
-        return "\n".join([self._title, table, *(f"  {plain(note)}" for note in self._notes())])
+        command = [f"\n{plain(self.command)}"] * bool(self.command)
+        return "\n".join([self._title, table, *(f"  {plain(note)}" for note in self._notes()), *command])
 
     def _repr_html_(self) -> str:
         table = table_html(_HEADER, map(_row, self.ranks), _ALIGN, caption=self._title)
-        return block("plan of engines", [table, *(f'<div class="xpu-note">{escape(n)}</div>' for n in self._notes())])
+        notes = [f'<div class="xpu-note">{escape(note)}</div>' for note in self._notes()]
+        return block("plan of engines", [table, *notes, *[f"<pre>{escape(self.command)}</pre>"] * bool(self.command)])
 
     @property
     def _title(self) -> str:
@@ -129,6 +172,8 @@ class Plan(Displayed):
     def _notes(self) -> Iterator[str]:
         for warning in self.warnings:
             yield f"warning: {warning}"
+        if self.interface:
+            yield f"the notebook's host is {self.address} (interface {self.interface}) to the other hosts"
         yield from self.others
         users: dict[str, list[int]] = {}
         for rank in self.ranks:
@@ -136,12 +181,14 @@ class Plan(Displayed):
                 users.setdefault(f"{name}={value}", []).append(rank.rank)
         for setting, ranks in users.items():
             yield f"variable of rank {core_ranges(ranks)}: {setting}"
-        groups: dict[tuple[str, str], list[str]] = {}
+        groups: dict[tuple[str, str, str], list[str]] = {}
+        several = len({rank.host for rank in self.ranks} | {idle.host for idle in self.idle}) > 1
         for idle in self.idle:
             selector = _Slot(idle.device, idle.tile).selector
-            groups.setdefault((idle.device.name, idle.reason), []).append(selector)
-        for (name, reason), selectors in groups.items():
-            yield f"not used: {', '.join(selectors)} ({name}): {reason}"
+            where = f" of {idle.host}" * several
+            groups.setdefault((idle.device.name, where, idle.reason), []).append(selector)
+        for (name, where, reason), selectors in groups.items():
+            yield f"not used: {', '.join(selectors)}{where} ({name}): {reason}"
 
 
 _HEADER = ("rank", "host", "device", "selector", "cores", "memory", "float64", "shared")
@@ -163,7 +210,7 @@ def _row(p: Placement) -> tuple[object, ...]:
 
 
 def plan(
-    probe: Probe,
+    probe: Probe | Sequence[Offer],
     n: int | None = None,
     devices: str | None = None,
     strict: bool = False,
@@ -177,8 +224,9 @@ def plan(
 
     Parameters
     ----------
-    probe : Probe
-        Devices, cores and memory of the host.
+    probe : Probe or sequence of Offer
+        Devices, cores and memory of the host, or of several. Engines are spread over hosts in proportion to the numbers
+        of their devices, and the ranks of a host follow each other.
     n : int, optional
         Number of engines.
     devices : str, optional
@@ -203,16 +251,41 @@ def plan(
     """
     if n is not None and (isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1):
         raise PlanError(f"the number of engines must be an integer of at least 1; received {n!r}")
-    slots, left_out = _choose(probe, devices)
-    size = len(slots) if n is None else int(n)
-    used = [slots[rank % len(slots)] for rank in range(size)]
-    warnings = tuple(_warnings(probe, used))
+    offers = [Offer(probe)] if isinstance(probe, Probe) else list(probe)
+    chosen = [_choose(offer.probe, devices) for offer in offers]
+    sizes = _spread(offers, [len(slots) for slots, _ in chosen], None if n is None else int(n))
+    variables = _variables(env or {}, sum(sizes))
+    ranks: list[Placement] = []
+    warnings: list[str] = []
+    idle: list[Idle] = []
+    for offer, (slots, left_out), size in zip(offers, chosen, sizes, strict=True):
+        used = [slots[rank % len(slots)] for rank in range(size)]
+        where = f" of {offer.probe.host}" if len(offers) > 1 else ""
+        warnings += (f"{warning}{where}" for warning in _warnings(offer.probe, used))
+        unused = [Idle(slot.device, slot.tile, f"only {_engines(size)}") for slot in slots[size:]]
+        idle += (replace(each, host=offer.probe.host) for each in unused + left_out)
+        ranks += _placements(offer, used, variables, len(ranks))
     if strict and warnings:
-        cores = len(probe.logical_cores)
-        most = cores if slots[0].on_cpu else min(cores, len(slots))  # the GPUs come first
+        most = sum(_most(offer.probe, slots) for offer, (slots, _) in zip(offers, chosen, strict=True))
         raise PlanError(f"{'; '.join(warnings)}; type -n {most}, or leave out --strict")
-    unused = [Idle(slot.device, slot.tile, f"only {_engines(size)}") for slot in slots[size:]]
-    return Plan(tuple(_placements(probe, used, _variables(env or {}, size))), warnings, tuple(unused + left_out))
+    return Plan(tuple(ranks), tuple(warnings), tuple(idle))
+
+
+def _most(probe: Probe, slots: Sequence[_Slot]) -> int:
+    """The largest number of engines of a host that share neither cores nor a GPU."""
+    cores = len(probe.logical_cores)
+    return cores if slots[0].on_cpu else min(cores, len(slots))  # the GPUs come first
+
+
+def _spread(offers: Sequence[Offer], devices: Sequence[int], n: int | None) -> list[int]:
+    """The number of engines of each host, in proportion to the user's numbers, or to the numbers of devices."""
+    weights = [offer.slots or count for offer, count in zip(offers, devices, strict=True)]
+    if n is None:
+        return weights
+    sizes = [0] * len(weights)
+    for _ in range(n):  # each engine to the host that has the fewest for its weight
+        sizes[min(range(len(sizes)), key=lambda host: (sizes[host] + 1) / weights[host])] += 1
+    return sizes
 
 
 def _variables(env: Mapping[str, str], size: int) -> list[dict[str, str]]:
@@ -232,21 +305,26 @@ def _variables(env: Mapping[str, str], size: int) -> list[dict[str, str]]:
     return [{**every, **own} for own in of_rank]
 
 
-def _placements(probe: Probe, used: Sequence[_Slot], variables: Sequence[dict[str, str]]) -> Iterator[Placement]:
+def _placements(
+    offer: Offer, used: Sequence[_Slot], variables: Sequence[dict[str, str]], first: int
+) -> Iterator[Placement]:
+    """The placements of a host's ranks, of which `first` is the first."""
+    probe = offer.probe
     cores = _split(probe.cores, len(used))
     users, core_users = Counter(used), Counter(cores)
     cpu_engines = sum(slot.on_cpu for slot in used)
     for rank, slot in enumerate(used):
         yield Placement(
-            rank=rank,
+            rank=first + rank,
             host=probe.host,
+            address=offer.address,
             device=slot.device,
             tile=slot.tile,
             selector=slot.selector,
             cores=cores[rank],
             memory=probe.memory_available // cpu_engines if slot.on_cpu else slot.memory // users[slot],
             shared=core_users[cores[rank]] > 1 or (users[slot] > 1 and not slot.on_cpu),
-            variables=variables[rank],
+            variables=variables[first + rank],
         )
 
 
@@ -385,6 +463,8 @@ def _split(cores: Sequence[Sequence[int]], size: int) -> list[tuple[int, ...]]:
     if there are fewer physical cores than engines.
     """
     logical = [(cpu,) for core in cores for cpu in core]
+    if not size:
+        return []
     if size > len(logical):
         return [logical[rank % len(logical)] for rank in range(size)]
     units = cores if size <= len(cores) else logical

@@ -13,6 +13,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -27,21 +28,27 @@ from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLa
 from traitlets.config import Config
 
 import xpulab
-from xpulab import oneapi
+from xpulab.deploy import relay
 from xpulab.deploy.leftovers import remove_leftovers
+from xpulab.deploy.mpi.command import Command, shown
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.record import Record, identity, runs
 from xpulab.exceptions import ClusterError, ClusterStartError
 from xpulab.sharing.owner import RECORD
 from xpulab.sharing.transcript import RAISED
 
-__all__ = ["Launched", "Processes", "controller_settings", "engine_settings"]
+__all__ = ["Launched", "Processes", "controller_settings", "engine_settings", "engines_shown"]
 
+#: Name of the process that connects the hosts of a cluster, among those that are watched.
+RELAY = "relay"
+
+_RELAYED = 1.0  # seconds in which the relay notices that an engine has ended
+_RELAY_GRACE = 6.0  # seconds that the relay and the agents have to end all processes of other hosts
 _STOP_GRACE = 3.0  # seconds to wait until a killed process has ended
 
 
-def controller_settings(folder: Path, owner: int) -> Config:
-    """ipyparallel's settings for the controller of a local cluster, which do not depend on where engines go.
+def controller_settings(folder: Path, owner: int, address: str = "") -> Config:
+    """ipyparallel's settings for the controller.
 
     Parameters
     ----------
@@ -49,6 +56,9 @@ def controller_settings(folder: Path, owner: int) -> Config:
         Private folder of the cluster: connection files and logs.
     owner : int
         Pid of the process with which the cluster ends unless it is detached; 0 for none.
+    address : str
+        Address of this host at which engines of other hosts reach it; empty if there are none. Clients always use the
+        loopback interface.
     """
     config = Config()
     config.Cluster.load_profile = False
@@ -57,7 +67,8 @@ def controller_settings(folder: Path, owner: int) -> Config:
     config.Cluster.delay = 0
     config.LocalControllerLauncher.controller_cmd = [sys.executable, "-m", "xpulab.deploy.controller"]
     config.LocalControllerLauncher.controller_args = [
-        "--ip=127.0.0.1",
+        "--IPController.client_ip=127.0.0.1",
+        f"--IPController.engine_ip={address or '127.0.0.1'}",
         # The controller then is one process with threads, instead of seven processes.
         "--IPController.use_threads=True",
         # A client without the keys of the connection file is rejected before its messages are read.
@@ -85,8 +96,26 @@ def _ipythons_folder(folder: Path) -> dict[str, str]:
     return {"IPYTHONDIR": str(folder / "ipython")}
 
 
-def engine_settings(folder: Path, owner: int, variables: Mapping[str, str]) -> Config:
-    """ipyparallel's settings for the engines of a local cluster, which do not depend on where engines go.
+#: The program of a rank, and its arguments.
+_ENGINE = (sys.executable, "-m", "xpulab.engine")
+_ENGINE_ARGUMENTS = (
+    "--Session.digest_history_size=0",  # CurveZMQ rejects repeated messages, so no signatures are kept
+    "--IPEngine.max_heartbeat_misses=10",  # of the controller, 3.5 s each: an engine that was left alone ends
+    "--IPEngine.enable_nanny=False",  # one process per engine, which passes on signals; the board does this
+    "--IPEngine.init_mpi=",
+)
+
+
+def engines_shown(command: Command, n: int) -> str:
+    """The command line that starts the engines, as a shell takes it."""
+    mpiexec, *options = command.words
+    return shown([mpiexec, "-n", str(n), *options, *_ENGINE, *_ENGINE_ARGUMENTS], command.environment)
+
+
+def engine_settings(
+    folder: Path, owner: int, variables: Mapping[str, str], command: Command, relayed: bool = False
+) -> Config:
+    """ipyparallel's settings for the engines.
 
     Parameters
     ----------
@@ -95,19 +124,18 @@ def engine_settings(folder: Path, owner: int, variables: Mapping[str, str]) -> C
         As for `controller_settings`.
     variables : mapping of str to str
         The user's environment variables for all engines.
+    command : Command
+        MPI's command line.
+    relayed : bool
+        Whether there are engines on other hosts.
     """
     config = Config()
-    config.MPIEngineSetLauncher.mpi_cmd = [str(oneapi.mpiexec())]
-    config.MPIEngineSetLauncher.mpi_args = list(oneapi.MPIEXEC_ARGUMENTS)
-    config.MPIEngineSetLauncher.engine_cmd = [sys.executable, "-m", "xpulab.engine"]
-    config.MPIEngineSetLauncher.engine_args = [
-        "--Session.digest_history_size=0",  # CurveZMQ rejects repeated messages, so no signatures are kept
-        "--IPEngine.max_heartbeat_misses=10",  # of the controller, 3.5 s each: an engine that was left alone ends
-        "--IPEngine.enable_nanny=False",  # one process per engine, which passes on signals; the board does this
-        "--IPEngine.init_mpi=",
-    ]
+    config.MPIEngineSetLauncher.mpi_cmd = [command.words[0]]
+    config.MPIEngineSetLauncher.mpi_args = list(command.words[1:])
+    config.MPIEngineSetLauncher.engine_cmd = list(_ENGINE)
+    config.MPIEngineSetLauncher.engine_args = list(_ENGINE_ARGUMENTS)
     config.MPIEngineSetLauncher.environment = {
-        **oneapi.MPIEXEC_ENVIRONMENT,
+        **command.environment,
         **_ipythons_folder(folder),
         "MPLBACKEND": "module://xpulab.engine.figures",  # the notebook's backend would draw in the notebook's process
         **variables,
@@ -115,6 +143,7 @@ def engine_settings(folder: Path, owner: int, variables: Mapping[str, str]) -> C
             {
                 "owner": owner,
                 "folder": str(folder),
+                "relayed": relayed,
                 "placements": str(folder / "placements.json"),
                 "connection": str(folder / "security" / "ipcontroller-engine.json"),
             }
@@ -206,7 +235,7 @@ class Processes:
                 self._watched[name] = (pid, os.pidfd_open(pid))
                 if not runs(pid, started):
                     raise ProcessLookupError(f"the {name} has ended")
-            self.watch([fact["pid"] for fact in self.record.facts])
+            self.watch([fact["pid"] for fact in self.record.facts if fact["here"]])
             self._connect(deadline)
             while len(self.client.ids) < len(self.record.facts):
                 self._still_starting(deadline)
@@ -273,14 +302,26 @@ class Processes:
 
         threading.Thread(target=wait, name="xpulab-watch", daemon=True).start()
 
-    def cause(self, pid: int) -> str:
-        """Why the engine with this pid ended, from mpiexec's log: ``": killed by signal: 9 (Killed)"``, or ""."""
+    def lost_on_hosts(self) -> dict[str, Any] | None:
+        """What the relay says that was lost: ``ranks`` that ended first, or ``why``; None without other hosts."""
+        if RELAY not in self._watched:
+            return None
+        poll = select.poll()
+        poll.register(self._watched[RELAY][1], select.POLLIN)
+        poll.poll(1000 * _RELAYED)  # one engine's end takes all others along, and the relay sees which was first
+        with contextlib.suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads((self.folder / relay.LOST).read_text())
+            return found
+        return None
+
+    def cause(self, fact: Mapping[str, Any]) -> str:
+        """Why an engine ended, from mpiexec's log: ``": killed by signal: 9 (Killed)"``, or ""."""
         poll = select.poll()
         for name, (_, descriptor) in list(self._watched.items()):
             if name == "mpiexec":
                 poll.register(descriptor, select.POLLIN)
         poll.poll(2000)  # mpiexec ends the other engines, logs the cause, and ends
-        found = re.search(rf"PID {pid} .*\n=\s+(.*)", self.logs(200))
+        found = re.search(rf"RANK {fact['rank']} PID {fact['pid']} .*\n=\s+(.*)", self.logs(200))
         return f": {found[1].lower()}" if found else ""
 
     def ended(self) -> str:
@@ -337,16 +378,31 @@ class Processes:
             (self.folder / RECORD).unlink(missing_ok=True)
         # The processes have no state to save. Killing them takes 0.1 s; asking them to end would take 2 s.
         processes = []
-        for pid in self.pids():
+        if RELAY in self._watched:  # it has the processes of other hosts ended
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._watched[RELAY][0], signal.SIGTERM)
+        for pid in [pid for name in self._watched if name != RELAY for pid in self._pids_of(name)]:
             with contextlib.suppress(psutil.NoSuchProcess):  # the process has ended
                 process = psutil.Process(pid)
                 process.kill()
                 processes.append(process)
         _still_there(processes, _STOP_GRACE)
+        self._end_relay()
         self.leave()
         if on_purpose:
             shutil.rmtree(self.folder, ignore_errors=True)
         remove_leftovers()
+
+    def _end_relay(self) -> None:
+        """Wait until the relay and the agents have ended, and kill the relay if they do not."""
+        if RELAY not in self._watched:
+            return
+        poll = select.poll()
+        poll.register(self._watched[RELAY][1], select.POLLIN)
+        if not poll.poll(1000 * _RELAY_GRACE):
+            for each in self._pids_of(RELAY):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
 
 
 class Launched(Processes):
@@ -360,18 +416,20 @@ class Launched(Processes):
         Name under which other processes find the cluster.
     silence : float
         Seconds that an engine may stand still while it starts.
+    hosts : bool
+        Whether engines may run on other hosts.
     """
 
-    def __init__(self, owner: int, name: str | None = None, *, silence: float) -> None:
-        super().__init__(Record.create(name, owner, xpulab.__version__))
+    def __init__(self, owner: int, name: str | None = None, *, silence: float, hosts: bool = False) -> None:
+        super().__init__(Record.create(name, owner, xpulab.__version__, hosts))
         self._owner = owner
         self._silence = silence
+        self._relay: subprocess.Popen[bytes] | None = None
         self._looked = 0.0  # time of the last check for ranks that were lost while they start
         self._odd: dict[tuple[int, str], float] = {}  # (pid, state) -> time since which the process is in that state
         self._cluster = ipp.Cluster(
             engines=_Engines,
             controller=_Controller,
-            config=controller_settings(self.folder, owner),
             profile_dir=str(self.folder),
             load_profile=False,
             log=_SILENT,
@@ -380,13 +438,44 @@ class Launched(Processes):
             shutdown_atexit=False,
         )
 
-    def start_controller(self) -> None:
-        """Start the controller without waiting for it. `start` waits until it is ready."""
+    def start_relay(self, plan: Plan, ssh_config: str | None) -> None:
+        """Start the relay, which starts the agents of the other hosts. Does nothing without other hosts."""
+        if not plan.interface:
+            return
+        options = {
+            "hosts": list(dict.fromkeys(rank.address for rank in plan.ranks if rank.address)),
+            "ssh_config": ssh_config,
+            "owner": self._owner,
+            "interface": plan.interface,
+            "limit": relay.LIMIT,
+        }
+        (self.folder / relay.OPTIONS).write_text(json.dumps(options))
+        (self.folder / "log").mkdir(exist_ok=True)
+        with open(self.folder / "log" / "relay.log", "wb") as log:
+            self._relay = subprocess.Popen(
+                [sys.executable, "-m", "xpulab.deploy.relay", str(self.folder)],
+                cwd="/",  # from the user's folder, Python would import a file that has the name of a module
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a terminal's Ctrl-C must not reach it
+            )
+        self._watched[RELAY] = (self._relay.pid, os.pidfd_open(self._relay.pid))
+
+    def start_controller(self, address: str) -> None:
+        """Start the controller without waiting for it. `start` waits until it is ready.
+
+        Parameters
+        ----------
+        address : str
+            Address of this host at which engines of other hosts reach it; empty if there are none.
+        """
+        self._cluster.update_config(controller_settings(self.folder, self._owner, address))
         self._cluster.start_controller_sync()
         pid = self._cluster.controller.process.pid
         self._watched["controller"] = (pid, os.pidfd_open(pid))
 
-    def start_engines(self, n: int, variables: Mapping[str, str]) -> None:
+    def start_engines(self, n: int, variables: Mapping[str, str], command: Command) -> None:
         """Start mpiexec and the engines without waiting for them, before their devices are chosen.
 
         The engines import the modules that do not depend on the device, and wait until `start` tells them their device.
@@ -397,18 +486,24 @@ class Launched(Processes):
             Number of engines.
         variables : mapping of str to str
             The user's environment variables for all engines.
+        command : Command
+            MPI's command line.
         """
-        self._cluster.update_config(engine_settings(self.folder, self._owner, variables))
+        self._cluster.update_config(
+            engine_settings(self.folder, self._owner, variables, command, self._relay is not None)
+        )
         self._cluster.start_engines_sync(n)
         pid = self._cluster.engine_set.process.pid
         self._watched["mpiexec"] = (pid, os.pidfd_open(pid))
 
-    def start(self, plan: Plan, timeout: float, progress: Callable[[str], None]) -> None:
+    def start(self, plan: Plan, command: Command, timeout: float, progress: Callable[[str], None]) -> None:
         """Start the engines if they were not started before, tell each its device, and wait until every rank answers.
 
         Parameters
         ----------
         plan : Plan
+        command : Command
+            MPI's command line.
         timeout : float
             Seconds after which the start fails.
         progress : callable
@@ -425,7 +520,7 @@ class Launched(Processes):
             progress("starting mpiexec and the engines")
             self._place(plan)
             if "mpiexec" not in self._watched:
-                self.start_engines(n, plan.environment_of_all)
+                self.start_engines(n, plan.environment_of_all, command)
             self._connect(deadline)
             known = -1
             while len(self.client.ids) < n:
@@ -436,8 +531,10 @@ class Launched(Processes):
                 time.sleep(0.02)
         except BaseException as error:
             words = self.logs()
+            lost = self.lost_on_hosts() if isinstance(error, _Ended) else None
             self.stop()
             if isinstance(error, _Ended):
+                words = f"{lost['why']}\n{words}" if lost and lost["why"] else words
                 raise ClusterStartError(f"{error}\n{words}\nto look for a cause, type: %xpu_cluster doctor") from None
             raise
 
@@ -491,10 +588,9 @@ class Launched(Processes):
     def leave(self) -> None:
         """Disconnect from the processes, which keep running or have been stopped."""
         super().leave()
-        for launcher in (self._cluster.controller, self._cluster.engine_set):
-            started = getattr(launcher, "_popen_process", None)
-            if started is not None and started.poll() is None:
-                _let_go.append(started)
+        launchers = (self._cluster.controller, self._cluster.engine_set)
+        processes = [getattr(launcher, "_popen_process", None) for launcher in launchers]
+        _let_go.extend(each for each in (self._relay, *processes) if each is not None and each.poll() is None)
 
 
 class _Ended(Exception):

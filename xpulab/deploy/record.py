@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -70,7 +71,7 @@ class Record:
     seconds_to_start: float = 0.0
 
     @classmethod
-    def create(cls, name: str | None, owner: int, version: str) -> Record:
+    def create(cls, name: str | None, owner: int, version: str, hosts: bool = False) -> Record:
         """Create the folder and the record of a cluster that is about to start.
 
         Parameters
@@ -81,6 +82,8 @@ class Record:
             Pid of the process that starts it.
         version : str
             Version of xpulab.
+        hosts : bool
+            Whether other hosts must be able to have a folder with the same path.
 
         Raises
         ------
@@ -93,7 +96,7 @@ class Record:
             raise ClusterError(
                 f"a cluster named {name!r} is already running; type: %xpu_cluster attach {name}, or choose another name"
             )
-        folder = new_folder()
+        folder = new_folder(hosts)
         record = cls(folder, name or folder.rpartition(_PREFIX)[2], identity(owner or os.getpid()), version)
         record.write()
         return record
@@ -129,8 +132,13 @@ class Record:
         return f"{self.name} ({counted(n, 'engine')}, {'detached' if self.detached else owner})"
 
 
-def new_folder() -> str:
+def new_folder(hosts: bool = False) -> str:
     """Create a private (0700) folder for the files of a cluster, where there is space for them.
+
+    Parameters
+    ----------
+    hosts : bool
+        Whether other hosts must be able to have a folder with the same path.
 
     Raises
     ------
@@ -138,7 +146,9 @@ def new_folder() -> str:
         If no folder can be used; the message names each folder that was tried, and the reason.
     """
     failures = []
-    for place in _folders():
+    # Every host has /tmp. The folder of a login may be missing on a host to which the user is not logged in.
+    anywhere = hosts and not os.environ.get("XPULAB_RUNTIME_DIR")
+    for place in ["/tmp"] if anywhere else _folders():
         folder = ""
         try:
             folder = tempfile.mkdtemp(prefix=_PREFIX, dir=place)
@@ -212,8 +222,17 @@ def _shared(plan: Plan, record: Record) -> str:
     except (KeyError, TypeError):  # another version of xpulab wrote it
         return f"the cluster {record.name}, of another version of xpulab, runs too, and may use the same cores"
     on_cpu = any(rank.device.kind == "cpu" for rank in (*mine, *theirs))  # engines on GPUs hardly use their cores
-    cores = {core for rank in mine for core in rank.cores} & {core for rank in theirs for core in rank.cores}
-    gpus = {rank.selector for rank in theirs if rank.device.kind != "cpu"} & {rank.selector for rank in mine}
+    cores = {
+        core
+        for one, other in itertools.product(mine, theirs)
+        if one.host == other.host
+        for core in {*one.cores} & {*other.cores}
+    }
+    gpus = {
+        one.selector
+        for one, other in itertools.product(mine, theirs)
+        if (one.host, one.selector) == (other.host, other.selector) and one.device.kind != "cpu"
+    }
     parts = [f"the {'core' if len(cores) == 1 else 'cores'} {core_ranges(cores)}"] if cores and on_cpu else []
     parts += [f"{gpu} ({next(r.device.name for r in mine if r.selector == gpu)})" for gpu in sorted(gpus)]
     if not parts:

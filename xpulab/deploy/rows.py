@@ -8,7 +8,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, place_named
 from xpulab.deploy.conversation import Conversation
 from xpulab.deploy.limits import LEAST, Demand, require_room
-from xpulab.exceptions import EngineLostError, HandleError
+from xpulab.exceptions import ClusterError, EngineLostError, HandleError
 from xpulab.sharing import host_memory
 from xpulab.sharing.memory import BlockPool, SharedBlock
 from xpulab.sharing.process_memory import ProcessMemory, allow
@@ -77,7 +77,8 @@ class RowsOnEngines(Conversation):
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples,)
             float32 and float64 keep their dtype, other numbers become float64. The engines themselves read a
-            memory-mapped array (``np.load(path, mmap_mode="r")``).
+            memory-mapped array (``np.load(path, mmap_mode="r")``); rank 0 reads and sends the rows of engines on other
+            hosts.
         counts : list of int, optional
             Number of rows of each rank; the sum must be n_samples. By default the rows are distributed evenly.
         name : str, optional
@@ -130,7 +131,8 @@ class RowsOnEngines(Conversation):
 
             answer = self.call("scatter", payload(), again=payload)
             if any(result["shared"] for result in answer.results):
-                blocks += outgoing.keep()  # the rows live in these blocks until the handle is deleted
+                # The rows live in these blocks until the handle is deleted; those of other hosts in memory there.
+                blocks += (block for block, fact in zip(outgoing.keep(), self.facts, strict=True) if fact["here"])
         self._handles.add(array.id)
         if name is not None:
             keeper.detach()
@@ -205,7 +207,7 @@ class RowsOnEngines(Conversation):
     def load_npy(
         self, path: str | os.PathLike[str], *, counts: list[int] | None = None, name: str | None = None
     ) -> ShardedArray:
-        """Load rows from a file of `numpy.save` onto the engines. Each engine reads its rows itself.
+        """Load rows from a file of `numpy.save` onto the engines. Each engine on this host reads its rows itself.
 
         Parameters
         ----------
@@ -251,12 +253,31 @@ class RowsOnEngines(Conversation):
                 "type: cluster.scatter(X) again"
             )
 
+    def require_one_host(self, what: str) -> None:
+        """Raise `ClusterError` if there are engines on several hosts, for a task that needs memory which all share."""
+        if others := sorted({fact["host"] for fact in self.facts if not fact["here"]}):
+            raise ClusterError(
+                f"{what} grows with engines on one host only, and this cluster has some on {', '.join(others)}, "
+                "too; type: %xpu_cluster stop, and then %xpu_cluster start without --hosts"
+            )
+
     def require_room(self, rows: Demand) -> None:
         """Raise `NotEnoughMemoryError` if host or devices have too little memory for the rows and working arrays."""
         if self._board is None or rows.nbytes < LEAST:
             return
-        free = host_memory.available(swap=True) + self.blocks.nbytes
-        require_room(rows, self.facts, self._board.ranks["device_bytes"].tolist(), free)
+        held, free_elsewhere = (self._board.ranks[field].tolist() for field in ("device_bytes", "free"))
+        hosts: dict[tuple[bool, str], list[int]] = {}
+        for rank, fact in enumerate(self.facts):
+            hosts.setdefault((fact["here"], fact["host"]), []).append(rank)
+        for (here, host), ranks in hosts.items():
+            part = replace(rows, counts=[rows.counts[rank] for rank in ranks])
+            if here:  # rows for other hosts pass through this host's shared memory
+                passing = rows.nbytes - part.nbytes if rows.sent and not rows.there else 0
+                free = host_memory.available(swap=True) + self.blocks.nbytes - passing
+            else:
+                free = free_elsewhere[ranks[0]]
+            facts = [self.facts[rank] for rank in ranks]
+            require_room(part, facts, [held[rank] for rank in ranks], free, "this host" if here else host)
 
     def _watch_handles(self) -> None:
         """Start the thread that frees rows when their handles are deleted."""

@@ -18,8 +18,10 @@ from typing import TextIO
 
 import psutil
 
-from xpulab import oneapi
 from xpulab.deploy.merging import Merging
+from xpulab.deploy.mpi import intel
+from xpulab.deploy.mpi.command import HERE, Command, Ranks
+from xpulab.deploy.mpi.command import shown as in_shell
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.probe import core_ranges
 from xpulab.exceptions import UsageError
@@ -39,7 +41,7 @@ _BANNER = re.compile(r"^(=.*|\[mpiexec@.*|)$")
 _CODES = re.compile(r"Exit codes: \[[^\]]*\] ([\d,]+)")
 
 
-def command(plan: Plan, script: str, arguments: Sequence[str]) -> list[str]:
+def command(plan: Plan, script: str, arguments: Sequence[str], extra: Sequence[str] = ()) -> Command:
     """The command line that starts one rank for each placement of a plan.
 
     Parameters
@@ -49,10 +51,12 @@ def command(plan: Plan, script: str, arguments: Sequence[str]) -> list[str]:
         Path of the script.
     arguments : sequence of str
         Its arguments.
+    extra : sequence of str
+        The user's own options for mpiexec.
 
     Returns
     -------
-    list of str
+    Command
 
     Raises
     ------
@@ -61,7 +65,8 @@ def command(plan: Plan, script: str, arguments: Sequence[str]) -> list[str]:
     """
     if ":" in arguments:
         raise UsageError("the script's argument ':' was given, which separates the ranks for mpiexec; use another")
-    words = [str(oneapi.mpiexec()), *oneapi.MPIEXEC_ARGUMENTS, "-print-all-exitcodes"]
+    start = intel.command([Ranks(HERE, len(plan.ranks))], extra=extra)
+    words = [*start.words, "-print-all-exitcodes"]
     for placement in plan.ranks:
         if placement.rank:
             words.append(":")
@@ -70,20 +75,19 @@ def command(plan: Plan, script: str, arguments: Sequence[str]) -> list[str]:
             words += ["-env", name, value]
         cores = core_ranges(placement.cores)
         words += [sys.executable, "-m", "xpulab.spmd", "--cores", cores, script, *arguments]
-    return words
+    return Command(tuple(words), start.environment)
 
 
-def shown(words: Sequence[str]) -> str:
+def shown(command: Command) -> str:
     """A command line, with its environment, as a shell takes it; each rank on a line of its own."""
-    settings = [f"{name}={value}" for name, value in oneapi.MPIEXEC_ENVIRONMENT.items()]
-    parts = [list(part) for of_rank, part in itertools.groupby(words, key=lambda word: word != ":") if of_rank]
+    parts = [list(part) for of_rank, part in itertools.groupby(command.words, key=lambda word: word != ":") if of_rank]
     first = parts[0].index("-n")
     head, parts[0] = parts[0][:first], parts[0][first:]
     of_ranks = " : \\\n    ".join(map(shlex.join, parts))
-    return f"{shlex.join(['env', *settings, *head])} \\\n    {of_ranks}"
+    return f"{in_shell(head, command.environment)} \\\n    {of_ranks}"
 
 
-def run(plan: Plan, script: str, arguments: Sequence[str]) -> int:
+def run(plan: Plan, command: Command) -> int:
     """Run a script on ranks, and print what they print, each line with its ranks.
 
     Ctrl-C ends all ranks; so does the end of this process, and a rank that fails.
@@ -91,9 +95,8 @@ def run(plan: Plan, script: str, arguments: Sequence[str]) -> int:
     Parameters
     ----------
     plan : Plan
-    script : str
-    arguments : sequence of str
-        As for `command`.
+    command : Command
+        What `command` returns for the plan.
 
     Returns
     -------
@@ -103,8 +106,8 @@ def run(plan: Plan, script: str, arguments: Sequence[str]) -> int:
     """
     with _Output(len(plan.ranks)) as output:
         process = subprocess.Popen(
-            command(plan, script, arguments),
-            env={**os.environ, **oneapi.MPIEXEC_ENVIRONMENT, RUN: json.dumps(output.about())},
+            command.words,
+            env={**os.environ, **command.environment, RUN: json.dumps(output.about())},
             stdout=output.of_mpiexec,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a terminal's Ctrl-C reaches this process only, which passes it on once

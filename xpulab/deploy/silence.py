@@ -31,7 +31,7 @@ class Signs:
     Parameters
     ----------
     pids : sequence of int
-        The engines' processes, by rank.
+        The engines' processes, by rank; 0 for a process of another host.
     limit : float
         Seconds of silence after which an engine is stuck.
     """
@@ -49,7 +49,7 @@ class Signs:
         now = time.monotonic()
         if (passed := now - self._looked) >= self._pace:
             self._looked = now
-            for rank, pid in enumerate(self._pids):
+            for rank, pid in ((rank, pid) for rank, pid in enumerate(self._pids) if pid):
                 with contextlib.suppress(psutil.Error, OSError):  # it has ended, which `Processes.ended` notices
                     self._look(rank, pid, passed)
         return heartbeats + self._busy

@@ -79,11 +79,11 @@ def engine_statuses(facts: list[dict[str, Any]], ranks: Any, silent: float) -> t
         Age in seconds of the heartbeat after which an engine that does not compute is called silent.
     """
     free = host_memory.available()
-    held: Counter[str] = Counter()
+    held: Counter[tuple[str, str]] = Counter()
     for fact, record in zip(facts, ranks, strict=True):
-        held[fact["selector"]] += int(record["device_bytes"])
+        held[fact["host"], fact["selector"]] += int(record["device_bytes"])
     return tuple(
-        _engine_status(fact, record, silent, free, held[fact["selector"]])
+        _engine_status(fact, record, silent, free, held[fact["host"], fact["selector"]])
         for fact, record in zip(facts, ranks, strict=True)
     )
 
@@ -91,6 +91,7 @@ def engine_statuses(facts: list[dict[str, Any]], ranks: Any, silent: float) -> t
 def _engine_status(fact: dict[str, Any], record: Any, silent: float, free: int, held: int) -> EngineStatus:
     age = max(0.0, time.time() - float(record["heartbeat"]))
     busy, device = bool(record["task"]), fact["device"]
+    here, free = fact["here"], free if fact["here"] else int(record["free"])
     working = bytes(record["name"]).decode() if busy else "idle"
     return EngineStatus(
         rank=fact["rank"],
@@ -99,9 +100,9 @@ def _engine_status(fact: dict[str, Any], record: Any, silent: float, free: int, 
         device=device["name"],
         selector=fact["selector"],
         cores=tuple(fact["cores"]),
-        state="silent" if age > silent and not _computes(fact["pid"]) else working,
+        state="silent" if age > silent and not (here and _computes(fact["pid"])) else working,
         heartbeat_age_s=age,
-        memory_used=_resident(fact["pid"]),
+        memory_used=_resident(fact["pid"]) if here else int(record["memory"]),
         device_bytes=int(record["device_bytes"]),
         device_memory=device["memory"],
         tile=bytes(record["tile"]).decode(),

@@ -21,6 +21,7 @@ from typing import Any
 
 from xpulab import oneapi
 from xpulab.sharing import owner
+from xpulab.sharing.folder import HOST
 
 _ANY = ("0.0.0.0", "::")
 _LONGEST_INIT = 600  # largest number of seconds for MPI_Init
@@ -30,6 +31,10 @@ def main() -> None:
     """Start this rank's engine; returns when the cluster stops."""
     try:
         options = json.loads(os.environ["XPULAB_ENGINE"])
+        if options["relayed"]:  # the owner of an engine is a process of its host
+            about = _await_file(os.path.join(options["folder"], HOST))
+            options["owner"] = about["owner"]
+            os.environ.update(about["environment"])
         if options["owner"]:
             owner.end_with(options["owner"], functools.partial(owner.successors, options["folder"]))
 
@@ -66,6 +71,8 @@ def _serve(options: dict[str, Any], rank: int) -> None:
 
     engine.ignore_interrupts()
     this = engine.Engine(placement)
+    if options["relayed"]:
+        this.host.show_board(options["folder"], this.board.path)
     _await_file(options["connection"])
     # The engine's state is on the board, and its output goes to its log. Messages about these would make an empty task
     # take a quarter longer, and nobody reads them.

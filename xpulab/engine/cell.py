@@ -186,8 +186,13 @@ def _lent(task: Task, name: str) -> dict[str, Any]:
         raise NameError(f"there is no variable {name!r} on this rank")
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(task.engine.namespace[name])
-    sent = shared_or_sent(buffers, lambda raw: {"path": task.lend([raw]), "nbytes": raw.nbytes})
-    return {"pickle": file.getvalue(), "buffers": sent}
+
+    def share(raw: np.ndarray) -> bytes | dict[str, Any]:
+        if not task.engine.host.here:  # the notebook cannot open the memory of another host
+            return raw.tobytes()
+        return {"path": task.lend([raw]), "nbytes": raw.nbytes}
+
+    return {"pickle": file.getvalue(), "buffers": shared_or_sent(buffers, share)}
 
 
 @task("push")

@@ -4,7 +4,8 @@ While a rank waits for the other ranks, it polls MPI and reads the board. It the
 the exception of another rank. There are two kinds of collectives:
 
 - A message of few bytes goes to all ranks in one exchange that does not block. Each rank adds the moment of its
-  arrival. `wait` is the time until the last rank arrived, and `communicate` is the time from then on.
+  arrival. `wait` is the time until the last rank arrived, and `communicate` is the time from then on. Between hosts,
+  whose clocks differ, a barrier that does not block shows when all ranks have arrived.
 - A longer message begins with a barrier that does not block. The collective after it is an ordinary one of MPI. From
   the barrier to the end of the collective, Ctrl-C in a user's code is held back, because the other ranks rely on this
   one to take part.
@@ -53,6 +54,8 @@ class Communicator:
         Returns True once a rank of the task has raised an exception.
     ends : mpi4py.MPI.Intracomm
         A communicator of the same ranks that only `end` uses.
+    one_clock : bool
+        Whether the ranks run on one host, so that they can compare times.
 
     Attributes
     ----------
@@ -60,8 +63,11 @@ class Communicator:
         Seconds spent waiting for the other ranks, and in the collectives themselves.
     """
 
-    def __init__(self, comm: MPI.Intracomm, failed: Callable[[], bool], ends: MPI.Intracomm) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, failed: Callable[[], bool], ends: MPI.Intracomm, one_clock: bool = True
+    ) -> None:
         self._comm = comm
+        self._one_clock = one_clock
         self._ends = ends
         self._failed = failed
         self.rank: int = comm.rank
@@ -111,13 +117,15 @@ class Communicator:
         if self.size * values.nbytes > _FEW or not as_float64:
             every = np.empty((self.size, len(values)), values.dtype)
             return self._together(lambda: self._comm.Allgather(values, every), every)
+        if not self._one_clock:
+            self._arrive(self._comm)
         entered = time.perf_counter()
         message = np.empty(1 + len(values))
         message[0], message[1:] = entered, values
         messages = np.empty((self.size, len(message)))
         self._poll(self._comm.Iallgather(message, messages), entered)
         now = time.perf_counter()
-        last = min(max(messages[:, 0].tolist()), now)
+        last = min(max(messages[:, 0].tolist()), now) if self._one_clock else entered
         self.wait += last - entered
         self.communicate += now - last
         return messages[:, 1:].astype(values.dtype, copy=False)

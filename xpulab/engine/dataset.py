@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.engine import Task
+from xpulab.engine.files import file_rows
 from xpulab.exceptions import HandleError
 from xpulab.kernels import dense, sparse
 from xpulab.kernels.choice import AnyRows, kernels_for
@@ -20,7 +20,7 @@ from xpulab.kernels.moments import column_facts
 from xpulab.kernels.rows import Fill, Rows, copying
 from xpulab.kernels.scaling import host_pieces
 from xpulab.kernels.sparse import SparseRows
-from xpulab.sharing.memory import SharedBlock, file_state
+from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.process_memory import ProcessMemory
 
 __all__ = [
@@ -190,13 +190,16 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         elif "csr" in source:
             rows = _sparse(task, source, sample_weight)
         elif "file" in source:
-            mapped = _from_file(source, rank)
+            mapped = file_rows(source)[bounds[rank] : bounds[rank + 1]]
             rows = _read(task, source, mapped.shape, copying(mapped), sample_weight)
         elif "block" in source:
             with SharedBlock.open(source["block"]) as block:
-                whole = block.array(tuple(source["shape"]), source["dtype"], source["offset"])
-                part = whole[bounds[rank] : bounds[rank + 1]]
-                rows = _read(task, source, part.shape, copying(part), sample_weight)
+                # On another host than the notebook's the block has this rank's rows only.
+                before = bounds[rank] - source.get("first", 0)
+                place = source["offset"] + before * source["shape"][1] * np.dtype(source["dtype"]).itemsize
+                shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
+                part = block.array(shape, source["dtype"], place)
+                rows = _read(task, source, shape, copying(part), sample_weight)
         elif "memory" in source:
             rows = _from_memory(task, source, sample_weight)
         else:
@@ -285,23 +288,6 @@ def _from_memory(task: Task, source: dict[str, Any], sample_weight: np.ndarray |
     return rows
 
 
-def _from_file(source: dict[str, Any], rank: int) -> np.ndarray:
-    shape, dtype, offset = tuple(source["shape"]), np.dtype(source["dtype"]), source["offset"]
-    # Reading mapped pages beyond the end of the file would kill this process.
-    has, needs = os.path.getsize(source["file"]), offset + int(np.prod(shape)) * dtype.itemsize
-    if has < needs:
-        raise ValueError(
-            f"{source['file']} has {has:,} bytes, and the rows of the memory-mapped X end at {needs:,}; it was "
-            "written to since: map it again"
-        )
-    if file_state(source["file"]) != source["state"]:
-        raise ValueError(
-            f"{source['file']} was written to or replaced since the call began; end what writes to it, and map it again"
-        )
-    whole = np.memmap(source["file"], dtype, "r", offset, shape, source["order"])
-    return whole[source["bounds"][rank] : source["bounds"][rank + 1]]
-
-
 def write_block(task: Task, target: dict[str, Any], bounds: list[int], parts: Iterable[np.ndarray]) -> None:
     """Write this rank's rows of a result, a part at a time, into the shared block that the notebook has created.
 
@@ -312,10 +298,13 @@ def write_block(task: Task, target: dict[str, Any], bounds: list[int], parts: It
         target["offset"]
         + (bounds[task.comm.rank] - target.get("first", 0)) * int(np.prod(target["shape"][1:])) * dtype.itemsize
     )
+    begin = place
     with _transfer(task), SharedBlock.open(target["path"], writable=True) as shared:
         for part in parts:
             shared.write(part.astype(dtype, copy=False), place)
             place += part.size * dtype.itemsize
+    if "number" in target:  # the memory is that of another host than the notebook's, see `travel`
+        task.written.append((target["number"], begin, place - begin))
 
 
 @contextmanager

@@ -18,7 +18,9 @@ import numpy as np
 from mpi4py import MPI
 
 from xpulab.engine.comm import Communicator, PeerFailed
+from xpulab.engine.host import RankHost
 from xpulab.engine.interruptible import WORLD, Intracomm
+from xpulab.engine.travel import travelled
 from xpulab.engine.waiting import interrupt
 from xpulab.kernels.device import Device
 from xpulab.kernels.rows import Rows
@@ -127,8 +129,10 @@ class Engine:
         Pid of a client and number of its task -> memory of the task's result, see `Task.lend`.
     transcript : str
         File with the output of the last user's code on this rank.
+    host : RankHost
+        The ranks of this host, and of the notebook's.
     board : Board
-        The board, shared with the other ranks of this host and with the notebook.
+        The board of this host, shared with its other ranks, and on the notebook's host with the notebook.
     record : numpy.void
         This rank's record on the board.
     """
@@ -149,8 +153,9 @@ class Engine:
         self.task: Task | None = None
         self.lent: dict[tuple[int, int], list[SharedBlock]] = {}
         self._communicators: dict[tuple[int, ...], Intracomm] = {}
-        board = Board.create(self.size) if self.rank == 0 else None
-        path = world.bcast(board.path if board else None)
+        self.host = RankHost(world)
+        board = Board.create(self.size) if self.host.leads else None
+        path = self.host.comm.bcast(board.path if board else None)
         self.board = board or Board.open(path)
         self.record = self.board.ranks[self.rank]
         self._comm, self._ends = world.Dup(), world.Dup()
@@ -173,6 +178,7 @@ class Engine:
             "pid": os.getpid(),
             "device": self.device.describe(),
             "cores": sorted(os.sched_getaffinity(0)),
+            "here": self.host.here,
             "board": self.board.path,
             "memory_used": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "mpi": MPI.Get_library_version().splitlines()[0].strip("\0 "),
@@ -219,7 +225,8 @@ class Engine:
         answer: dict[str, Any] = {"status": "ok", "result": {}, "error": None}
         try:
             current.check()
-            answer["result"] = TASKS[name](current, **payload)
+            with travelled(current, payload, Interrupted) as here:
+                answer["result"] = TASKS[name](current, **here)
             # All ranks end the task together, or all learn that one of them has raised an exception.
             current.comm.end()
         except Interrupted as interrupted:
@@ -272,6 +279,11 @@ class Engine:
         self._users_world()
         self._stale = False
 
+    @property
+    def pairs(self) -> MPI.Intracomm:
+        """A communicator for messages between two ranks within a task."""
+        return self._comm
+
     def communicator(self, ranks: Sequence[int]) -> Intracomm:
         """The communicator of these ranks for a user's code. Only these ranks take part in its creation."""
         ranks = tuple(ranks)
@@ -304,6 +316,8 @@ class Task:
         The ranks that work on this task; the others wait for its end.
     transfer : float
         Seconds of transfers of rows between the notebook and the device; the task adds to it.
+    written : list of tuple of int
+        Parts of results that this rank has written for another host: number of the result, offset and bytes.
     """
 
     def __init__(self, engine: Engine, name: str, number: int, client: int) -> None:
@@ -312,8 +326,9 @@ class Task:
         self.device = engine.device
         self.outer = engine.task
         self.ranks: Sequence[int] = range(engine.size)
-        self.comm = Communicator(engine._comm, self.failed, engine._ends)
+        self.comm = Communicator(engine._comm, self.failed, engine._ends, not engine.host.several)
         self.transfer = 0.0
+        self.written: list[tuple[int, int, int]] = []
         self.started = time.perf_counter()
         self.device.kernel_seconds = self.device.compile_seconds = 0.0
         self.device.while_compiling = self.leave_if_cancelled

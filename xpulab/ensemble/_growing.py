@@ -68,6 +68,7 @@ class ForestProxy(Proxy):
     def _grow(self, X: Any, y: Any, sample_weight: Any) -> Any:
         """Fit the forest, in the steps of scikit-learn's `fit`."""
         cluster = current_cluster()
+        cluster.require_one_host(type(self).__name__)
         self._require_computed()
         X = self._checked(cluster, X, reset=True)
         y = gathered_targets(self, cluster, X, y)

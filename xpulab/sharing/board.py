@@ -10,26 +10,28 @@ kernel frees it when the last process that uses it ends, also after a crash.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from xpulab.sharing.memory import SharedBlock
 
-__all__ = ["METRICS", "PHASES", "RUNS", "Board", "awaited", "metrics_of", "new_task_number", "running"]
+__all__ = ["METRICS", "PHASES", "RUNS", "USERS", "Board", "awaited", "metrics_of", "new_task_number", "running"]
 
 #: Phases of a task. In a collective, `wait` is the time until all ranks have called it, and `communicate` the rest.
 PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
 
 #: The board has the lengths of this many latest runs. The length of run r is at index (r - 1) modulo this number.
 RUNS = 64
+USERS = ("run", "%%xpu")  # names of the tasks that run a user's code, which does not read the board
 METRICS = 4  # largest number of metrics of an iteration
 _CANCELLED = 64  # slots for the numbers of tasks that should stop; a task looks only for its own number
 _NOTHING = bytes(8 * _CANCELLED)  # content of the slots if no task should stop
 
 _RANK = np.dtype(
     [
-        ("pid", "i8"),
+        ("pid", "i8"),  # 0 for a rank of another host, whose record `xpulab.deploy.relay` copies
         ("heartbeat", "f8"),  # seconds since the epoch
         ("task", "u8"),  # number of the running task, 0 if the rank is idle
         ("name", "S32"),  # name of the task
@@ -47,6 +49,9 @@ _RANK = np.dtype(
         ("seconds", "f8", (len(PHASES),)),
         ("tile", "S96"),  # last launch parameters, and the number of ranges of sizes that have tuned parameters
         ("total", "f8"),  # seconds since the task arrived
+        ("signs", "f8"),  # of a rank of another host: a number that grows with its use of a processor or a device
+        ("memory", "i8"),  # of a rank of another host: bytes of its process
+        ("free", "i8"),  # of a rank of another host: bytes of its host that are free
     ],
     align=True,
 )
@@ -146,6 +151,15 @@ class Board:
     def path(self) -> str:
         """The argument for `Board.open` in another process of the same user on this host."""
         return self._block.path
+
+    @property
+    def requests(self) -> list[int]:
+        """The numbers of the tasks that should stop, for the board of another host."""
+        return [int(task) for task in self._cancelled if task]
+
+    @requests.setter
+    def requests(self, tasks: Sequence[int]) -> None:
+        self._cancelled[:] = [*tasks, *[0] * (_CANCELLED - len(tasks))]
 
     def cancel(self, task: int) -> None:
         """Ask a task to end. If it runs, it ends at its next reduction, on all ranks together."""

@@ -324,7 +324,7 @@ def _not_reachable(address: int) -> None:
 
 
 def shared_or_sent(
-    buffers: Sequence[pickle.PickleBuffer], share: Callable[[np.ndarray[Any, Any]], dict[str, Any]]
+    buffers: Sequence[pickle.PickleBuffer], share: Callable[[np.ndarray[Any, Any]], bytes | dict[str, Any]]
 ) -> list[bytes | dict[str, Any]]:
     """Return the buffers of a pickle for another process: the bytes of small buffers, and descriptions of large ones.
 

@@ -162,7 +162,7 @@ def _in_float32(task: Task, rows: Rows) -> np.ndarray:
 
 @contextmanager
 def _shared(task: Task, shape: tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
-    """Open an array that all ranks of the host see, until all have left the context."""
+    """Open an array that all ranks see, which are on one host, until all have left the context."""
     block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize) if task.comm.rank == 0 else None
     path: Any = task.comm.bcast(block.path if block else None)
     with block or SharedBlock.open(path, writable=True) as opened:

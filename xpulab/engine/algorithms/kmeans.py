@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -553,9 +554,9 @@ def _kmeans_fit(
     generator = np.random.RandomState()
     generator.set_state(random)
     # Keep the shared memory open, because the notebook may end before the fit does.
-    with Checkpoint.open(checkpoint) as kept, held_open(target) as target:
+    with Checkpoint.open(checkpoint) if task.comm.rank == 0 else nullcontext() as kept, held_open(target) as target:
         try:
-            keep = kept.write if task.comm.rank == 0 else lambda state: None
+            keep = kept.write if kept is not None else lambda state: None
             best = fit(problem, random=generator, keep=keep, **parameters)
         except Interrupted as interrupted:
             if isinstance(interrupted, _Stopped):

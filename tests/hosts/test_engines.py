@@ -1,0 +1,339 @@
+"""One cluster over two hosts: results as on one host, Stop, lost engines and hosts, and nothing that is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from machines import Host, Network
+from scipy import sparse
+
+import xpulab
+from xpulab.cluster import DBSCAN, KMeans
+from xpulab.decomposition import PCA
+from xpulab.deploy.limits import Demand
+from xpulab.ensemble import RandomForestClassifier
+from xpulab.exceptions import ClusterError, EngineError, EngineLostError, NotEnoughMemoryError
+from xpulab.linear_model import LogisticRegression
+from xpulab.neighbors import NearestNeighbors
+
+pytestmark = pytest.mark.cluster
+
+RANDOM = np.random.RandomState(0)
+X = np.concatenate([RANDOM.randn(4_000, 6) + centre for centre in (0, 5, 11)]).astype(np.float32)
+RANDOM.shuffle(X)
+Y = (X[:, 0] > 5).astype(int)
+WEIGHTS = RANDOM.rand(len(X))
+LIMIT = 3.0  # seconds without a sign of a host after which it is lost
+
+
+def started(hosts: Network, *, n: int = 3, **arguments: Any) -> xpulab.XPUCluster:
+    """A cluster of one engine here and the others on node1."""
+    arguments = {"display": "none", "timeout": 120, **arguments}
+    names = f"{hosts.address}:1,node1:{n - 1}"
+    return xpulab.XPUCluster(hosts=names, ssh_config=hosts.ssh_config, **arguments).start()
+
+
+@pytest.fixture(scope="module")
+def both(hosts: Network) -> Iterator[xpulab.XPUCluster]:
+    with started(hosts) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def on_both(both: xpulab.XPUCluster) -> xpulab.XPUCluster:
+    return both.activate()
+
+
+def until(condition: Callable[[], Any], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def busy(cluster: xpulab.XPUCluster, iterations: int = 0) -> bool:
+    """Whether all ranks are in the same task, and in this iteration at least."""
+    assert cluster._board is not None
+    ranks = cluster._board.ranks
+    return bool(ranks["task"][0] and len({*ranks["task"]}) == 1 and (ranks["iteration"] >= iterations).all())
+
+
+def require_clean(host: Host) -> None:
+    until(lambda: not host.processes() and not host.files())
+
+
+def test_ranks_run_on_both_hosts_and_the_status_shows_them(on_both: xpulab.XPUCluster, hosts: Network) -> None:
+    def here(task: Any) -> tuple[str, int]:
+        import platform
+
+        print(f"rank {task.comm.rank} on {platform.node()}")
+        return platform.node(), os.getpid()
+
+    found = on_both.run(here)
+    assert [name for name, _ in found[1:]] == ["node1", "node1"]
+    assert found[0][0] != "node1"
+    assert {pid for _, pid in found[1:]} <= hosts.hosts[0].processes().keys()
+    status = on_both.status()
+    assert [engine.host for engine in status.engines] == [name for name, _ in found]
+    assert all((engine.memory_used or 0) > 2**20 and engine.memory_free for engine in status.engines)
+    assert "node1" in str(status)
+
+
+def test_what_ranks_of_other_hosts_print_is_shown(
+    on_both: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(5):
+        on_both.run(lambda task, number: print(f"line {number} of {task.comm.rank}"), number)
+        said = capsys.readouterr().out.splitlines()
+        assert sorted(said) == [f"[{rank}] line {number} of {rank}" for rank in range(3)]
+
+
+def results(cluster: xpulab.XPUCluster, folder: Path) -> dict[str, Any]:
+    """Results of calls whose rows, weights and results travel in all ways that there are."""
+    cluster.activate()
+    in_rows, in_columns = folder / "rows.npy", folder / "columns.npy"
+    np.save(in_rows, X)
+    np.save(in_columns, np.asfortranarray(X))
+    found: dict[str, Any] = {}
+    for name, rows in {
+        "array": X,
+        "float64": X.astype(np.float64),
+        "few": X[:1],
+        "file": np.load(in_rows, mmap_mode="r"),
+        "file in columns": np.load(in_columns, mmap_mode="r")[:, 1:],
+        "sparse": sparse.csr_matrix(np.where(X > 4, X, 0)),
+        "handle": cluster.scatter(X, counts=[1_000, *[0] * (cluster.size - 2), 11_000]),
+    }.items():
+        model = KMeans(1 if name == "few" else 3, random_state=0).fit(rows)
+        found[f"{name} centres"], found[f"{name} labels"] = model.cluster_centers_, model.labels_
+        found[f"{name} predicted"] = model.predict(rows)
+    found["weights"] = KMeans(3, random_state=0).fit(X, sample_weight=WEIGHTS).cluster_centers_
+    pca = PCA(3).fit(X)
+    found["components"], found["variance"] = pca.components_, pca.explained_variance_
+    made = pca.transform(X)  # in shared memory that the engines have written, from where the next call reads it
+    found["transformed"] = made
+    found["fit of transformed"] = KMeans(3, random_state=0).fit(made).cluster_centers_
+    handle = cluster.scatter(X)
+    found["gathered"] = handle.gather()
+    found["kept"] = pca.transform(handle).gather()
+    nearest = NearestNeighbors(n_neighbors=4).fit(X)
+    found["distances"], found["indices"] = nearest.kneighbors(X[:500])
+    found["density"] = DBSCAN(eps=0.9, min_samples=5).fit(X).labels_
+    found["coefficients"] = LogisticRegression().fit(X, Y).coef_
+    return found
+
+
+def test_results_are_those_of_one_host(both: xpulab.XPUCluster, pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    expected, found = results(pair, tmp_path), results(both, tmp_path)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if value.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-3, err_msg=name)
+        else:
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+    np.testing.assert_array_equal(found["gathered"], X)
+
+
+def test_several_messages_to_each_host(both: xpulab.XPUCluster) -> None:
+    """Rows of 20 MiB travel in pieces there and back, with a rest that is no whole piece."""
+    both.activate()
+    rows = np.random.RandomState(1).rand(654_321, 8).astype(np.float32)
+    handle = both.scatter(rows)
+    np.testing.assert_array_equal(handle.gather(), rows)
+
+
+def test_variables_travel_to_and_from_all_hosts(on_both: xpulab.XPUCluster) -> None:
+    large = np.arange(300_000.0)
+    on_both.push({"large": large, "small": [1, 2]})
+    on_both.push({"part": large}, scatter=True)
+    on_both.push({"of_two": large}, ranks=[0, 2], scatter=True)
+    for found in on_both.pull("large"):
+        np.testing.assert_array_equal(found, large)
+    assert on_both.pull("small") == [[1, 2]] * 3
+    np.testing.assert_array_equal(np.concatenate(on_both.pull("part")), large)
+    np.testing.assert_array_equal(np.concatenate(on_both.pull("of_two", ranks=[0, 2])), large)
+
+
+def test_what_has_travelled_is_freed_on_all_hosts(on_both: xpulab.XPUCluster) -> None:
+    def blocks(task: Any) -> int:
+        opened = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        used = [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:xpulab (" in line]
+        return len([path for path in opened if "memfd:xpulab (" in path]) + len(used)
+
+    KMeans(3, random_state=0).fit(X)
+    before = on_both.run(blocks)
+    on_both.run(lambda task: task.engine.namespace.update(large=np.full(300_000, task.rank)))
+    for rank, found in enumerate(on_both.pull("large")):
+        np.testing.assert_array_equal(found, np.full(300_000, rank))
+    model = KMeans(3, random_state=0).fit(X)
+    model.predict(X)
+    assert on_both.run(blocks) == before
+
+
+def test_clocks_of_hosts_are_not_compared(on_both: xpulab.XPUCluster) -> None:
+    """The clock of node1 is far ahead. If the ranks compared times, one of the two sums would be 0."""
+
+    def spent(task: Any) -> tuple[float, float]:
+        for _ in range(3):
+            task.task.comm.allreduce(np.ones(3))
+        return task.task.comm.wait, task.task.comm.communicate
+
+    for wait, communicate in on_both.run(spent):
+        assert wait > 0
+        assert communicate > 0
+
+
+def test_an_exception_on_another_host_ends_the_task_everywhere(on_both: xpulab.XPUCluster) -> None:
+    def fail(task: Any) -> None:
+        if task.comm.rank == 2:
+            raise RuntimeError("no such luck")
+        task.comm.Barrier()
+
+    with pytest.raises(EngineError, match="no such luck"):
+        on_both.run(fail)
+    assert KMeans(3, random_state=0).fit(X).n_iter_ > 0  # the ranks have new communicators
+
+
+def test_rows_that_do_not_fit_into_a_hosts_memory_are_refused(on_both: xpulab.XPUCluster) -> None:
+    for sent, host in ((False, "node1"), (True, "this host")):  # what is sent passes through this host's memory
+        with pytest.raises(NotEnoughMemoryError, match=f"X needs .* of {host}'s memory"):
+            on_both.require_room(Demand("X", [0, 10**12, 0], 8, sent=sent))
+
+
+def test_forests_are_refused(on_both: xpulab.XPUCluster) -> None:
+    with pytest.raises(ClusterError, match=r"RandomForestClassifier .* one host only, and .* some on node1"):
+        RandomForestClassifier(2).fit(X, Y)
+
+
+def interrupted_when(condition: Callable[[], Any]) -> threading.Thread:
+    def interrupt() -> None:
+        until(condition)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    return thread
+
+
+def test_stop_ends_a_fit_on_all_hosts_at_the_same_iteration(on_both: xpulab.XPUCluster) -> None:
+    rows = np.random.RandomState(0).rand(300_000, 6).astype(np.float32)
+    model = KMeans(50, init="random", n_init=1, max_iter=3, tol=0, random_state=0).fit(rows)  # compiles
+    model.set_params(max_iter=10**6)
+    thread = interrupted_when(lambda: busy(on_both, 1))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(rows)
+    thread.join()
+    same = KMeans(50, init="random", n_init=1, max_iter=model.n_iter_, tol=0, random_state=0).fit(rows)
+    np.testing.assert_allclose(model.cluster_centers_, same.cluster_centers_, rtol=1e-4)
+    np.testing.assert_array_equal(model.labels_, model.predict(rows))  # those of the ranks of the other host, too
+    assert KMeans(3, random_state=0).fit(X).n_iter_ > 0
+
+
+def test_stop_ends_a_users_code_on_all_hosts(on_both: xpulab.XPUCluster) -> None:
+    def sleep(task: Any) -> None:
+        import time
+
+        time.sleep(1000)
+
+    thread = interrupted_when(lambda: busy(on_both))
+    with pytest.raises(KeyboardInterrupt, match="rank 2 was in"):
+        on_both.run(sleep)
+    thread.join()
+    assert on_both.run(lambda task: task.comm.size) == [3, 3, 3]
+
+
+def listening(processes: Iterator[psutil.Process]) -> set[str]:
+    return {
+        connection.laddr.ip
+        for process in processes
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
+def test_keys_are_in_private_files_and_sockets_on_the_chosen_interface(
+    on_both: xpulab.XPUCluster, hosts: Network
+) -> None:
+    assert on_both._processes is not None
+    host, folder = hosts.hosts[0], on_both._processes.folder
+    connection = folder / "security" / "ipcontroller-engine.json"
+    keys = json.loads(connection.read_text())
+    secrets = [keys["key"], keys["curve_secretkey"]] if "curve_secretkey" in keys else [keys["key"]]
+    assert host.run("stat", "-c", "%a", str(folder), str(connection)).split() == ["700", "600"]
+    assert connection.stat().st_mode & 0o077 == 0
+    mine = [psutil.Process(pid) for pid in on_both._processes.pids()]
+    texts = [" ".join(process.cmdline()) + str(process.environ()) for process in mine]
+    texts += [host.run("sh", "-c", "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; true")]
+    assert not any(secret and secret in text for secret in secrets for text in texts)
+    assert listening(iter(mine)) <= {"127.0.0.1", "::1", hosts.address}
+    lines = host.run("ss", "-Hltn").splitlines()
+    assert {line.split()[3].rpartition(":")[0] for line in lines} <= {"127.0.0.1", "[::1]", host.address}
+
+
+def test_a_fit_continues_after_a_rank_of_another_host_is_lost(
+    on_both: xpulab.XPUCluster, hosts: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpulab.deploy.relay.LIMIT", LIMIT)  # for the new engines, whose network the next test cuts
+    rows = np.random.RandomState(0).rand(100_000, 6).astype(np.float32)
+    host, pid = hosts.hosts[0], on_both.facts[2]["pid"]
+
+    def kill() -> None:
+        until(lambda: busy(on_both, 2))
+        host.run("kill", "-9", str(pid))
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    model = KMeans(40, init="random", n_init=1, max_iter=100, tol=0, random_state=0).fit(rows)
+    thread.join()
+    assert re.search(rf"rank 2 \(pid {pid} on node1, .*\) ended: killed by signal: 9", model.report_.notes[0])
+    again = KMeans(40, init="random", n_init=1, max_iter=100, tol=0, random_state=0).fit(rows)
+    np.testing.assert_allclose(model.inertia_, again.inertia_, rtol=1e-4)
+
+
+def test_a_host_whose_network_is_cut_is_named_and_ends_its_engines_by_itself(
+    on_both: xpulab.XPUCluster, hosts: Network
+) -> None:
+    """This is the last test of this cluster."""
+    host = hosts.hosts[0]
+    on_both.recover = False
+    assert len(host.processes()) > 1
+    host.link("down")
+    try:
+        with pytest.raises(EngineLostError, match="node1"):
+            on_both.run(lambda task: task.comm.Barrier() or __import__("time").sleep(100))
+        assert not on_both.running
+        require_clean(host)
+    finally:
+        host.link("up")
+
+
+NOTEBOOK = """
+import sys, xpulab
+cluster = xpulab.XPUCluster(2, hosts=sys.argv[1], ssh_config=sys.argv[2], display="none").start()
+print("started", flush=True)
+cluster.run(lambda task: __import__("time").sleep(1000))
+"""
+
+
+def test_nothing_is_left_on_any_host_after_the_notebook_is_killed(hosts: Network) -> None:
+    words = [sys.executable, "-c", NOTEBOOK, f"{hosts.address},node1", hosts.ssh_config]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as notebook:
+        assert notebook.stdout is not None
+        assert notebook.stdout.readline() == "started\n"
+        children = psutil.Process(notebook.pid).children(recursive=True)
+        notebook.kill()
+    require_clean(hosts.hosts[0])
+    assert not psutil.wait_procs(children, 20)[1]

@@ -1,0 +1,77 @@
+"""What is found out about hosts before a start, and what a user reads about hosts that are not ready."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines import Network
+
+import xpulab
+from xpulab.deploy import about
+from xpulab.deploy.addresses import addresses
+from xpulab.deploy.hosts import look
+from xpulab.exceptions import ClusterStartError, UsageError
+
+
+def test_hosts_are_ready_and_what_to_type_is_said(hosts: Network, shell: Any) -> None:
+    found = shell.run_line_magic("xpu_cluster", f"hosts node1,{hosts.address},node2:3 --ssh-config {hosts.ssh_config}")
+    assert found.ready, str(found)
+    assert [host.name for host in found.hosts] == [hosts.address, "node1", "node2"]  # this host comes first
+    assert [host.here for host in found.hosts] == [True, False, False]
+    assert [host.address for host in found.hosts] == ["", *(host.address for host in hosts.hosts)]
+    assert [host.probe.host for host in found.hosts[1:]] == ["node1", "node2"]
+    assert f"%xpu_cluster start --hosts {hosts.address},node1,node2:3 --ssh-config {hosts.ssh_config}" in str(found)
+    assert "node2" in found._repr_html_()
+
+
+def test_the_plan_shows_each_rank_on_its_host(hosts: Network) -> None:
+    cluster = xpulab.XPUCluster(3, hosts=[hosts.address, "node1"], ssh_config=hosts.ssh_config)
+    answer = cluster.plan(show=True)
+    assert [rank.address for rank in answer.ranks] == ["", "", "node1"]
+    assert answer.ranks[2].host == "node1"
+    assert f"-ppn 1 -hosts {hosts.address},{hosts.address},node1 " in answer.command
+    assert all(host.processes() == {} for host in hosts.hosts)
+
+
+def test_hosts_that_are_not_ready_say_what_to_type(
+    hosts: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Path(hosts.ssh_config).read_text()
+    config = tmp_path / "config"
+
+    def problem(text: str, host: str = "node1") -> str:
+        config.write_text(text)
+        found = look(addresses(host, None), config)
+        assert not found.ready
+        with pytest.raises(ClusterStartError, match="look again: %xpu_cluster hosts"):
+            found.require_ready()
+        return found.hosts[0].problem
+
+    (tmp_path / "known").touch()
+    unknown = f"UserKnownHostsFile {tmp_path / 'known'}\nGlobalKnownHostsFile /dev/null\n"
+    assert "its key is not known" in problem(unknown + whole)
+    assert "ssh-copy-id" in problem(f"IdentityFile {tmp_path / 'none'}\n" + whole.replace("IdentityFile", "#"))
+    assert "no sshd answers" in problem("Port 9\n" + whole)
+    assert "its name is not known" in problem(whole, "no-such-host.invalid")
+    monkeypatch.setattr("xpulab.deploy.hosts._TIMEOUT", 0.01)
+    assert "did not answer within" in problem(whole)
+    monkeypatch.setattr("xpulab.deploy.hosts._TIMEOUT", 60)
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+    assert "it has no /no/such/python" in problem(whole)
+
+
+def test_other_versions_are_refused_before_anything_starts(hosts: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = about.versions() | {"xpulab": "0.0.1"}
+    monkeypatch.setattr(about, "versions", lambda: mine)
+    cluster = xpulab.XPUCluster(hosts=f"{hosts.address},node1", ssh_config=hosts.ssh_config)
+    with pytest.raises(ClusterStartError, match=rf"node1: it has xpulab {xpulab.__version__} \(here 0.0.1\)"):
+        cluster.start()
+
+
+def test_a_host_with_two_names_and_a_missing_configuration_are_refused(hosts: Network) -> None:
+    with pytest.raises(UsageError, match="names of the same host"):
+        look(addresses(f"localhost,{hosts.address}", None))
+    with pytest.raises(UsageError, match="ssh-config"):
+        look(addresses("node1", None), "/no/such/file")

@@ -1,0 +1,1 @@
+"""The command lines with which MPI libraries start ranks, from pure functions."""

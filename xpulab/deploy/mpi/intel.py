@@ -1,0 +1,52 @@
+"""The command line of Intel MPI."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from xpulab import oneapi
+from xpulab.deploy.launchers import ssh
+from xpulab.deploy.mpi.command import HERE, Command, Ranks
+
+__all__ = ["command"]
+
+#: Ranks bind themselves to cores (`oneapi.confine`). If a user's shell has I_MPI_OFFLOAD=1, MPI_Init crashes on a
+#: machine without a Level Zero GPU. xpulab copies messages from devices through host memory, so it does not need this
+#: option. CMA has the kernel copy from another process: with it, messages that do not block take up to twice as long as
+#: those that do; without it both take as long as those that block.
+_ALWAYS = {"I_MPI_PIN": "0", "I_MPI_OFFLOAD": "0", "I_MPI_SHM_CMA": "0"}
+
+#: Without "fork", mpiexec calls srun or pbsdsh in a batch job, even for this host.
+_HERE = {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
+_HOSTS = {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp", "I_MPI_HYDRA_BOOTSTRAP": "ssh"}
+
+
+def command(
+    ranks: Sequence[Ranks], interface: str = "lo", ssh_config: str | None = None, extra: Sequence[str] = ()
+) -> Command:
+    """The command line of mpiexec, which starts ranks on this host, or on several hosts by ssh.
+
+    Parameters
+    ----------
+    ranks : sequence of Ranks
+        The hosts in the order of the ranks. Without them mpiexec would start ranks on all hosts of a batch job.
+    interface : str
+        Network interface of this host on which mpiexec listens.
+    ssh_config : str, optional
+        File with ssh's configuration.
+    extra : sequence of str
+        The user's own options, which follow those of xpulab and so take precedence.
+
+    Returns
+    -------
+    Command
+    """
+    if {each.host for each in ranks} == {HERE}:
+        places, environment = ["-hosts", HERE], _HERE
+    else:
+        # One rank for each time that a host is named: mpiexec ignores a number of ranks behind a host's name.
+        names = [name for each in ranks for name in [each.host] * each.n]
+        places = ["-ppn", "1", "-hosts", ",".join(names)]
+        environment = {**_HOSTS, "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": shlex.join(ssh.options(ssh_config))}
+    return Command((str(oneapi.mpiexec()), "-iface", interface, *places, *extra), {**_ALWAYS, **environment})
