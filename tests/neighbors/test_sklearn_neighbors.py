@@ -33,6 +33,7 @@ REPEATED = [
     "kd_tree",
     "(ball_tree and not semimetric_algo_error)",  # but an error for trees is tested
     "agnosticity",
+    "radius_neighbors_brute_backend",  # it compares two ways of scikit-learn, as `test_kneighbors_brute_backend` does
     "((unsupervised_kneighbors or brute_backend) and (l1 or l2 or cityblock))",
     "RadiusNeighborsClassifier",
     "RadiusNeighborsRegressor",
@@ -45,7 +46,7 @@ CANNOT = {
     for name in ("neighbors_metrics", "brute_backend")
     for dtype in ("float32", "float64")
 }
-LEAST_CALLING = 120
+LEAST_CALLING = 110
 PROXIES = [f"xpulab.neighbors:{name}" for name in ("NearestNeighbors", "KNeighborsClassifier", "KNeighborsRegressor")]
 
 
