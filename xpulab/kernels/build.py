@@ -40,12 +40,16 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command with the arguments of the command line."""
     parser = argparse.ArgumentParser(prog=COMMAND, description="Compile all kernels ahead of use.")
     parser.add_argument("packages", nargs="*", default=[_PACKAGE], help=f"packages with kernels; by default {_PACKAGE}")
-    parser.add_argument("--all", action="store_true", help="also compile kernels that have not changed")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also compile kernels, or with --check the host's functions, whose source is as it was",
+    )
     parser.add_argument(
         "--check",
         type=int,
         metavar="N",
-        help="change nothing; compile N kernels, and the host's functions of a level, again, and compare",
+        help="change nothing; compare the sources with the catalogue, and compile N kernels again and compare them",
     )
     options = parser.parse_args(arguments)
     if sys.version_info[:2] != PYTHON:
@@ -54,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     for package in options.packages:
         if options.check is None:
             build(package, options.all)
-        elif wrong := check(package, options.check):
+        elif wrong := check(package, options.check, options.all):
             sys.exit(
                 f"{package}: the catalogue is not what its kernels compile to; type: {COMMAND}\n" + "\n".join(wrong)
             )
@@ -99,20 +103,22 @@ def build(package: str, everything: bool = False) -> None:
             print(f"{path.name}: compiled")
 
 
-def check(package: str, count: int) -> list[str]:
-    """Compile some kernels of a package, and the host's functions of one level, again; compare with the catalogue.
+def check(package: str, count: int, host_functions: bool = False) -> list[str]:
+    """Compare the sources of a package with its catalogue, and compile a part of them again.
 
     Parameters
     ----------
     package : str
         Name of the package.
     count : int
-        Number of kernels, which are chosen at random.
+        Number of kernels to compile, which are chosen at random.
+    host_functions : bool
+        Whether to compile the host's functions of a level that is chosen at random, which takes half a minute.
 
     Returns
     -------
     list of str
-        Descriptions of differences: kernels whose source has changed, and kernels whose compilation has another result.
+        Descriptions of differences: what has another source, and what compiles to something else.
     """
     kernels, wrong = list(kernels_of(package)), []
     for kernel in kernels:
@@ -127,8 +133,12 @@ def check(package: str, count: int) -> list[str]:
     again = zip(chosen, compile_all(chosen), strict=True)
     wrong = [f"{kernel.key} compiles to something else" for kernel, compiled in again if compiled != find(kernel)]
     if package == _PACKAGE:
+        source = f"xpulab-host-{_host_source()}".encode()
+        libraries = map(host.library_file, host.LEVELS)
+        wrong += [f"{path} has another source" for path in libraries if source not in path.read_bytes()]
+    if host_functions and not wrong:
         level = random.choice([*host.LEVELS])
-        wrong += [f"{path} is not what host_functions.py compiles to" for path, _ in _stale_libraries([level])]
+        wrong += [f"{path} is not what the host's functions compile to" for path, _ in _stale_libraries([level])]
     return wrong
 
 
@@ -187,6 +197,14 @@ def _known(path: Path, compiler: str) -> dict[str, Compiled]:
 
 # --- the host's functions
 
+_HOST_SOURCES = ("host_functions.py", "tree_functions.py", "forest_functions.py", "host_compiler.py")
+
+
+def _host_source() -> str:
+    """Return a digest of the source of the host's functions, which their libraries contain, too."""
+    folder = Path(host.__file__).parent
+    return hashlib.sha256(b"".join(Path(folder, name).read_bytes() for name in _HOST_SOURCES)).hexdigest()[:16]
+
 
 def _stale_libraries(levels: Iterable[str] = host.LEVELS) -> Iterator[tuple[Path, bytes]]:
     """Yield, for each of these levels of x86-64 whose library is out of date, its path and the new library."""
@@ -196,7 +214,7 @@ def _stale_libraries(levels: Iterable[str] = host.LEVELS) -> Iterator[tuple[Path
             code, library = Path(folder, "host.o"), Path(folder, "host.so")
             subprocess.run([sys.executable, "-m", "xpulab.kernels.host_compiler", level, str(code)], check=True)
             # Linkers differ, so the code before linking is compared: the library contains its digest.
-            name = f"xpulab-host-{hashlib.sha256(code.read_bytes()).hexdigest()}"
+            name = f"xpulab-host-{_host_source()}-{hashlib.sha256(code.read_bytes()).hexdigest()}"
             if path.exists() and name.encode() in path.read_bytes():
                 continue
             if shutil.which("ld") is None:
