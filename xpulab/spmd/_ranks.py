@@ -107,7 +107,7 @@ class Ranks(RowsOnEngines):
         Exception
             The exception itself if all ranks raised the same one, and otherwise the exception of `raise_errors`.
         """
-        self._require_all_ranks()
+        _require_all_ranks(self.engine)
         self.busy = True
         error: Exception | None = None
         try:
@@ -128,14 +128,6 @@ class Ranks(RowsOnEngines):
             raise_errors(replies, users=False, kinds=_KINDS)
         assert error is not None
         raise error
-
-    def _require_all_ranks(self) -> None:
-        task = self.engine.task
-        if task is not None and len(task.ranks) != self.size:
-            raise ClusterError(
-                f"this cell runs on {len(task.ranks)} of {self.size} ranks, and all of them are needed for "
-                "xpulab.spmd; run it without --ranks"
-            )
 
     def exchange(self, thing: T) -> list[T]:
         """Return what each rank has passed, in the order of the ranks. All ranks call this together."""
@@ -243,11 +235,23 @@ def ranks() -> Ranks:
     Raises
     ------
     ClusterError
-        If the ranks are on several hosts.
+        If the ranks are on several hosts, or if this is a cell that runs on some of them.
     """
     if not _ranks:
-        _ranks.append(Ranks(this_engine() or _started()))
+        engine = this_engine() or _started()
+        _require_all_ranks(engine)
+        _ranks.append(Ranks(engine))
     return _ranks[0]
+
+
+def _require_all_ranks(engine: Engine) -> None:
+    """Raise `ClusterError` in a cell that runs on some of the ranks: these would wait for the others for ever."""
+    task = engine.task
+    if task is not None and len(task.ranks) != engine.size:
+        raise ClusterError(
+            f"this cell runs on {len(task.ranks)} of {engine.size} ranks, and all of them are needed for xpulab.spmd; "
+            "run it without --ranks"
+        )
 
 
 def _started() -> Engine:
