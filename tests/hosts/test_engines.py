@@ -36,7 +36,7 @@ X = np.concatenate([RANDOM.randn(4_000, 6) + centre for centre in (0, 5, 11)]).a
 RANDOM.shuffle(X)
 Y = (X[:, 0] > 5).astype(int)
 WEIGHTS = RANDOM.rand(len(X))
-LIMIT = 3.0  # seconds without a sign of a host after which it is lost
+LIMIT = 5.0  # seconds without a sign of a host after which it is lost
 
 
 def started(hosts: Network, *, n: int = 3, **arguments: Any) -> xpulab.XPUCluster:

@@ -137,7 +137,7 @@ class Engine:
         This rank's record on the board.
     """
 
-    def __init__(self, placement: dict[str, Any]) -> None:
+    def __init__(self, placement: dict[str, Any], several_hosts: bool = False) -> None:
         world = WORLD
         self.rank: int = world.rank
         self.size: int = world.size
@@ -153,7 +153,7 @@ class Engine:
         self.task: Task | None = None
         self.lent: dict[tuple[int, int], list[SharedBlock]] = {}
         self._communicators: dict[tuple[int, ...], Intracomm] = {}
-        self.host = RankHost(world)
+        self.host = RankHost(world, several_hosts)
         board = Board.create(self.size) if self.host.leads else None
         path = self.host.comm.bcast(board.path if board else None)
         self.board = board or Board.open(path)
