@@ -207,6 +207,20 @@ def test_an_exception_on_another_host_ends_the_task_everywhere(on_both: xpulab.X
     assert KMeans(3, random_state=0).fit(X).n_iter_ > 0  # the ranks have new communicators
 
 
+@pytest.mark.timeout(60)
+def test_an_exception_that_no_other_rank_waits_for(on_both: xpulab.XPUCluster) -> None:
+    """The other ranks have ended the task before the relay tells them of the exception."""
+
+    def fail(task: Any) -> None:
+        if task.comm.rank == 2:
+            raise RuntimeError("no such luck")
+
+    for _ in range(3):
+        with pytest.raises(EngineError, match="no such luck"):
+            on_both.run(fail)
+        assert on_both.run(lambda task: task.comm.size) == [3, 3, 3]
+
+
 def test_rows_that_do_not_fit_into_a_hosts_memory_are_refused(on_both: xpulab.XPUCluster) -> None:
     for sent, host in ((False, "node1"), (True, "this host")):  # what is sent passes through this host's memory
         with pytest.raises(NotEnoughMemoryError, match=f"X needs .* of {host}'s memory"):
