@@ -36,7 +36,7 @@ X = np.concatenate([RANDOM.randn(4_000, 6) + centre for centre in (0, 5, 11)]).a
 RANDOM.shuffle(X)
 Y = (X[:, 0] > 5).astype(int)
 WEIGHTS = RANDOM.rand(len(X))
-LIMIT = 3.0  # seconds without a sign of a host after which it is lost
+LIMIT = 5.0  # seconds without a sign of a host after which it is lost
 
 
 def started(hosts: Network, *, n: int = 3, **arguments: Any) -> xpulab.XPUCluster:
@@ -205,6 +205,20 @@ def test_an_exception_on_another_host_ends_the_task_everywhere(on_both: xpulab.X
     with pytest.raises(EngineError, match="no such luck"):
         on_both.run(fail)
     assert KMeans(3, random_state=0).fit(X).n_iter_ > 0  # the ranks have new communicators
+
+
+@pytest.mark.timeout(60)
+def test_an_exception_that_no_other_rank_waits_for(on_both: xpulab.XPUCluster) -> None:
+    """The other ranks have ended the task before the relay tells them of the exception."""
+
+    def fail(task: Any) -> None:
+        if task.comm.rank == 2:
+            raise RuntimeError("no such luck")
+
+    for _ in range(3):
+        with pytest.raises(EngineError, match="no such luck"):
+            on_both.run(fail)
+        assert on_both.run(lambda task: task.comm.size) == [3, 3, 3]
 
 
 def test_rows_that_do_not_fit_into_a_hosts_memory_are_refused(on_both: xpulab.XPUCluster) -> None:

@@ -74,7 +74,8 @@ class _Link:
         self._in = self.process.stdin.fileno()
         os.set_blocking(self._in, False)
         self.lines = Lines(self.process.stdout.fileno())
-        self.heard = self._said = time.monotonic()
+        self.heard = float("inf")  # until the first message: ssh and the cluster have limits for a start
+        self._said = time.monotonic()
         self._unsent = b""
         self._state: dict[str, Any] = {}
         self.beats: dict[int, tuple[float, float]] = {}  # rank -> its heartbeat there, and its time here

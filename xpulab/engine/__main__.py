@@ -70,7 +70,7 @@ def _serve(options: dict[str, Any], rank: int) -> None:
     from xpulab.engine import engine, tasks  # noqa: F401 -- registers the tasks
 
     engine.ignore_interrupts()
-    this = engine.Engine(placement)
+    this = engine.Engine(placement, options["relayed"])
     if options["relayed"]:
         this.host.show_board(options["folder"], this.board.path)
     _await_file(options["connection"])

@@ -54,8 +54,8 @@ class Communicator:
         Returns True once a rank of the task has raised an exception.
     ends : mpi4py.MPI.Intracomm
         A communicator of the same ranks that only `end` uses.
-    one_clock : bool
-        Whether the ranks run on one host, so that they can compare times.
+    one_host : bool
+        Whether the ranks run on one host, so that they can compare times, and share a board.
 
     Attributes
     ----------
@@ -64,10 +64,10 @@ class Communicator:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, failed: Callable[[], bool], ends: MPI.Intracomm, one_clock: bool = True
+        self, comm: MPI.Intracomm, failed: Callable[[], bool], ends: MPI.Intracomm, one_host: bool = True
     ) -> None:
         self._comm = comm
-        self._one_clock = one_clock
+        self._one_host = one_host
         self._ends = ends
         self._failed = failed
         self.rank: int = comm.rank
@@ -117,7 +117,7 @@ class Communicator:
         if self.size * values.nbytes > _FEW or not as_float64:
             every = np.empty((self.size, len(values)), values.dtype)
             return self._together(lambda: self._comm.Allgather(values, every), every)
-        if not self._one_clock:
+        if not self._one_host:
             self._arrive(self._comm)
         entered = time.perf_counter()
         message = np.empty(1 + len(values))
@@ -125,7 +125,7 @@ class Communicator:
         messages = np.empty((self.size, len(message)))
         self._poll(self._comm.Iallgather(message, messages), entered)
         now = time.perf_counter()
-        last = min(max(messages[:, 0].tolist()), now) if self._one_clock else entered
+        last = min(max(messages[:, 0].tolist()), now) if self._one_host else entered
         self.wait += last - entered
         self.communicate += now - last
         return messages[:, 1:].astype(values.dtype, copy=False)
@@ -188,15 +188,31 @@ class Communicator:
             self.communicate += time.perf_counter() - arrived
         return result if result is not None else returned
 
-    def end(self) -> None:
+    def end(self, raised: bool) -> bool:
         """Wait until every rank has reached the end of the task.
+
+        Parameters
+        ----------
+        raised : bool
+            Whether this rank has raised an exception.
+
+        Returns
+        -------
+        bool
+            Whether a rank of several hosts has; their boards may not show it yet. On one host False: see the board.
 
         Raises
         ------
         PeerFailed
-            If another rank has raised an exception, and so will not arrive.
+            If another rank has raised an exception, and will not arrive.
         """
-        self._arrive(self._ends)
+        if self._one_host:
+            self._arrive(self._ends)
+            return False
+        entered, every = time.perf_counter(), np.empty(self.size, np.int8)
+        self._poll(self._ends.Iallgather(np.array([raised], np.int8), every), entered)
+        self.wait += time.perf_counter() - entered
+        return bool(every.any())
 
     def _arrive(self, comm: MPI.Intracomm) -> None:
         entered = time.perf_counter()

@@ -137,7 +137,7 @@ class Engine:
         This rank's record on the board.
     """
 
-    def __init__(self, placement: dict[str, Any]) -> None:
+    def __init__(self, placement: dict[str, Any], several_hosts: bool = False) -> None:
         world = WORLD
         self.rank: int = world.rank
         self.size: int = world.size
@@ -153,7 +153,7 @@ class Engine:
         self.task: Task | None = None
         self.lent: dict[tuple[int, int], list[SharedBlock]] = {}
         self._communicators: dict[tuple[int, ...], Intracomm] = {}
-        self.host = RankHost(world)
+        self.host = RankHost(world, several_hosts)
         board = Board.create(self.size) if self.host.leads else None
         path = self.host.comm.bcast(board.path if board else None)
         self.board = board or Board.open(path)
@@ -223,12 +223,13 @@ class Engine:
         current = self.task = Task(self, name, number, client)
         report = payload.pop("report", None)
         answer: dict[str, Any] = {"status": "ok", "result": {}, "error": None}
+        failed = False
         try:
             current.check()
             with travelled(current, payload, Interrupted) as here:
                 answer["result"] = TASKS[name](current, **here)
             # All ranks end the task together, or all learn that one of them has raised an exception.
-            current.comm.end()
+            failed = current.comm.end(current.has_raised)
         except Interrupted as interrupted:
             answer.update(status="interrupted", result=interrupted.result)
             if self.rank == 0:
@@ -246,7 +247,7 @@ class Engine:
         ignore_interrupts()
         if "history" in answer["result"]:
             answer["result"]["metrics"] = METRIC_NAMES[name]
-        self._stale = self.board.failed(number)
+        self._stale = failed or self.board.failed(number)
         answer["seconds"] = current.seconds()
         answer["total"] = time.perf_counter() - current.started
         answer["engine"] = {
@@ -439,6 +440,11 @@ class Task:
             self.comm.wait,
         )
         return dict(zip(PHASES, spent, strict=True))
+
+    @property
+    def has_raised(self) -> bool:
+        """Whether this rank has raised an exception."""
+        return bool(self.engine.record["failed"] == self.number)
 
     def raised(self) -> None:
         """Tell the other ranks through the board that this rank has raised an exception."""

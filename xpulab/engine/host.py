@@ -19,6 +19,8 @@ class RankHost:
     ----------
     world : mpi4py.MPI.Intracomm
         All ranks.
+    several : bool
+        Whether there may be ranks on several hosts. To ask MPI takes up to 0.2 s.
 
     Attributes
     ----------
@@ -36,9 +38,11 @@ class RankHost:
         The other ranks of this host.
     """
 
-    def __init__(self, world: MPI.Intracomm) -> None:
-        self.comm = world.Split_type(MPI.COMM_TYPE_SHARED)
-        self.leaders: list[int] = world.allgather(self.comm.bcast(world.rank))
+    def __init__(self, world: MPI.Intracomm, several: bool) -> None:
+        self.comm, self.leaders = world, [0] * world.size
+        if several:
+            self.comm = MPI.Intracomm(world.Split_type(MPI.COMM_TYPE_SHARED))
+            self.leaders = world.allgather(self.comm.bcast(world.rank))
         mine = self.leaders[world.rank]
         self.leads = mine == world.rank
         self.here = mine == self.leaders[0]

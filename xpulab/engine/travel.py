@@ -58,7 +58,7 @@ def travelled(task: Any, payload: dict[str, Any], partly: type[BaseException]) -
             # All ranks have seen the request to stop. None goes on before all know that the results have arrived.
             journey.stops = False
             journey.back()
-            task.comm.end()
+            task.comm.end(task.has_raised)
             raise
         journey.back()
     finally:
