@@ -63,7 +63,7 @@ def test_coefficients_and_iterations(solver: str, k: int, C: float) -> None:
     for parameters in ({}, {"fit_intercept": False, "class_weight": "balanced"}):
         how = {"solver": solver, "C": C, **parameters}
         ours, theirs = (c(**how).fit(X, y, weights) for c in (LogisticRegression, Reference))
-        assert_same(ours, theirs, 1e-5 if solver == "newton-cg" else 1e-7)  # its steps are inexact
+        assert_same(ours, theirs, 1e-4 if solver == "newton-cg" else 1e-7)  # rounding may end its inner loop earlier
         assert ours.n_iter_ == theirs.n_iter_
         assert len(ours.report_.iterations) == ours.n_iter_[0]
         assert (ours.report_.status, ours.report_.converged) == ("finished", True)
