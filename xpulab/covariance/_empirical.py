@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from xpulab.covariance._products import about, root
 from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.estimator.blas import few_threads
 from xpulab.estimator.proxy import Proxy, Result
 
 __all__ = ["EmpiricalCovariance"]
@@ -100,7 +101,8 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         self._forget()
         with self._fitting(X):
             self.location_, covariance = self._moments(cluster, "fit", X)
-            self._set_covariance(covariance)
+            with few_threads(len(covariance)):
+                self._set_covariance(covariance)
         return self
 
     def score(self, X_test: Any, y: Any = None) -> float:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 from scipy import linalg
 from sklearn.decomposition._pca import _infer_dimension
 from sklearn.utils.extmath import svd_flip
-from threadpoolctl import ThreadpoolController
+
+from xpulab.estimator.blas import few_threads
 
 __all__ = [
     "of_covariance",
@@ -20,23 +20,13 @@ __all__ = [
     "truncated_components",
 ]
 
-#: Columns up to which one thread computes the eigenvectors. On cores that others use, such as the engines, the threads
-#: of BLAS mostly wait for each other: for 300 columns, 2 threads took up to 250 ms of processor time, and 1 thread 15.
-_FEW_COLUMNS = 512
-
 
 def of_covariance(covariance: np.ndarray, n_samples: int) -> tuple[np.ndarray, np.ndarray]:
     """Compute the singular values and right vectors of centred rows from their covariance matrix."""
-    with _blas().limit(limits=1 if len(covariance) <= _FEW_COLUMNS else None, user_api="blas"):
+    with few_threads(len(covariance)):
         variances, vectors = linalg.eigh(covariance)
     variances = np.maximum(variances[::-1], 0.0)
     return np.sqrt(variances * (n_samples - 1)), np.ascontiguousarray(vectors[:, ::-1].T)
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    """Find the BLAS libraries that NumPy and SciPy have loaded, which takes 5 ms."""
-    return ThreadpoolController()
 
 
 def of_triangle(r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

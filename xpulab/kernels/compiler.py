@@ -35,6 +35,7 @@ from numba_dpex.kernel_api.memory_enums import AddressSpace
 from xpulab.exceptions import KernelBuildError
 from xpulab.kernels import language
 from xpulab.kernels.catalogue import Compiled
+from xpulab.kernels.compiler_vectors import multiply_columns, stage_columns
 from xpulab.kernels.language import DeviceFunction, Kernel
 
 __all__ = ["COMPILER", "compiled", "renumber", "warm_up"]
@@ -72,6 +73,8 @@ _MEANINGS: dict[Callable[..., Any], Any] = {
     language.group_barrier: kernel_api.group_barrier,
     language.PrivateArray: kernel_api.PrivateArray,
     language.AtomicRef: kernel_api.AtomicRef,
+    language.stage_columns: stage_columns,
+    language.multiply_columns: multiply_columns,
 }
 _FIRST = 100_000  # first number of functions, see `renumber`
 _TYPES = {"f4": types.float32, "f8": types.float64, "i4": types.int32, "i8": types.int64}

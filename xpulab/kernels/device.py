@@ -104,7 +104,7 @@ class _Recycled(Array):
     def __del__(self) -> None:
         lasting = getattr(self, "_lasting", None)
         self.host = self.memory = None
-        if lasting is not None and lasting.unused:
+        if lasting is not None and lasting.unused and not sys.is_finalizing():
             self._pool.give(lasting)
 
 

@@ -35,7 +35,9 @@ __all__ = [
     "group_barrier",
     "index",
     "kernel",
+    "multiply_columns",
     "prefetch",
+    "stage_columns",
 ]
 
 #: Wraps each array index in a kernel: ``data[index(i)]``. In Numba, a negative index counts from the end. The test for
@@ -79,8 +81,36 @@ def AtomicRef(array: Any, place: Any) -> Any:
     raise _outside("AtomicRef")
 
 
+def stage_columns(
+    source: Any, first: Any, step: int, shift: Any, column: Any, weights: Any, row: Any, weighted: bool, stage: Any,
+    to: Any, size: int,
+) -> None:  # fmt: skip
+    """Copy `size` rows of `size` columns, row by row, minus a shift and multiplied by the rows' weights.
+
+    ``stage[to + r * size + c]`` becomes ``(source[first + c * step + r] - shift[column + c]) * weights[row + r]``.
+    Without `weighted`, the weights are not read. `step`, `weighted` and `size` must be constants. One work-item does
+    this in a CPU's vector registers: call it in work-groups of one work-item.
+    """
+    raise _outside("stage_columns")
+
+
+def multiply_columns(
+    stage: Any, x: Any, y: Any, next_y: Any, rows: Any, left: int, right: int, size: int, sums: Any, to: Any, anew: Any
+) -> None:
+    """Multiply columns that `stage_columns` has copied, and sum the products over the rows.
+
+    ``sums[to + (i * right + j) * size + c]`` is the sum over the rows r of
+    ``stage[x + r * size + i] * stage[y + j * next_y + r * size + c]``, added to what is there unless `anew`. `left`,
+    `right` and `size` must be constants. One work-item does this in a CPU's vector registers, of which it needs `right`
+    times ``left + 1``.
+    """
+    raise _outside("multiply_columns")
+
+
 #: The functions that the compiler must implement.
-INTRINSICS: tuple[Callable[..., Any], ...] = (fma, prefetch, group_barrier, PrivateArray, AtomicRef)
+INTRINSICS: tuple[Callable[..., Any], ...] = (
+    fma, prefetch, group_barrier, PrivateArray, AtomicRef, stage_columns, multiply_columns,
+)  # fmt: skip
 
 
 def _outside(name: str) -> RuntimeError:
@@ -222,11 +252,19 @@ def _meaning(function: Callable[..., Any]) -> list[str]:
             lines += [name, *_meaning(value.function)]
         elif isinstance(value, ModuleType) or value in INTRINSICS:  # the compiler defines these
             lines.append(f"{name} is {value.__name__}")
+            if value in (stage_columns, multiply_columns):
+                lines.append(_definition())
         elif isinstance(value, (int, float, np.number, type)):
             lines.append(f"{name} = {_number(value)}")
         else:
             raise TypeError(f"{function.__name__} uses {name}, {type(value).__name__}; a number was expected")
     return lines
+
+
+@cache
+def _definition() -> str:
+    """Return the source of the functions that compute with vectors."""
+    return Path(__file__).with_name("compiler_vectors.py").read_text()
 
 
 @cache

@@ -2,9 +2,11 @@
 
 A work-group takes a chunk of the rows and stages it, and then passes over the stage once for each tile of products,
 whose sums are in registers. Few columns are staged column by column, and the work-items stand for neighbouring rows:
-the host adds up what each of them has. Many columns are staged row by row, in panels. Each work-item then multiplies
-its own columns of a tile by all columns on the other side, as in the matrix products of [1]_. Its stage takes longer to
-write, and its sums need not be added up.
+the host adds up what each of them has. Many columns are staged row by row, in panels, and the columns of a tile are
+multiplied by all columns on the other side, as in the matrix products of [1]_. This stage takes longer to write, and
+its sums need not be added up. On a GPU each work-item has its own columns of a tile. On a CPU a work-group is a single
+work-item, which computes with vectors: it stages the columns by transposing them in registers, because to gather them
+takes twelve times as long.
 
 The stage and the sums may be of float64 where the rows are of float32: products of two float32 are exact in float64.
 
@@ -26,17 +28,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.device import Array, lanes_of
-from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel
+from xpulab.kernels.device import Array, Device, lanes_of
+from xpulab.kernels.language import (
+    Kernel,
+    PrivateArray,
+    fma,
+    group_barrier,
+    index,
+    kernel,
+    multiply_columns,
+    stage_columns,
+)
 from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import BLOCK, Rows
 
 __all__ = ["cross", "every_kernel", "gram"]
 
-#: Columns from which on they are staged row by row, by `Device.wide` and the bytes of a product.
-_MANY = {True: {4: 256, 8: 96}, False: {4: 256, 8: 128}}
-_MOST_CHUNKS = 64  # whose sums a work-group adds up, which are sums of at most as many products
+#: Columns from which on they are staged row by row, by the bytes of a product; on CPUs also by `Device.wide`.
+_MANY = {4: 256, 8: 96}
+_VECTORS = {True: {4: 224, 8: 96}, False: {4: 256, 8: 192}}
+_MOST_ROWS = {"few": 1 << 15, "many": 1 << 12, "vectors": 1 << 13}  # whose sums a work-group adds up
 _PARTIAL_BYTES = 32 << 20
+_VECTORS_CHUNK = 128  # rows; two panels of a chunk fit a core's first cache
 
 
 @dataclass(frozen=True)
@@ -45,6 +58,8 @@ class _Form:
 
     Attributes
     ----------
+    kind : {"few", "many", "vectors"}
+        How the columns are staged.
     lanes : int
         Work-items of a group; see `Device.lanes`.
     left, right : int
@@ -58,7 +73,7 @@ class _Form:
         Numbers that are left of a tile: the products, or those of each work-item.
     """
 
-    many: bool
+    kind: str
     lanes: int
     left: int
     right: int
@@ -68,18 +83,23 @@ class _Form:
 
 
 @cache
-def _form(dtype: np.dtype[Any], many: bool, wide: bool) -> _Form:
+def _form(dtype: np.dtype[Any], kind: str, wide: bool) -> _Form:
     lanes, single = lanes_of(wide), dtype.itemsize == 4
-    if many:
-        left, right = (64 // dtype.itemsize, 16) if wide else (6, 16) if single else (4, 8)
-        return _Form(many, lanes, left, right, math.lcm(left, right), BLOCK, left * right)
+    if kind == "vectors":
+        size = (64 if wide else 32) // dtype.itemsize
+        left, right = (size, 16) if wide else (4, 3 * size)
+        return _Form(kind, 1, left, right, size, _VECTORS_CHUNK, left * right)
+    if kind == "many":
+        left, right = 64 // dtype.itemsize, 16
+        return _Form(kind, lanes, left, right, math.lcm(left, right), BLOCK, left * right)
     side = (5 if single else 3) if wide else (3 if single else 2)
-    return _Form(many, lanes, side, side, side, 2048 // dtype.itemsize, side * side * lanes)
+    return _Form(kind, lanes, side, side, side, 2048 // dtype.itemsize, side * side * lanes)
 
 
-def _products_kernel(given: np.dtype[Any], dtype: np.dtype[Any], many: bool, wide: bool) -> Kernel:
+def _products_kernel(given: np.dtype[Any], dtype: np.dtype[Any], kind: str, wide: bool) -> Kernel:
     """Return the kernel for rows of the dtype `given`; all other numbers have `dtype`."""
-    return (_many_kernel if many else _few_kernel)(given, dtype, wide)
+    make = {"few": _few_kernel, "many": _many_kernel, "vectors": _vector_kernel}[kind]
+    return make(given, dtype, wide)
 
 
 def _signature(given: np.dtype[Any]) -> str:
@@ -96,7 +116,7 @@ def _signature(given: np.dtype[Any]) -> str:
 def _few_kernel(given: np.dtype[Any], dtype: np.dtype[Any], wide: bool) -> Kernel:
     number = dtype.type
     zero, one = number(0), number(1)
-    form = _form(dtype, False, wide)
+    form = _form(dtype, "few", wide)
     lanes, tile_left, tile_right, chunk = form.lanes, form.left, form.right, form.chunk
     tile_sums = form.sums
     n_sums = tile_left * tile_right
@@ -178,10 +198,71 @@ def _few_kernel(given: np.dtype[Any], dtype: np.dtype[Any], wide: bool) -> Kerne
 
 
 @cache
+def _vector_kernel(given: np.dtype[Any], dtype: np.dtype[Any], wide: bool) -> Kernel:
+    number = dtype.type
+    zero, one = number(0), number(1)
+    form = _form(dtype, "vectors", wide)
+    size, chunk, left, right = form.panel, form.chunk, form.left, form.right // form.panel
+    tile_sums = form.sums
+    chunk_blocks = chunk // BLOCK
+
+    @kernel(_signature(given), dtype)
+    def vector_products(  # type: ignore[no-untyped-def]
+        item, data, d, shift, others, t, others_at, other_shift, weights, weighted, others_weighted, n, first, n_chunks,
+        tiles, n_tiles, stage, n_columns, partial, totals,
+    ):  # fmt: skip
+        # stage: of each group (n_columns / size, chunk, size). The column after the others has the weights, or ones:
+        # its products are the totals. `totals` is not used.
+        group = item.get_group().get_group_id(0)
+        base = group * (n_columns * chunk)
+        begin = first + group * n_chunks
+        for c in range(begin, begin + n_chunks):
+            there = max(min(n - c * chunk, chunk), 0)
+            for column in range(0, n_columns, size):
+                to = base + column * chunk
+                if column + size <= d:
+                    for row in range(0, there, size):
+                        at = ((c * chunk_blocks + row // BLOCK) * d + column) * BLOCK + row % BLOCK
+                        if weighted != 0:
+                            stage_columns(
+                                data, at, BLOCK, shift, column, weights, c * chunk + row, True, stage, to + row * size,
+                                size,
+                            )  # fmt: skip
+                        else:
+                            stage_columns(data, at, BLOCK, shift, column, shift, 0, False, stage, to + row * size, size)
+                elif column <= others_at + t or c == begin:
+                    for f in range(column, column + size):
+                        other = f - others_at
+                        for row in range(there):
+                            block = c * chunk_blocks + row // BLOCK
+                            x = zero
+                            weight = one
+                            if f < d:
+                                x = data[index((block * d + f) * BLOCK + row % BLOCK)] - shift[index(f)]
+                                if weighted != 0:
+                                    weight = weights[index(c * chunk + row)]
+                            elif other >= 0 and other <= t:
+                                x = one
+                                if other < t:
+                                    x = others[index((block * t + other) * BLOCK + row % BLOCK)]
+                                    x = x - other_shift[index(other)]
+                                if others_weighted != 0:
+                                    weight = weights[index(c * chunk + row)]
+                            stage[index(to + row * size + (f - column))] = x * weight
+            for place in range(n_tiles):
+                multiply_columns(
+                    stage, base + tiles[index(2 * place)], base + tiles[index(2 * place + 1)], size * chunk, there,
+                    left, right, size, partial, (group * n_tiles + place) * tile_sums, c == begin,
+                )  # fmt: skip
+
+    return vector_products
+
+
+@cache
 def _many_kernel(given: np.dtype[Any], dtype: np.dtype[Any], wide: bool) -> Kernel:
     number = dtype.type
     zero, one = number(0), number(1)
-    form = _form(dtype, True, wide)
+    form = _form(dtype, "many", wide)
     lanes, tile_left, panel, chunk = form.lanes, form.left, form.panel, form.chunk
     tile_sums = form.sums
     own = form.right // lanes  # columns of a tile that each work-item multiplies
@@ -373,28 +454,30 @@ def _products(
     """
     device, d = rows.device, rows.n_features
     t = 0 if others is None else others.n_features
-    form = _form(dtype, d + t >= _MANY[device.wide][dtype.itemsize], device.wide)
+    form = _form(dtype, _kind(device, d + t, dtype), device.wide)
+    own_totals = form.kind != "vectors"
     others_at = d if joint else -(-d // form.right) * form.right
     width = others_at + t
-    right = -(-width // form.right)
-    left = -(-(width if joint else d) // form.left)
-    columns = -(-width // form.panel) * form.panel
+    staged = width + (joint and not own_totals)  # with a column of weights
+    right = -(-staged // form.right)
+    left = -(-(staged if joint else d) // form.left)
+    columns = -(-staged // math.lcm(form.right, form.panel)) * math.lcm(form.right, form.panel)
     found, totals = np.zeros((left * form.left, right * form.right)), np.zeros(columns)
     if rows.n_samples:
         tiles = _tiles(form, left, range(0 if joint else others_at // form.right, right), joint)
         places = tiles * (form.left, form.right)  # their first columns, and then where these are in the stage
-        if form.many:
-            places = places // form.panel * (form.chunk * form.panel) + places % form.panel
-        else:
+        if form.kind == "few":
             places *= _column_size(form)
+        else:
+            places = places // form.panel * (form.chunk * form.panel) + places % form.panel
         all_chunks = -(-rows.n_samples // form.chunk)
         groups = min(all_chunks, 2 * device.compute_units)
-        chunks = min(_MOST_CHUNKS, -(-all_chunks // groups))
+        chunks = min(_MOST_ROWS[form.kind] // form.chunk, -(-all_chunks // groups))
         at_once = min(len(tiles), max(1, _PARTIAL_BYTES // (groups * form.sums * dtype.itemsize)))
-        stage = device.empty(groups * columns * (form.chunk if form.many else _column_size(form)), dtype)
+        stage = device.empty(groups * columns * (_column_size(form) if form.kind == "few" else form.chunk), dtype)
         partial = device.empty(groups * at_once * form.sums, dtype)
-        by_column = 1 if form.many else form.lanes  # totals of each column
-        total = device.empty(groups * columns * by_column, dtype)
+        by_column = form.lanes if form.kind == "few" else 1  # totals of each column
+        total = device.empty(groups * columns * by_column if own_totals else 1, dtype)
         middle = device.array(_as(shift, d, dtype))
         other_middle = device.array(_as(other_shift, max(t, 1), dtype))
         for first_tile in range(0, len(tiles), at_once):
@@ -405,7 +488,7 @@ def _products(
             for first in range(0, all_chunks, groups * chunks):
                 needed = -(-min(groups * chunks, all_chunks - first) // chunks)
                 launch(
-                    device, _products_kernel(rows.dtype, dtype, form.many, device.wide), needed, form.lanes,
+                    device, _products_kernel(rows.dtype, dtype, form.kind, device.wide), needed, form.lanes,
                     rows.data, np.int64(d), middle, (others or rows).data, np.int64(t), np.int64(others_at),
                     other_middle, middle if weights is None else weights, np.int32(weights is not None),
                     np.int32(joint and weights is not None), np.int64(rows.n_samples), np.int64(first),
@@ -413,13 +496,22 @@ def _products(
                 )  # fmt: skip
                 for one in device.fetch(partial, stop=needed * len(sums), copied=False).reshape(needed, -1):
                     sums += one
-                if first_tile == 0:
+                if first_tile == 0 and own_totals:
                     by_item = device.fetch(total, stop=needed * columns * by_column, copied=False)
                     totals += by_item.reshape(needed, columns, by_column).sum(axis=(0, 2), dtype=np.float64)
             by_tile = sums.reshape(n_tiles, form.left, form.right, -1).sum(axis=3)
             view = found.reshape(left, form.left, right, form.right)
             view[tiles[part, 0], :, tiles[part, 1], :] = by_tile
-    return (found[:width, :width], totals[:width]) if joint else (found[:d, others_at:width], totals[:d])
+    if not joint:
+        return found[:d, others_at:width], totals[:d]
+    return found[:width, :width], (totals if own_totals else found[:, width])[:width]
+
+
+def _kind(device: Device, columns: int, dtype: np.dtype[Any]) -> str:
+    """Return how so many columns are staged."""
+    if device.is_cpu:
+        return "vectors" if columns >= _VECTORS[device.wide][dtype.itemsize] else "few"
+    return "many" if columns >= _MANY[dtype.itemsize] else "few"
 
 
 def _as(shift: npt.NDArray[Any] | None, size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -440,5 +532,6 @@ def every_kernel() -> Iterator[Kernel]:
     """Yield all kernels of this module, for the catalogue."""
     single, double = map(np.dtype, (np.float32, np.float64))
     dtypes = ((single, single), (single, double), (double, double))
-    for (given, dtype), many, wide in itertools.product(dtypes, (False, True), (False, True)):
-        yield _products_kernel(given, dtype, many, wide)
+    forms = [("few", False), ("few", True), ("many", True), ("vectors", False), ("vectors", True)]
+    for (given, dtype), (kind, wide) in itertools.product(dtypes, forms):
+        yield _products_kernel(given, dtype, kind, wide)
