@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from xpulab.kernels import moments as module
-from xpulab.kernels.moments import column_facts
-from xpulab.kernels.rows import Rows
+from xpulab.kernels import rows as rows_module
+from xpulab.kernels.moments import column_facts, column_facts_in_passing
+from xpulab.kernels.rows import Rows, copying
 
 SHAPES = [(1, 1), (63, 3), (64, 16), (65, 17), (5003, 3), (10007, 70), (1030, 300)]
 
@@ -82,3 +83,29 @@ def test_extremes_and_counts_of_any_numbers(device, X):
         expected = reference(X, np.zeros(X.shape[1]), None)
     for name in ("count", "minimum", "maximum"):
         np.testing.assert_array_equal(getattr(found, name), expected[name])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-13)])
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_facts_in_passing_against_numpy(device, monkeypatch, n, d, weighted, dtype, tolerance):
+    monkeypatch.setattr(rows_module, "_READ_BYTES", 1 << 14)  # many pieces
+    rng = np.random.default_rng(0)
+    X = rng.normal(100, 1, (n, d)).astype(dtype)
+    w = rng.integers(0, 5, n).astype(np.float64) if weighted else None
+    found = column_facts_in_passing(device, X.shape, X.dtype, copying(X), X[0], w)
+    compare(found, reference(X, X[0], w), tolerance, 5 * n)
+
+
+def test_facts_in_passing_of_no_rows(device):
+    found = column_facts_in_passing(device, (0, 3), np.float32, copying(np.empty((0, 3), np.float32)), np.zeros(3))
+    compare(found, reference(np.empty((0, 3), np.float32), np.zeros(3), None), 0, 0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 4711, 9999])
+def test_facts_in_passing_find_nan_and_infinity(device, bad, row):
+    X = np.zeros((10_000, 20), np.float32)
+    assert column_facts_in_passing(device, X.shape, X.dtype, copying(X), X[0]) is not None
+    X[row, 19] = bad
+    assert column_facts_in_passing(device, X.shape, X.dtype, copying(X), np.zeros(20)) is None

@@ -32,6 +32,7 @@ __all__ = [
     "keep_rows",
     "kind_of",
     "on_host",
+    "passing_rows",
     "pieces",
     "rows_of",
     "weights_of",
@@ -189,19 +190,9 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
             _look_through(task, rows, source)
         elif "csr" in source:
             rows = _sparse(task, source, sample_weight)
-        elif "file" in source:
-            mapped = file_rows(source)[bounds[rank] : bounds[rank + 1]]
-            rows = _read(task, source, mapped.shape, copying(mapped), sample_weight)
-        elif "block" in source:
-            with SharedBlock.open(source["block"]) as block:
-                # On another host than the notebook's the block has this rank's rows only.
-                before = bounds[rank] - source.get("first", 0)
-                place = source["offset"] + before * source["shape"][1] * np.dtype(source["dtype"]).itemsize
-                shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
-                part = block.array(shape, source["dtype"], place)
-                rows = _read(task, source, shape, copying(part), sample_weight)
-        elif "memory" in source:
-            rows = _from_memory(task, source, sample_weight)
+        elif "parts" not in source:
+            with _readable(task, source) as (shape, fill):
+                rows = _read(task, source, shape, fill, sample_weight)
         else:
             with SharedBlock.open(source["parts"][rank], writable=True) as block:
                 shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
@@ -273,19 +264,38 @@ def _read(task: Task, source: dict[str, Any], shape: Any, fill: Fill, sample_wei
     return rows
 
 
-def _from_memory(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None) -> Rows:
-    """Read this rank's rows in the memory of the process that sent them."""
+@contextmanager
+def passing_rows(task: Task, source: dict[str, Any]) -> Iterator[tuple[tuple[int, int], Fill] | None]:
+    """A context with this rank's rows for one pass over them, which need not be on the device afterwards.
+
+    It has their shape and a function that reads them; or None, for rows that are on the device or must stay there.
+    """
+    if not source.keys() & {"file", "block", "memory"} or "hold" in source:
+        yield None
+        return
+    task.show(doing="reading the rows")
+    with _transfer(task), _readable(task, source) as readable:
+        yield readable
+
+
+@contextmanager
+def _readable(task: Task, source: dict[str, Any]) -> Iterator[tuple[tuple[int, int], Fill]]:
+    """The shape of this rank's rows in a file, a result or the memory of the process that sent them; and a reader."""
     first, last = source["bounds"][task.comm.rank : task.comm.rank + 2]
-    shape = last - first, source["shape"][1]
-    place, row_bytes = dict(source["memory"]), shape[1] * np.dtype(source["dtype"]).itemsize
-    address, memory = place.pop("address"), ProcessMemory(**place)
-
-    def fill(start: int, part: np.ndarray) -> None:
-        memory.read(address + (first + start) * row_bytes, part)
-
-    rows = _read(task, source, shape, fill, sample_weight)
-    memory.require_running()
-    return rows
+    shape, dtype = (last - first, int(source["shape"][1])), np.dtype(source["dtype"])
+    row_bytes = shape[1] * dtype.itemsize
+    if "file" in source:
+        yield shape, copying(file_rows(source)[first:last])
+    elif "block" in source:
+        with SharedBlock.open(source["block"]) as block:
+            # On another host than the notebook's the block has this rank's rows only.
+            place = source["offset"] + (first - source.get("first", 0)) * row_bytes
+            yield shape, copying(block.array(shape, dtype, place))
+    else:
+        place = dict(source["memory"])
+        address, memory = place.pop("address"), ProcessMemory(**place)
+        yield shape, lambda start, part: memory.read(address + (first + start) * row_bytes, part)
+        memory.require_running()
 
 
 def write_block(task: Task, target: dict[str, Any], bounds: list[int], parts: Iterable[np.ndarray]) -> None:

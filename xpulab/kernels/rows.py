@@ -28,6 +28,7 @@ __all__ = [
     "find_nonfinite",
     "in_order",
     "lay_out_kernels",
+    "read_pieces",
     "shift_for",
     "take",
     "weighted",
@@ -176,28 +177,10 @@ class Rows:
         """
         dtype, (n_samples, n_features) = device.check_dtype(dtype), shape
         data = device.recycled(-(-n_samples // BLOCK) * n_features * BLOCK, dtype)
-        threads = min(device.compute_units, _READERS) if device.is_cpu else 1
-        step = BLOCK * max(1, min(_READ_BYTES // (BLOCK * n_features * dtype.itemsize), -(-n_samples // BLOCK)))
-        stage = device.empty(step * threads * n_features, dtype)
-        host = stage.host if stage.host is not None else np.empty(stage.size, dtype)
-
-        def read(place: int, first: int) -> bool:
-            part = host.reshape(-1, n_features)[place * step :][: min(step, n_samples - first)]
-            fill(first, part)
-            with np.errstate(over="ignore", invalid="ignore"):
-                return bool(np.isfinite(part.sum()))
-
         finite = True
-        with ThreadPoolExecutor(threads, "xpulab-read") as pool:
-            run = pool.map if threads > 1 else map
-            for first in range(0, n_samples, step * threads):
-                starts = range(first, min(first + step * threads, n_samples), step)
-                finite = all([finite, *run(read, range(threads), starts)])
-                there = min(step * threads, n_samples - first)
-                if stage.host is None:
-                    device.store(host[: there * n_features], stage)
-                _arrange(device, stage, data, first // BLOCK, there, n_features)
-                device.wait()
+        for stage, first, n, piece_finite in read_pieces(device, (n_samples, n_features), dtype, fill):
+            finite = finite and piece_finite
+            _arrange(device, stage, data, first // BLOCK, n, n_features)
         return cls._of(device, data, n_samples, n_features, sample_weight), finite
 
     @classmethod
@@ -293,6 +276,57 @@ class Rows:
     def weights_or(self, other: Array) -> tuple[Array, np.int32]:
         """Return two arguments for kernels that read weights if there are any: the weights and 1, or an array and 0."""
         return (other, np.int32(0)) if self.sample_weight is None else (self.sample_weight, np.int32(1))
+
+
+def read_pieces(
+    device: Device, shape: tuple[int, int], dtype: np.dtype[Any], fill: Fill, checked: bool = True
+) -> Iterator[tuple[Array, int, int, bool]]:
+    """Read rows in pieces, with a thread for each core, into memory that the cores' caches hold.
+
+    Parameters
+    ----------
+    device : Device
+    shape : tuple of two ints
+        (n_samples, n_features).
+    dtype : numpy.dtype
+    fill : callable
+        Called in several threads.
+    checked : bool
+        Whether to look for NaN and infinity.
+
+    Yields
+    ------
+    stage : Array
+        Rows in C order, with at least `lanes` more elements of any value. The next piece replaces them, after the
+        kernels launched so far.
+    first, n : int
+        Index of the first row, and number of rows. `first` is a multiple of BLOCK.
+    finite : bool
+        False if there may be NaN or infinity: a sum of large numbers is infinite, too.
+    """
+    n_samples, n_features = shape
+    threads = min(device.compute_units, _READERS) if device.is_cpu else 1
+    step = BLOCK * max(1, min(_READ_BYTES // (BLOCK * n_features * dtype.itemsize), -(-n_samples // BLOCK)))
+    stage = device.empty(step * threads * n_features + device.lanes, dtype)
+    host = stage.host if stage.host is not None else np.empty(stage.size, dtype)
+    pieces = host[: step * threads * n_features].reshape(threads, step, n_features)
+
+    def read(place: int, first: int) -> bool:
+        part = pieces[place, : min(step, n_samples - first)]
+        fill(first, part)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return not checked or bool(np.isfinite(part.sum()))
+
+    with ThreadPoolExecutor(threads, "xpulab-read") as pool:
+        run = pool.map if threads > 1 else map
+        for first in range(0, n_samples, step * threads):
+            starts = range(first, min(first + step * threads, n_samples), step)
+            finite = all(list(run(read, range(threads), starts)))
+            there = min(step * threads, n_samples - first)
+            if stage.host is None:
+                device.store(host[: there * n_features], stage)
+            yield stage, first, there, finite
+            device.wait()
 
 
 def copying(block: npt.NDArray[Any]) -> Fill:

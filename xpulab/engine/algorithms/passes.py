@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.dataset import Data, data_of, give_rows, write_block
+from xpulab.engine.dataset import Data, data_of, give_rows, passing_rows, weights_of, write_block
 from xpulab.engine.engine import Task, task
-from xpulab.kernels.moments import column_facts
+from xpulab.kernels.moments import ColumnFacts, column_facts, column_facts_in_passing
 from xpulab.kernels.products import gram
 from xpulab.kernels.project import project, projected
 from xpulab.kernels.rows import Rows, take
@@ -93,27 +93,70 @@ def may_be_precise(task: Task, rows: Rows) -> bool:
 def rough_mean(task: Task, rows: Rows) -> np.ndarray:
     """Return an approximate mean (n_features,) in the dtype of the rows, from a few evenly spaced rows per rank."""
     picked = np.linspace(0, rows.n_samples - 1, min(_SAMPLE, rows.n_samples), dtype=np.int64)
-    some = take(rows, picked).astype(np.float64)
+    return _rough_mean(task, take(rows, picked))
+
+
+def _rough_mean(task: Task, picked: np.ndarray) -> np.ndarray:
+    some = picked.astype(np.float64)
     known = ~np.isnan(some)
     facts = task.comm.allreduce(np.stack([np.where(known, some, 0.0).sum(axis=0), known.sum(axis=0)]))
-    mean = np.divide(facts[0], facts[1], out=np.zeros(rows.n_features), where=facts[1] > 0)
-    return np.where(np.isfinite(mean), mean, 0.0).astype(rows.dtype)
+    mean = np.divide(facts[0], facts[1], out=np.zeros(some.shape[1]), where=facts[1] > 0)
+    return np.where(np.isfinite(mean), mean, 0.0).astype(picked.dtype)
 
 
 def moments(task: Task, rows: Rows) -> Moments:
     """Compute moments of the columns in one pass minus a rough mean [1]_, or in two if that is far from the mean."""
     shift = rough_mean(task, rows)
     found = _moments_about(task, rows, shift)
-    away = np.square(found.mean - shift) * found.weight
-    if (away > _FAR * found.squares).any():
-        # For a constant column both sides are 0, so it needs no second pass. A column of NaN only has no mean.
+    if _far(found, shift):
+        # A column of NaN only has no mean.
         shift = np.where(np.isfinite(found.mean), found.mean, shift).astype(rows.dtype)
         found = _moments_about(task, rows, shift)
-    limits = np.finfo(rows.dtype)
-    lost = ~(found.squares > found.weight * (limits.tiny / limits.eps)) | np.isinf(found.squares)
-    if (lost & (found.minimum < found.maximum)).any():
+    if _lost(found, rows.dtype):
         found = _moments_of_scaled(task, rows, shift, found)
     return found
+
+
+def _moments_in_passing(
+    task: Task, source: dict[str, Any], weights: dict[str, Any] | None
+) -> tuple[int, Moments] | None:
+    """Compute moments of rows that need not stay on the device; return their number on this rank, too.
+
+    Returns
+    -------
+    tuple of int and Moments, or None
+        None if the rows are on the device, if they need another pass, or if there may be NaN or infinity.
+    """
+    mine = weights_of(task, weights, source["bounds"])
+    with passing_rows(task, source) as readable:
+        if readable is None:
+            return None
+        shape, fill = readable
+        dtype = task.device.check_dtype(source["dtype"])
+        picked = np.empty((min(_SAMPLE, shape[0]), shape[1]), dtype)
+        for row, place in zip(picked, np.linspace(0, shape[0] - 1, len(picked), dtype=np.int64), strict=True):
+            fill(int(place), row[None])
+        shift = _rough_mean(task, picked)
+        task.show(rows=shape[0], doing="computing")
+        task.check()
+        facts = column_facts_in_passing(task.device, shape, dtype, fill, shift, mine)
+    if not all(task.comm.allgather(facts is not None)):
+        return None
+    assert facts is not None
+    found = _reduced(task, facts, shift)
+    return None if _far(found, shift) or _lost(found, dtype) else (shape[0], found)
+
+
+def _far(found: Moments, shift: np.ndarray) -> bool:
+    """Return whether the shift is too far from the mean. For a constant column at the shift both sides are 0."""
+    return bool((np.square(found.mean - shift) * found.weight > _FAR * found.squares).any())
+
+
+def _lost(found: Moments, dtype: np.dtype[Any]) -> bool:
+    """Return whether the squares of a column have left the range of their dtype."""
+    limits = np.finfo(dtype)
+    lost = ~(found.squares > found.weight * (limits.tiny / limits.eps)) | np.isinf(found.squares)
+    return bool((lost & (found.minimum < found.maximum)).any())
 
 
 def _moments_of_scaled(task: Task, rows: Rows, shift: np.ndarray, found: Moments) -> Moments:
@@ -128,7 +171,11 @@ def _moments_of_scaled(task: Task, rows: Rows, shift: np.ndarray, found: Moments
 
 def _moments_about(task: Task, rows: Rows, shift: np.ndarray) -> Moments:
     task.check()
-    facts = column_facts(rows, shift)
+    return _reduced(task, column_facts(rows, shift), shift)
+
+
+def _reduced(task: Task, facts: ColumnFacts, shift: np.ndarray) -> Moments:
+    """Compute the moments of the rows of all ranks from each rank's facts about its columns minus the shift."""
     count, weight, total, squares = task.comm.allreduce(
         np.stack([facts.count, facts.weight, facts.total, facts.squares]).astype(np.float64)
     )
@@ -197,8 +244,12 @@ def _products_about(
 @task("moments")
 def _moments(task: Task, source: dict[str, Any], weights: dict[str, Any] | None) -> dict[str, Any]:
     """Return the `Moments` of the columns."""
-    data = data_of(task, source, weights)
-    return {"rows": data.rows.n_samples, "moments": vars(moments(task, data.rows))}
+    passed = _moments_in_passing(task, source, weights)
+    if passed is None:
+        rows = data_of(task, source, weights).rows
+        passed = rows.n_samples, moments(task, rows)
+    n_samples, found = passed
+    return {"rows": n_samples, "moments": vars(found)}
 
 
 @task("products")
