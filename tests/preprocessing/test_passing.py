@@ -23,8 +23,9 @@ def read_in_passing(cluster: xpulab.XPUCluster) -> int:
     """Count the passes over rows that were not kept, since the last call."""
 
     def count(task: Any) -> int:
-        from xpulab.engine.algorithms import passes
+        from xpulab.engine.algorithms import passes as module
 
+        passes: Any = module
         real = getattr(passes, "real_in_passing", passes._moments_in_passing)
         found = getattr(passes, "seen_in_passing", 0)
 

@@ -35,7 +35,7 @@ from numba_dpex.kernel_api.memory_enums import AddressSpace
 from xpulab.exceptions import KernelBuildError
 from xpulab.kernels import language
 from xpulab.kernels.catalogue import Compiled
-from xpulab.kernels.compiler_vectors import multiply_columns, stage_columns
+from xpulab.kernels.compiler_vectors import multiply_columns, stage_columns, transpose
 from xpulab.kernels.language import DeviceFunction, Kernel
 
 __all__ = ["COMPILER", "compiled", "renumber", "warm_up"]
@@ -75,6 +75,7 @@ _MEANINGS: dict[Callable[..., Any], Any] = {
     language.AtomicRef: kernel_api.AtomicRef,
     language.stage_columns: stage_columns,
     language.multiply_columns: multiply_columns,
+    language.transpose: transpose,
 }
 _FIRST = 100_000  # first number of functions, see `renumber`
 _TYPES = {"f4": types.float32, "f8": types.float64, "i4": types.int32, "i8": types.int64}

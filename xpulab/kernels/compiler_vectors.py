@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["multiply_columns", "stage_columns"]
+__all__ = ["multiply_columns", "stage_columns", "transpose"]
 
 _GLOBAL = 1  # the address space of a device's memory
 _INTEGER = ir.IntType(64)
@@ -148,6 +148,30 @@ def multiply_columns(
     return types.void(
         stage, places, places, places, places, left, right, size, sums, places, places
     ), build  # fmt: skip
+
+
+@intrinsic(target="spirv", prefer_literal=True)
+def transpose(
+    typing_context: Any, source: Any, first: Any, step: Any, target: Any, to: Any, next_row: Any, size: Any
+) -> Any:
+    """Implement `language.transpose`."""
+    n = size.literal_value
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source_, place, step_, target_, to_, next_, _ = arguments
+        if not isinstance(signature.args[3], types.CPointer):
+            target_ = context.make_array(signature.args[3])(context, builder, value=target_).data
+        vectors, rows = _Vectors(builder, n), []
+        for _ in range(n):
+            rows.append(vectors.load(source_, place))
+            place = builder.add(place, step_)
+        for column in vectors.transposed(rows):
+            vectors.store(column, target_, to_)
+            to_ = builder.add(to_, next_)
+        return context.get_dummy_value()
+
+    places = types.int64
+    return types.void(source, places, places, target, places, places, size), build
 
 
 def _loop(

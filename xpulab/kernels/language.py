@@ -38,6 +38,7 @@ __all__ = [
     "multiply_columns",
     "prefetch",
     "stage_columns",
+    "transpose",
 ]
 
 #: Wraps each array index in a kernel: ``data[index(i)]``. In Numba, a negative index counts from the end. The test for
@@ -107,9 +108,17 @@ def multiply_columns(
     raise _outside("multiply_columns")
 
 
+def transpose(source: Any, first: Any, step: Any, target: Any, to: Any, next_row: Any, size: int) -> None:
+    """Transpose a square: ``target[to + c * next_row + r]`` becomes ``source[first + r * step + c]``.
+
+    `size` must be a constant. One work-item does this in a CPU's vector registers.
+    """
+    raise _outside("transpose")
+
+
 #: The functions that the compiler must implement.
 INTRINSICS: tuple[Callable[..., Any], ...] = (
-    fma, prefetch, group_barrier, PrivateArray, AtomicRef, stage_columns, multiply_columns,
+    fma, prefetch, group_barrier, PrivateArray, AtomicRef, stage_columns, multiply_columns, transpose,
 )  # fmt: skip
 
 
@@ -252,7 +261,7 @@ def _meaning(function: Callable[..., Any]) -> list[str]:
             lines += [name, *_meaning(value.function)]
         elif isinstance(value, ModuleType) or value in INTRINSICS:  # the compiler defines these
             lines.append(f"{name} is {value.__name__}")
-            if value in (stage_columns, multiply_columns):
+            if value in (stage_columns, multiply_columns, transpose):
                 lines.append(_definition())
         elif isinstance(value, (int, float, np.number, type)):
             lines.append(f"{name} = {_number(value)}")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.kernels.device import Array, Device
-from xpulab.kernels.language import Kernel, group_barrier, index, kernel
+from xpulab.kernels.language import Kernel, group_barrier, index, kernel, transpose
 from xpulab.kernels.launch import launch
 from xpulab.sharing.memory import SharedBlock
 
@@ -393,7 +393,14 @@ def _lay_out_cut(device: Device) -> tuple[int, int]:
 def lay_out_kernels(device: Device, dtype: np.dtype[Any]) -> tuple[Kernel, Kernel]:
     """Return the kernels that rearrange rows into blocks: in place, and from other memory."""
     cut = _lay_out_cut(device)
-    return _lay_out_kernel(dtype, *cut), _arrange_kernel(dtype, *cut)
+    return _lay_out_kernel(dtype, *cut), _arrange_kernel(
+        dtype, *cut, _square(dtype, device.wide) if device.is_cpu else 0
+    )
+
+
+def _square(dtype: np.dtype[Any], wide: bool) -> int:
+    """Return how many numbers a register of a CPU has."""
+    return (64 if wide else 32) // dtype.itemsize
 
 
 def _lay_out(device: Device, data: Array, first: int, n_blocks: int, n: int, n_features: int) -> None:
@@ -409,20 +416,28 @@ def _lay_out(device: Device, data: Array, first: int, n_blocks: int, n: int, n_f
 
 
 @cache
-def _arrange_kernel(dtype: np.dtype[Any], lanes: int, rows_at_once: int) -> Kernel:
+def _arrange_kernel(dtype: np.dtype[Any], lanes: int, rows_at_once: int, square: int) -> Kernel:
     zero = dtype.type(0)
 
     @kernel("T* T[] i8 i8 i8", dtype)
     def arrange(item, given, data, first, n, n_features):  # type: ignore[no-untyped-def]
-        # Each work-group writes one block, with zeros after the last row.
+        # Each work-group writes one block, with zeros after the last row. A CPU transposes squares of a whole block.
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         there = n - group * BLOCK
+        columns = 0
+        if square and there >= BLOCK:
+            columns = n_features // square * square
+            for row in range(0, BLOCK, square):
+                at = (group * BLOCK + row) * n_features
+                to = (first + group) * BLOCK * n_features + row
+                for f in range(0, columns, square):
+                    transpose(given, at + f, n_features, data, to + f * BLOCK, BLOCK, square)
         for row in range(lane * rows_at_once, BLOCK, lanes * rows_at_once):
             at = group * BLOCK * n_features + row * n_features
             to = (first + group) * BLOCK * n_features + row
             if row + rows_at_once <= there:
-                for f in range(n_features):
+                for f in range(columns, n_features):
                     for r in range(rows_at_once):
                         data[index(to + f * BLOCK + r)] = given[index(at + r * n_features + f)]
             else:
@@ -612,6 +627,8 @@ def find_nonfinite(rows: Rows) -> int:
 def every_kernel() -> Iterator[Kernel]:
     """Yield all kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.float32, np.float64)):
-        yield from (make(dtype, *cut) for make in (_lay_out_kernel, _arrange_kernel) for cut in ((1, 8), (BLOCK, 1)))
+        yield from (_lay_out_kernel(dtype, *cut) for cut in ((1, 8), (BLOCK, 1)))
+        yield from (_arrange_kernel(dtype, 1, 8, _square(dtype, wide)) for wide in (False, True))
+        yield _arrange_kernel(dtype, BLOCK, 1, 0)
         yield from (_column_kernel(dtype, squared) for squared in (False, True))
         yield from (_take_kernel(dtype), _finite_kernel(dtype))
