@@ -51,10 +51,10 @@ def test_ranks_are_where_the_plan_says_with_their_variables(both: xpulab.XPUClus
     def here(task: Any) -> tuple[Any, ...]:
         import platform
 
-        return platform.node(), os.environ["MINE"], task.comm.allreduce(task.rank)
+        return platform.node(), os.environ["MINE"], os.getcwd(), task.comm.allreduce(task.rank)
 
     found = both.activate().run(here)
-    assert found[1:] == [("node1", "a b", 3)] * 2
+    assert found[1:] == [("node1", "a b", os.getcwd(), 3)] * 2
     assert found[0][0] != "node1"
     assert choice.find(mpi).mpiexec in both.plan(show=True).command
 
