@@ -79,6 +79,8 @@ def test_the_engines_run_on_the_chosen_library(cluster: xpulab.XPUCluster, mpi: 
     assert all(fact["mpi"].startswith(VERSIONS[mpi]) for fact in cluster.facts)
     assert cluster.run(lambda task: os.environ.get("MINE")) == [None, "a b"]
     assert not [path for path in shared_memory() if "mpich" in path]  # a killed notebook would leave these files
+    # Open MPI sends SIGTERM to the engines that are left if one is lost. They end at once, and print nothing.
+    assert cluster.run(lambda task: signal.getsignal(signal.SIGTERM) is signal.SIG_DFL) == [True, True]
     command = cluster.plan(show=True).command
     assert choice.find(mpi).mpiexec in command
     assert f"{LIBMPI}={choice.find(mpi).library}" in command
@@ -137,7 +139,6 @@ def test_a_killed_engine_is_named_with_its_cause(cluster: xpulab.XPUCluster) -> 
         cluster.run(lambda task: task.comm.Barrier() or __import__("time").sleep(30))
     assert lost.value.reason.startswith(f"rank 1 (pid {pid} on ")
     assert lost.value.reason.endswith("ended: killed by signal: 9 (killed)")
-    assert "received signal" not in str(lost.value)  # the other engine ends without words
 
 
 SCRIPT = """import os, sys
