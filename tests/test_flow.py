@@ -53,7 +53,17 @@ LAYERS = [
 ]
 #: Code that runs on a rank and uses both sides of the gap: the proxies, and the engine of its own process.
 ACROSS = ["spmd"]
-SHARED = ["advice", "exceptions", "explorer.picture", "explorer.snapshot", "oneapi", "rendering", "report", "sharing"]
+SHARED = [
+    "advice",
+    "exceptions",
+    "explorer.picture",
+    "explorer.snapshot",
+    "libmpi",
+    "oneapi",
+    "rendering",
+    "report",
+    "sharing",
+]
 NOTEBOOK_SIDE_NEVER = ("dpctl", "dpnp", "numba_dpex", "numba", "mpi4py")
 
 

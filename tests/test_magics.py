@@ -157,7 +157,7 @@ def completions(shell: Any, line: str) -> set[str]:
         (
             "%xpu_cluster start ",
             {"-h", "--help", "-n", "--devices", "--strict", "--timeout", "--recover", "--no-recover", "--silence"}
-            | {"--env", "--detach", "--name", "--display", "--mpi-args"}
+            | {"--env", "--detach", "--name", "--display", "--mpi", "--mpi-args"}
             | {"--hosts", "--hostfile", "--ssh-config"},
         ),
         ("%xpu_cluster start -n 2 --st", {"--strict"}),

@@ -129,7 +129,7 @@ def _run(arguments: Any) -> int:
     plan = xpulab.XPUCluster(
         arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env)
     ).plan()
-    command = script.command(plan, arguments.script, arguments.arguments, split(arguments.mpi_args))
+    command = script.command(plan, arguments.script, arguments.arguments, split(arguments.mpi_args), arguments.mpi)
     if arguments.show:
         print(plan, script.shown(command), sep="\n\n")
         return 0

@@ -10,11 +10,13 @@ import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from xpulab.deploy.mpi.command import DEFAULT, NAMES
 from xpulab.exceptions import UsageError
 
 __all__ = [
     "Help",
     "Parser",
+    "add_choice_of_mpi",
     "add_hosts",
     "add_mpi",
     "add_placement",
@@ -28,7 +30,7 @@ __all__ = [
 
 #: Values that completion offers for an option. SYCL selectors are not among them, because finding these means asking
 #: the drivers.
-_VALUES = {"--devices": ("gpu", "cpu")}
+_VALUES = {"--devices": ("gpu", "cpu"), "--mpi": NAMES}
 
 
 class Help(Exception):
@@ -146,10 +148,16 @@ def add_placement(parser: Parser, n: int | None, devices: str | None, strict: bo
 
 
 def add_mpi(parser: Parser) -> None:
-    """Add the option for MPI's own options."""
+    """Add the options for MPI and its own options."""
+    add_choice_of_mpi(parser)
     parser.add_argument(
         "--mpi-args", metavar="ARGS", help='further options for mpiexec, as in --mpi-args="-genv I_MPI_DEBUG 5"'
     )
+
+
+def add_choice_of_mpi(parser: Parser) -> None:
+    """Add the option that chooses the MPI."""
+    parser.add_argument("--mpi", choices=NAMES, default=DEFAULT, help="MPI that connects the ranks; intel is pip's")
 
 
 def add_hosts(parser: Parser) -> None:
@@ -177,6 +185,7 @@ def placement(arguments: argparse.Namespace) -> dict[str, Any]:
         "hosts": arguments.hosts,
         "hostfile": arguments.hostfile,
         "ssh_config": arguments.ssh_config,
+        "mpi": arguments.mpi,
         "mpi_args": arguments.mpi_args,
     }
 

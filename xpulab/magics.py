@@ -16,7 +16,18 @@ from traitlets import Bool, Enum, Float, Int, Unicode
 
 from xpulab import widgets
 from xpulab.cells import run_cell
-from xpulab.commands import Help, Parser, add_hosts, add_placement, add_ssh, count, identifier, numbers, placement
+from xpulab.commands import (
+    Help,
+    Parser,
+    add_choice_of_mpi,
+    add_hosts,
+    add_placement,
+    add_ssh,
+    count,
+    identifier,
+    numbers,
+    placement,
+)
 from xpulab.deploy.addresses import addresses
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster
 from xpulab.deploy.hosts import look
@@ -174,6 +185,7 @@ class XPUMagics(Magics):
         hosts.add_argument("hosts", nargs="?", metavar="A,B", help="the hosts, as ssh knows them: node1,node2")
         hosts.add_argument("--hostfile", metavar="FILE", help="file that names them, as for start")
         add_ssh(hosts)
+        add_choice_of_mpi(hosts)
         attach = parser.command(commands, "attach", self._attach, "use a cluster that another kernel of yours started")
         attach.add_argument("name", nargs="?", metavar="NAME", help="name of the cluster, if there are several")
         parser.command(commands, "detach", _detach, "leave the cluster, which keeps running until someone stops it")
@@ -260,6 +272,7 @@ def _changes(arguments: Any, running: XPUCluster) -> str:
         "--hosts": (arguments.hosts, None, running.hosts),
         "--hostfile": (arguments.hostfile, None, running.hostfile),
         "--ssh-config": (arguments.ssh_config, None, running.ssh_config),
+        "--mpi": (arguments.mpi, "intel", running.mpi),
         "--mpi-args": (arguments.mpi_args, None, running.mpi_args),
         "--recover": (arguments.recover, True, running.recover),
         "--silence": (arguments.silence, 30.0, running.silence),
@@ -288,7 +301,7 @@ def _plan(arguments: Any) -> Any:
 def _hosts(arguments: Any) -> Any:
     if arguments.hosts is None and arguments.hostfile is None:
         arguments.parser.error("expected names of hosts, such as node1,node2, or --hostfile FILE")
-    return look(addresses(arguments.hosts, arguments.hostfile), arguments.ssh_config)
+    return look(addresses(arguments.hosts, arguments.hostfile), arguments.ssh_config, arguments.mpi)
 
 
 def _detach(arguments: Any) -> None:

@@ -131,8 +131,9 @@ def test_show_starts_nothing(
     assert first.startswith("env I_MPI_")
     assert " I_MPI_FABRICS=shm " in first
     assert "mpiexec -iface lo" in first
+    assert first.count("MPI4PY_LIBMPI=") == 1
     assert second.strip().startswith("-n 1 -env ONEAPI_DEVICE_SELECTOR opencl:0 ")
-    assert second.endswith(f"-m xpulab.spmd --cores 0 {script} 'x y' : \\")
+    assert second.endswith(f"-m xpulab.spmd --rank 0 --cores 0 {script} 'x y' : \\")
     assert "-env MINE 'a b'" in third
     assert "-env MINE" not in second
 

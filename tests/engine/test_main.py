@@ -29,7 +29,9 @@ def test_a_rank_that_waits_for_ever_for_the_others_is_ended_without_pythons_lock
             ctypes.PyDLL(None).sleep(60)
         """)
     )
-    environment = {**os.environ, "XPULAB_ENGINE": json.dumps({"owner": 0, "relayed": False})}
+    mpi = {"mpi": "intel", "n": 1, "mpiexec": "mpiexec", "own": False}
+    options = {"owner": 0, "relayed": False, "cwd": os.getcwd(), "mpi": mpi}
+    environment = {**os.environ, "XPULAB_ENGINE": json.dumps(options)}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environment.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, "-m", "xpulab.engine"], env=environment, capture_output=True, text=True)
     assert done.returncode == -signal.SIGALRM, done.stderr

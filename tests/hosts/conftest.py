@@ -1,4 +1,7 @@
-"""Two hosts for the tests of this folder, which are skipped where there can be none."""
+"""Two hosts for the tests of this folder, which are skipped where there can be none.
+
+With XPULAB_REQUIRE_SYSTEM, as `.ci/run` sets it for root, they fail instead.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 from machines import Network, network, why_not
+from mpis import skip_or_fail
 
 
 @pytest.fixture(scope="session")
 def hosts() -> Iterator[Network]:
     """Two hosts with sshd, and this machine on their network."""
     if reason := why_not():
-        pytest.skip(reason)
+        skip_or_fail(reason)
     with network(2) as made:
         yield made

@@ -64,7 +64,7 @@ def test_hosts_that_are_not_ready_say_what_to_type(
 
 def test_other_versions_are_refused_before_anything_starts(hosts: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = about.versions() | {"xpulab": "0.0.1"}
-    monkeypatch.setattr(about, "versions", lambda: mine)
+    monkeypatch.setattr(about, "versions", lambda *_: mine)
     cluster = xpulab.XPUCluster(hosts=f"{hosts.address},node1", ssh_config=hosts.ssh_config)
     with pytest.raises(ClusterStartError, match=rf"node1: it has xpulab {xpulab.__version__} \(here 0.0.1\)"):
         cluster.start()

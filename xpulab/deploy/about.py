@@ -1,6 +1,7 @@
 """``python -m xpulab.deploy.about``: write what a cluster needs to know about this host, as a JSON document.
 
-The notebook's host starts this program on each host by ssh, before engines start there.
+The notebook's host starts this program on each host by ssh, before engines start there. The arguments are the name of
+the MPI, and the path that its mpiexec has on the notebook's host.
 """
 
 from __future__ import annotations
@@ -8,29 +9,45 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import xpulab
-from xpulab import oneapi
+from xpulab.deploy.mpi import choice
+from xpulab.deploy.mpi.command import DEFAULT
 from xpulab.deploy.probe import probe
 from xpulab.exceptions import XpulabError
 
 __all__ = ["VERSIONS", "describe", "versions"]
 
 #: What has to be the same on all hosts: the key in the document -> its name in messages.
-VERSIONS = {"xpulab": "xpulab", "python": "Python", "mpi4py": "mpi4py", "mpi": "Intel MPI"}
+VERSIONS = {"xpulab": "xpulab", "python": "Python", "mpi4py": "mpi4py", "mpi": ""}
 
 
-def versions() -> dict[str, str]:
-    """The versions of this environment that have to be the same on all hosts, under the keys of `VERSIONS`."""
-    packages = {"mpi4py": "mpi4py", "mpi": "impi-rt"}
-    found = {key: _version(package) for key, package in packages.items()}
-    return {"xpulab": xpulab.__version__, "python": platform.python_version(), **found}
+def versions(mpi: str = DEFAULT, mpiexec: str = "") -> dict[str, str]:
+    """The versions of this environment that have to be the same on all hosts, under the keys of `VERSIONS`.
+
+    Parameters
+    ----------
+    mpi : str
+        Name of the MPI.
+    mpiexec : str
+        Path of its mpiexec; not needed for Intel MPI, which is in the environment.
+    """
+    found = _version("impi-rt") if mpi == DEFAULT else choice.version_of(mpi, mpiexec)
+    label = choice.module(mpi).LABEL
+    here = {"xpulab": xpulab.__version__, "python": platform.python_version(), "mpi4py": _version("mpi4py")}
+    return {**here, "mpi": f"{label} {found}" if found else f"no {label} in {mpiexec}"}
 
 
-def describe() -> dict[str, Any]:
+def describe(mpi: str = DEFAULT, mpiexec: str = "") -> dict[str, Any]:
     """Versions, devices, and the address at which ssh has reached this host.
+
+    Parameters
+    ----------
+    mpi, mpiexec : str
+        As for `versions`.
 
     Returns
     -------
@@ -38,12 +55,13 @@ def describe() -> dict[str, Any]:
         ``versions``; ``probe``, the fields of `Probe`, or None; ``error``, why there is no probe, or no mpiexec;
         ``address``, empty if ssh has not started this program.
     """
-    document: dict[str, Any] = {"versions": versions(), "probe": None, "error": ""}
+    document: dict[str, Any] = {"versions": versions(mpi, mpiexec), "probe": None, "error": ""}
     connection = os.environ.get("SSH_CONNECTION", "").split()  # client's address and port, this host's address and port
     document["address"] = connection[2] if len(connection) == 4 else ""
     try:
         document["probe"] = probe().to_dict()
-        oneapi.mpiexec()
+        if mpi == DEFAULT:
+            choice.find(mpi)
     except XpulabError as error:
         document["error"] = str(error)
     return document
@@ -57,4 +75,4 @@ def _version(package: str) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(describe()))
+    print(json.dumps(describe(*sys.argv[1:])))

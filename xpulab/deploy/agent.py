@@ -27,6 +27,7 @@ import psutil
 
 from xpulab.deploy.addresses import interface_with
 from xpulab.deploy.leftovers import remove_leftovers
+from xpulab.deploy.mpi import choice
 from xpulab.deploy.silence import Signs
 from xpulab.sharing import host_memory
 from xpulab.sharing.board import USERS, Board
@@ -38,6 +39,10 @@ STEP = 0.1  # seconds between two looks at the board
 _SAID = 0.5  # seconds after which a message is sent also if nothing has changed
 _AGAIN = 0.5  # seconds until SIGINT is repeated to a user's code
 _END = 3.0  # seconds that killed processes have to end
+_CLEAN = 0.5  # seconds that the programs of MPI which have started the engines have to end by themselves
+
+#: What the names of these programs begin with: of Intel MPI and MPICH, Open MPI 4, and Open MPI 5.
+_LAUNCHERS = ("hydra", "orted", "prted")
 
 
 def board_of(folder: Path) -> tuple[Board, list[int]] | None:
@@ -90,7 +95,8 @@ class _Agent:
     Parameters
     ----------
     start : dict
-        The relay's first message: ``folder``, and ``limit``, the seconds of silence after which the engines end.
+        The relay's first message: ``folder``, ``limit``, the seconds of silence after which the engines end, and
+        ``mpi``.
     """
 
     def __init__(self, start: dict[str, Any]) -> None:
@@ -111,7 +117,7 @@ class _Agent:
         self._sent: Any = None
         self._said = 0.0
         _, _, address, _ = os.environ["SSH_CONNECTION"].split()
-        environment = {"FI_TCP_IFACE": interface_with(address)}
+        environment = choice.module(start["mpi"]).interface_variables(interface_with(address))
         write_private(self.folder / HOST, json.dumps({"owner": os.getpid(), "environment": environment}))
 
     def take(self, message: dict[str, Any]) -> None:
@@ -167,7 +173,7 @@ class _Agent:
             with contextlib.suppress(ProcessLookupError):
                 self.watched[os.pidfd_open(pid)] = rank
             with contextlib.suppress(psutil.Error):
-                self.launchers |= {each for each in psutil.Process(pid).parents() if each.name().startswith("hydra")}
+                self.launchers |= {each for each in psutil.Process(pid).parents() if each.name().startswith(_LAUNCHERS)}
 
     def _interrupt(self, records: Any) -> None:
         """Send SIGINT to the ranks whose user's code was asked to end."""
@@ -194,11 +200,16 @@ class _Agent:
 
     def end(self) -> None:
         """End the processes of this host, and remove what they leave."""
-        processes = [*self.launchers, *_engines_of(self.folder)]
-        for process in processes:
+        for process in (engines := _engines_of(self.folder)):
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(processes, _END)
+        _, left = psutil.wait_procs(self.launchers, _CLEAN)  # they remove their files after the engines have ended
+        for end in (psutil.Process.terminate, psutil.Process.kill):
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    end(process)
+            _, left = psutil.wait_procs(left, _CLEAN)
+        psutil.wait_procs([*left, *engines], _END)
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.made_parent:
             with contextlib.suppress(OSError):  # it has the folder of another cluster

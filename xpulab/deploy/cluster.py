@@ -7,7 +7,7 @@ import contextlib
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, cast
@@ -17,11 +17,11 @@ from xpulab.advice import to_start
 from xpulab.deploy.addresses import Address, addresses
 from xpulab.deploy.conversation import not_running
 from xpulab.deploy.hosts import interface_to, look
-from xpulab.deploy.mpi import intel
-from xpulab.deploy.mpi.command import HERE, Command, Ranks, split
+from xpulab.deploy.mpi import choice
+from xpulab.deploy.mpi.command import DEFAULT, HERE, Command, Ranks, split
 from xpulab.deploy.plan import Offer, Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
-from xpulab.deploy.processes import Launched, Processes, engines_shown
+from xpulab.deploy.processes import ENGINES, Launched, Processes, engines_shown
 from xpulab.deploy.record import choose, in_use
 from xpulab.deploy.rows import RowsOnEngines
 from xpulab.deploy.signals import uninterrupted
@@ -127,6 +127,9 @@ class XPUCluster(VariablesOnEngines, Displayed):
         File that names a host on each line, in place of `hosts`: ``node1``, ``node1:2`` or ``node1 slots=2``.
     ssh_config : path-like, optional
         File with ssh's configuration; by default the user's and the system's.
+    mpi : {"intel", "openmpi", "mpich"}
+        MPI that connects the engines. "intel" is Intel MPI, which pip installs with this package. The others have to be
+        on PATH; the engines load their library, or the one that the variable ``MPI4PY_LIBMPI`` names.
     mpi_args : str, optional
         Further options for mpiexec, as a shell reads them; `plan` with ``show=True`` shows the whole command line.
     timeout : float
@@ -182,6 +185,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         hosts: str | Sequence[str] | None = None,
         hostfile: str | os.PathLike[str] | None = None,
         ssh_config: str | os.PathLike[str] | None = None,
+        mpi: str = DEFAULT,
         mpi_args: str | None = None,
         timeout: float = 120.0,
         recover: bool = True,
@@ -198,6 +202,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         self.hosts = hosts
         self.hostfile = None if hostfile is None else os.fspath(hostfile)
         self.ssh_config = None if ssh_config is None else os.fspath(ssh_config)
+        self.mpi = mpi
         self.mpi_args = mpi_args
         self.timeout = timeout
         self.display = display
@@ -230,12 +235,15 @@ class XPUCluster(VariablesOnEngines, Displayed):
         chosen = replace(chosen, others=self._others(chosen))
         if not show:
             return chosen
-        command = self._command(chosen.ranks_of_hosts, chosen.interface)
+        command = self._command(chosen.ranks_of_hosts, chosen.interface, chosen.environment_of_all)
         return replace(chosen, command=engines_shown(command, len(chosen.ranks)))
 
-    def _command(self, ranks: list[Ranks], interface: str) -> Command:
-        """MPI's command line."""
-        return intel.command(ranks, interface or "lo", self._ssh_config, split(self.mpi_args))
+    def _command(self, ranks: list[Ranks], interface: str, variables: Iterable[str] = ()) -> Command:
+        """MPI's command line. Ranks on other hosts get the variables with these names, and those of xpulab."""
+        ours = [name for name in os.environ if name.startswith("XPULAB_")]
+        names = [*ENGINES, *ours, *variables]
+        mpi, extra = choice.require(self.mpi), split(self.mpi_args)
+        return choice.command(mpi, ranks, interface or "lo", self._ssh_config, extra, names)
 
     @property
     def _ssh_config(self) -> str | None:
@@ -281,7 +289,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
                 if elsewhere:
                     chosen = self._planned()
                     say("connecting to the other hosts")
-                    processes.start_relay(chosen, self._ssh_config)
+                    processes.start_relay(chosen, self._ssh_config, self.mpi)
                     processes.start_controller(chosen.address)
                 else:
                     processes.start_controller("")  # it starts while the drivers are asked, which takes about as long
@@ -292,7 +300,8 @@ class XPUCluster(VariablesOnEngines, Displayed):
                 handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
                 for warning in self._plan.warnings:
                     _warn(warning)
-                command = self._command(self._plan.ranks_of_hosts, self._plan.interface)
+                variables = self._plan.environment_of_all
+                command = self._command(self._plan.ranks_of_hosts, self._plan.interface, variables)
                 processes.start(self._plan, command, self.timeout, say)
                 self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
                 self._board = Board.open(self.facts[0]["board"])
@@ -337,6 +346,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
             "hosts": self.hosts,
             "hostfile": self.hostfile,
             "ssh_config": self.ssh_config,
+            "mpi": self.mpi,
             "mpi_args": self.mpi_args,
             "recover": self.recover,
             "silence": self.silence,
@@ -537,6 +547,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         if not isinstance(self.mpi_args, str | None):
             raise UsageError(f"XPUCluster: mpi_args={self.mpi_args!r} was given; expected a text such as '-genv A 1'")
         split(self.mpi_args)
+        choice.find(choice.require(self.mpi))
         if not isinstance(self.device_filter, str | None):
             raise UsageError(
                 f"XPUCluster: devices={self.device_filter!r} was given; expected gpu, cpu, or a selector such as "
@@ -569,7 +580,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         named = self._addresses()
         if not named:
             return self._make_plan(probe())
-        found = look(named, self._ssh_config)
+        found = look(named, self._ssh_config, choice.require(self.mpi))
         found.require_ready()
         chosen = self._make_plan(found.offers())
         others = [host.address for host in found.hosts if host.name in {rank.address for rank in chosen.ranks}]

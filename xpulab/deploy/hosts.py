@@ -16,6 +16,8 @@ from typing import Any
 from xpulab.deploy import about
 from xpulab.deploy.addresses import Address, interface_with, is_here
 from xpulab.deploy.launchers.ssh import Ssh
+from xpulab.deploy.mpi import choice
+from xpulab.deploy.mpi.command import DEFAULT
 from xpulab.deploy.plan import Offer
 from xpulab.deploy.probe import Probe
 from xpulab.exceptions import ClusterStartError, UsageError
@@ -79,10 +81,13 @@ class Hosts(Displayed):
         The notebook's host comes first, if it is one of them.
     ssh_config : str or None
         File with ssh's configuration.
+    mpi : str
+        Name of the MPI that they all have to have.
     """
 
     hosts: tuple[Host, ...]
     ssh_config: str | None = None
+    mpi: str = DEFAULT
 
     @property
     def ready(self) -> bool:
@@ -99,7 +104,8 @@ class Hosts(Displayed):
     @property
     def _options(self) -> str:
         names = [host.name + ("" if host.slots is None else f":{host.slots}") for host in self.hosts]
-        return ",".join(names) + ("" if self.ssh_config is None else f" --ssh-config {self.ssh_config}")
+        mpi = "" if self.mpi == DEFAULT else f" --mpi {self.mpi}"
+        return ",".join(names) + ("" if self.ssh_config is None else f" --ssh-config {self.ssh_config}") + mpi
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable values."""
@@ -146,7 +152,7 @@ def _row(host: Host) -> tuple[object, ...]:
     return (host.name, found.host if found else "", host.address or "here" * host.here, cores, devices, state)
 
 
-def look(addresses: Sequence[Address], ssh_config: str | os.PathLike[str] | None = None) -> Hosts:
+def look(addresses: Sequence[Address], ssh_config: str | os.PathLike[str] | None = None, mpi: str = DEFAULT) -> Hosts:
     """Look at all hosts at the same time, at other hosts by a program that ssh starts there.
 
     Parameters
@@ -154,6 +160,8 @@ def look(addresses: Sequence[Address], ssh_config: str | os.PathLike[str] | None
     addresses : sequence of Address
     ssh_config : path-like, optional
         File with ssh's configuration; by default the user's and the system's.
+    mpi : str
+        Name of the MPI that has to be on all hosts.
 
     Returns
     -------
@@ -163,6 +171,8 @@ def look(addresses: Sequence[Address], ssh_config: str | os.PathLike[str] | None
     ------
     UsageError
         If the file with ssh's configuration cannot be read, or if two names mean this host.
+    ClusterStartError, OneAPIError
+        If this host does not have the MPI.
     """
     config = None if ssh_config is None else os.path.abspath(ssh_config)
     if config is not None and not os.access(config, os.R_OK):
@@ -172,22 +182,24 @@ def look(addresses: Sequence[Address], ssh_config: str | os.PathLike[str] | None
     if sum(host.here for host in hosts) > 1:
         names = " and ".join(host.name for host in hosts if host.here)
         raise UsageError(f"{names} are names of the same host, this one; expected each host once")
+    mpiexec = choice.find(mpi).mpiexec
     with ThreadPoolExecutor(max(1, len(hosts)), "xpulab-hosts") as pool:
-        found = list(pool.map(lambda host: _looked_at(host, config), hosts))
-    return Hosts(tuple(found), config)
+        found = list(pool.map(lambda host: _looked_at(host, config, (mpi, mpiexec)), hosts))
+    return Hosts(tuple(found), config, mpi)
 
 
-def _looked_at(host: Host, config: str | None) -> Host:
+def _looked_at(host: Host, config: str | None, mpi: tuple[str, str]) -> Host:
     if host.here:
-        document, problem = about.describe(), ""
+        document, problem = about.describe(*mpi), ""
     else:
-        document, problem = _answer_of(host.name, config)
+        document, problem = _answer_of(host.name, config, mpi)
     if problem:
         return replace(host, problem=problem)
-    theirs, mine = document["versions"], about.versions()
+    theirs, mine = document["versions"], about.versions(*mpi)
     other = [key for key in about.VERSIONS if theirs.get(key) != mine[key]]
     if other:
-        differ = ", ".join(f"{about.VERSIONS[key]} {theirs.get(key, 'none')} (here {mine[key]})" for key in other)
+        names = [f"{about.VERSIONS[key]} {theirs.get(key, 'none')}".strip() for key in other]
+        differ = ", ".join(f"{name} (here {mine[key]})" for name, key in zip(names, other, strict=True))
         return replace(host, problem=f"it has {differ}; install the versions of this host there")
     if document["error"]:
         return replace(host, problem=document["error"])
@@ -195,9 +207,9 @@ def _looked_at(host: Host, config: str | None) -> Host:
     return replace(host, address=address, probe=Probe.from_dict(document["probe"]))
 
 
-def _answer_of(name: str, config: str | None) -> tuple[dict[str, Any], str]:
+def _answer_of(name: str, config: str | None, mpi: tuple[str, str]) -> tuple[dict[str, Any], str]:
     """What `about` says on another host, or why it does not, and what to type."""
-    command = Ssh(name, config).command([sys.executable, "-m", "xpulab.deploy.about"])
+    command = Ssh(name, config).command([sys.executable, "-m", "xpulab.deploy.about", *mpi])
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT)
     except FileNotFoundError:

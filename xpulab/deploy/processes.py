@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import select
 import shutil
 import signal
@@ -20,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import ipyparallel as ipp
@@ -30,20 +30,23 @@ from traitlets.config import Config
 import xpulab
 from xpulab.deploy import relay
 from xpulab.deploy.leftovers import remove_leftovers
-from xpulab.deploy.mpi.command import Command, shown
+from xpulab.deploy.mpi import choice
+from xpulab.deploy.mpi.command import DEFAULT, LIBMPI, Command, shown
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.record import Record, identity, runs
 from xpulab.exceptions import ClusterError, ClusterStartError
+from xpulab.sharing.folder import ALONE
 from xpulab.sharing.owner import RECORD
 from xpulab.sharing.transcript import RAISED
 
-__all__ = ["Launched", "Processes", "controller_settings", "engine_settings", "engines_shown"]
+__all__ = ["ENGINES", "Launched", "Processes", "controller_settings", "engine_settings", "engines_shown"]
 
 #: Name of the process that connects the hosts of a cluster, among those that are watched.
 RELAY = "relay"
 
 _RELAYED = 1.0  # seconds in which the relay notices that an engine has ended
 _RELAY_GRACE = 6.0  # seconds that the relay and the agents have to end all processes of other hosts
+_MPIEXEC_GRACE = 2.0  # seconds that an mpiexec has to end the ranks by itself
 _STOP_GRACE = 3.0  # seconds to wait until a killed process has ended
 
 
@@ -112,8 +115,12 @@ def engines_shown(command: Command, n: int) -> str:
     return shown([mpiexec, "-n", str(n), *options, *_ENGINE, *_ENGINE_ARGUMENTS], command.environment)
 
 
+#: Variables that ipyparallel and `engine_settings` set for the engines.
+ENGINES = ("IPP_CLUSTER_ID", "IPP_PROFILE_DIR", "IPYTHONDIR", "MPLBACKEND", "XPULAB_ENGINE")
+
+
 def engine_settings(
-    folder: Path, owner: int, variables: Mapping[str, str], command: Command, relayed: bool = False
+    folder: Path, owner: int, variables: Mapping[str, str], command: Command, n: int, relayed: bool = False
 ) -> Config:
     """ipyparallel's settings for the engines.
 
@@ -126,6 +133,8 @@ def engine_settings(
         The user's environment variables for all engines.
     command : Command
         MPI's command line.
+    n : int
+        Number of engines.
     relayed : bool
         Whether there are engines on other hosts.
     """
@@ -144,6 +153,8 @@ def engine_settings(
                 "owner": owner,
                 "folder": str(folder),
                 "relayed": relayed,
+                "cwd": os.getcwd(),
+                "mpi": command.expected(n),
                 "placements": str(folder / "placements.json"),
                 "connection": str(folder / "security" / "ipcontroller-engine.json"),
             }
@@ -210,6 +221,8 @@ class Processes:
         self.record = record
         self.folder = Path(record.folder)
         self.client: Any = None
+        #: The module of the MPI that has started the engines.
+        self._mpi: ModuleType = choice.module(record.settings.get("mpi", DEFAULT))
         self._watched: dict[str, tuple[int, int]] = {}  # name -> pid, pidfd
         #: Pids of the engines that ended first. These were lost; mpiexec then ends the other engines.
         self.first_gone: list[int] = []
@@ -321,8 +334,8 @@ class Processes:
             if name == "mpiexec":
                 poll.register(descriptor, select.POLLIN)
         poll.poll(2000)  # mpiexec ends the other engines, logs the cause, and ends
-        found = re.search(rf"RANK {fact['rank']} PID {fact['pid']} .*\n=\s+(.*)", self.logs(200))
-        return f": {found[1].lower()}" if found else ""
+        found = self._mpi.cause(self.logs(200), fact["rank"], fact["pid"])
+        return f": {found}" if found else ""
 
     def ended(self) -> str:
         """Name of a process of the cluster that has ended; "" if all run."""
@@ -378,6 +391,7 @@ class Processes:
             (self.folder / RECORD).unlink(missing_ok=True)
         # The processes have no state to save. Killing them takes 0.1 s; asking them to end would take 2 s.
         processes = []
+        self._end_mpiexec()
         if RELAY in self._watched:  # it has the processes of other hosts ended
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._watched[RELAY][0], signal.SIGTERM)
@@ -392,6 +406,20 @@ class Processes:
         if on_purpose:
             shutil.rmtree(self.folder, ignore_errors=True)
         remove_leftovers()
+
+    def _end_mpiexec(self) -> None:
+        """Have an mpiexec end the ranks that would leave files behind if it were killed."""
+        if "mpiexec" not in self._watched or not self._mpi.LEAVES_FILES:
+            return
+        pid, descriptor = self._watched["mpiexec"]
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            for process in psutil.Process(pid).children(recursive=True):
+                if "xpulab.engine" in process.cmdline():  # mpiexec would give it a second to end
+                    process.kill()
+            os.kill(pid, signal.SIGTERM)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll(1000 * _MPIEXEC_GRACE)
 
     def _end_relay(self) -> None:
         """Wait until the relay and the agents have ended, and kill the relay if they do not."""
@@ -438,7 +466,7 @@ class Launched(Processes):
             shutdown_atexit=False,
         )
 
-    def start_relay(self, plan: Plan, ssh_config: str | None) -> None:
+    def start_relay(self, plan: Plan, ssh_config: str | None, mpi: str) -> None:
         """Start the relay, which starts the agents of the other hosts. Does nothing without other hosts."""
         if not plan.interface:
             return
@@ -447,6 +475,7 @@ class Launched(Processes):
             "ssh_config": ssh_config,
             "owner": self._owner,
             "interface": plan.interface,
+            "mpi": mpi,
             "limit": relay.LIMIT,
         }
         (self.folder / relay.OPTIONS).write_text(json.dumps(options))
@@ -489,8 +518,9 @@ class Launched(Processes):
         command : Command
             MPI's command line.
         """
+        self._mpi = choice.module(command.mpi)
         self._cluster.update_config(
-            engine_settings(self.folder, self._owner, variables, command, self._relay is not None)
+            engine_settings(self.folder, self._owner, variables, command, n, self._relay is not None)
         )
         self._cluster.start_engines_sync(n)
         pid = self._cluster.engine_set.process.pid
@@ -530,12 +560,18 @@ class Launched(Processes):
                 self._still_starting(deadline)
                 time.sleep(0.02)
         except BaseException as error:
-            words = self.logs()
+            words, alone = self.logs(), self._alone()
             lost = self.lost_on_hosts() if isinstance(error, _Ended) else None
             self.stop()
+            if isinstance(error, _Ended) and alone:
+                raise ClusterStartError(alone) from None
             if isinstance(error, _Ended):
                 words = f"{lost['why']}\n{words}" if lost and lost["why"] else words
-                raise ClusterStartError(f"{error}\n{words}\nto look for a cause, type: %xpu_cluster doctor") from None
+                cure = "to look for a cause, type: %xpu_cluster doctor"
+                if command.own_library:
+                    named = f"{LIBMPI} names {command.environment[LIBMPI]}"
+                    cure = f"{named}, which may not go with {command.words[0]}; {cure}"
+                raise ClusterStartError(f"{error}\n{words}\n{cure}") from None
             raise
 
     def _place(self, plan: Plan) -> None:
@@ -549,8 +585,16 @@ class Launched(Processes):
         part.write_text(json.dumps(ranks))
         part.rename(whole)
 
+    def _alone(self) -> str:
+        """What a rank has written if mpiexec and the library of MPI do not belong together; otherwise ""."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / ALONE).read_text()
+        return ""
+
     def _still_starting(self, deadline: float) -> None:
         super()._still_starting(deadline)
+        if self._alone():
+            raise _Ended
         if self._looked + _LOOK < time.monotonic():
             self._looked = time.monotonic()
             self._require_ranks()

@@ -25,6 +25,7 @@ import numpy as np
 
 from xpulab.deploy.agent import STEP, Lines, board_of
 from xpulab.deploy.launchers.ssh import Ssh
+from xpulab.deploy.mpi import choice
 from xpulab.sharing import owner
 from xpulab.sharing.board import Board
 from xpulab.sharing.folder import HOST, write_private
@@ -36,7 +37,7 @@ OPTIONS, LOST = "relay.json", "lost.json"
 
 LIMIT = 15.0  # seconds without a sign of the other side after which a host counts as lost
 _SAID = 0.5  # seconds after which a message is sent also if nothing has changed
-_CAUSE = 0.5  # seconds that mpiexec has to end the other engines after one has ended; it takes a few milliseconds
+_CAUSE = 1.5  # seconds that mpiexec has to end the other engines after one has ended; Intel's takes milliseconds
 _END = 4.0  # seconds that the agents have to end the processes of their hosts
 
 #: Files that the engines wait for. The second has the cluster's keys.
@@ -62,7 +63,7 @@ class _Lost(Exception):
 class _Link:
     """The connection to the agent of a host."""
 
-    def __init__(self, host: str, config: str | None, folder: str, limit: float) -> None:
+    def __init__(self, host: str, config: str | None, about: dict[str, Any]) -> None:
         self.host = host
         self.process = subprocess.Popen(
             Ssh(host, config).command([sys.executable, "-m", "xpulab.deploy.agent"]),
@@ -79,7 +80,7 @@ class _Link:
         self._unsent = b""
         self._state: dict[str, Any] = {}
         self.beats: dict[int, tuple[float, float]] = {}  # rank -> its heartbeat there, and its time here
-        self.say({"folder": folder, "limit": limit})
+        self.say(about)
 
     def say(self, message: dict[str, Any]) -> None:
         """Send a message."""
@@ -111,16 +112,17 @@ class _Relay:
     folder : pathlib.Path
         Folder of the cluster.
     options : dict
-        ``hosts`` (names for ssh), ``ssh_config``, ``owner``, ``interface``, and ``limit``, the seconds without a sign
-        of the other side after which a host counts as lost.
+        ``hosts`` (names for ssh), ``ssh_config``, ``owner``, ``interface``, ``mpi``, and ``limit``, the seconds without
+        a sign of the other side after which a host counts as lost.
     """
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
         self.folder = folder
-        environment = {"FI_TCP_IFACE": options["interface"]}
+        environment = choice.module(options["mpi"]).interface_variables(options["interface"])
         write_private(folder / HOST, json.dumps({"owner": options["owner"], "environment": environment}))
         self.limit: float = options["limit"]
-        self.links = [_Link(host, options["ssh_config"], str(folder), self.limit) for host in options["hosts"]]
+        about = {"folder": str(folder), "limit": self.limit, "mpi": options["mpi"]}
+        self.links = [_Link(host, options["ssh_config"], about) for host in options["hosts"]]
         self.board: Board | None = None
         self.ranks: list[int] = []  # those of this host
         self.watched: dict[int, int] = {}

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import selectors
 import shlex
 import signal
@@ -14,13 +13,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import ModuleType
 from typing import TextIO
 
 import psutil
 
+from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.merging import Merging
-from xpulab.deploy.mpi import intel
-from xpulab.deploy.mpi.command import HERE, Command, Ranks
+from xpulab.deploy.mpi import choice
+from xpulab.deploy.mpi.command import DEFAULT, HERE, Command, Ranks
 from xpulab.deploy.mpi.command import shown as in_shell
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.probe import core_ranges
@@ -36,12 +38,10 @@ _GRACE = 3.0  # seconds in which the ranks may end by themselves after Ctrl-C
 _REST = 0.5  # seconds in which output of the other ranks arrives after a rank has failed
 _PIECE = 1 << 16  # bytes that are read at once
 
-#: What mpiexec writes about ranks that ended: the banner, and the wait status of each rank.
-_BANNER = re.compile(r"^(=.*|\[mpiexec@.*|)$")
-_CODES = re.compile(r"Exit codes: \[[^\]]*\] ([\d,]+)")
 
-
-def command(plan: Plan, script: str, arguments: Sequence[str], extra: Sequence[str] = ()) -> Command:
+def command(
+    plan: Plan, script: str, arguments: Sequence[str], extra: Sequence[str] = (), mpi: str = DEFAULT
+) -> Command:
     """The command line that starts one rank for each placement of a plan.
 
     Parameters
@@ -53,6 +53,8 @@ def command(plan: Plan, script: str, arguments: Sequence[str], extra: Sequence[s
         Its arguments.
     extra : sequence of str
         The user's own options for mpiexec.
+    mpi : str
+        Name of the MPI.
 
     Returns
     -------
@@ -62,20 +64,21 @@ def command(plan: Plan, script: str, arguments: Sequence[str], extra: Sequence[s
     ------
     UsageError
         If an argument is a colon.
+    OneAPIError, ClusterStartError
+        If the MPI was not found.
     """
     if ":" in arguments:
         raise UsageError("the script's argument ':' was given, which separates the ranks for mpiexec; use another")
-    start = intel.command([Ranks(HERE, len(plan.ranks))], extra=extra)
-    words = [*start.words, "-print-all-exitcodes"]
+    start = choice.command(mpi, [Ranks(HERE, len(plan.ranks))], extra=extra)
+    module = choice.module(mpi)
+    words = [*start.words, *module.OF_RUN]
     for placement in plan.ranks:
         if placement.rank:
             words.append(":")
-        words += ["-n", "1"]
-        for name, value in plan.environment(placement.rank).items():
-            words += ["-env", name, value]
-        cores = core_ranges(placement.cores)
-        words += [sys.executable, "-m", "xpulab.spmd", "--cores", cores, script, *arguments]
-    return Command(tuple(words), start.environment)
+        words += ["-n", "1", *module.of_ranks(plan.environment(placement.rank))]
+        words += [sys.executable, "-m", "xpulab.spmd", "--rank", str(placement.rank)]
+        words += ["--cores", core_ranges(placement.cores), script, *arguments]
+    return replace(start, words=tuple(words))
 
 
 def shown(command: Command) -> str:
@@ -105,20 +108,22 @@ def run(plan: Plan, command: Command) -> int:
         130 after Ctrl-C.
     """
     with _Output(len(plan.ranks)) as output:
+        about = {**output.about(), "mpi": command.expected(len(plan.ranks))}
         process = subprocess.Popen(
             command.words,
-            env={**os.environ, **command.environment, RUN: json.dumps(output.about())},
+            env={**os.environ, **command.environment, RUN: json.dumps(about)},
             stdout=output.of_mpiexec,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a terminal's Ctrl-C reaches this process only, which passes it on once
         )
         try:
-            return _followed(process, output)
+            return _followed(process, output, choice.module(command.mpi))
         finally:
             _kill(process)
+            remove_leftovers()
 
 
-def _followed(process: subprocess.Popen[bytes], output: _Output) -> int:
+def _followed(process: subprocess.Popen[bytes], output: _Output, mpi: ModuleType) -> int:
     """Follow the ranks until they have ended, and return the exit status of the first that failed."""
     interrupted, deadline = False, float("inf")
     while process.poll() is None and time.monotonic() < deadline:
@@ -133,15 +138,12 @@ def _followed(process: subprocess.Popen[bytes], output: _Output) -> int:
             process.send_signal(signal.SIGINT)  # mpiexec passes it on to the ranks
     _kill(process)
     output.finish()
-    return 130 if interrupted else _status(process.returncode, output)
+    return 130 if interrupted else _status(process.returncode, output, mpi)
 
 
-def _status(code: int, output: _Output) -> int:
+def _status(code: int, output: _Output, mpi: ModuleType) -> int:
     """The exit status of the first rank that failed; a message on standard error names it."""
-    said = output.texts["mpiexec"].decode(errors="replace")
-    found = _CODES.search(said)
-    ended = [int(number) for number in found[1].split(",")] if found else []
-    rest = "\n".join(line for line in said.splitlines() if not _BANNER.match(line) and not _CODES.search(line))
+    ended, rest = mpi.statuses(output.texts["mpiexec"].decode(errors="replace"))
     if rest:
         print(rest, file=sys.stderr)
     for rank, status in output.failures():
@@ -149,7 +151,7 @@ def _status(code: int, output: _Output) -> int:
     # A rank that has not told its status was ended by a signal or by os._exit. mpiexec ends the ranks that are left
     # with SIGKILL.
     told = {rank for rank, _ in output.statuses()}
-    silent = [(rank, status) for rank, status in enumerate(ended) if status and rank not in told]
+    silent = [(rank, status) for rank, status in ended.items() if status and rank not in told]
     silent.sort(key=lambda each: os.WIFSIGNALED(each[1]) and os.WTERMSIG(each[1]) == signal.SIGKILL)
     for rank, status in silent:
         if os.WIFSIGNALED(status):

@@ -17,11 +17,12 @@ import socket
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
-from xpulab import oneapi
+from xpulab import libmpi, oneapi
 from xpulab.sharing import owner
-from xpulab.sharing.folder import HOST
+from xpulab.sharing.folder import ALONE, HOST, write_private
 
 _ANY = ("0.0.0.0", "::")
 _LONGEST_INIT = 600  # largest number of seconds for MPI_Init
@@ -31,6 +32,7 @@ def main() -> None:
     """Start this rank's engine; returns when the cluster stops."""
     try:
         options = json.loads(os.environ["XPULAB_ENGINE"])
+        _go_to(options["cwd"])
         if options["relayed"]:  # the owner of an engine is a process of its host
             about = _await_file(os.path.join(options["folder"], HOST))
             options["owner"] = about["owner"]
@@ -42,10 +44,18 @@ def main() -> None:
         # process after the notebook's end cannot run meanwhile. If the notebook and another rank are killed during
         # MPI_Init, the kernel's alarm ends this process.
         signal.alarm(_LONGEST_INIT)
+        # MPICH's launcher would end if its port were closed. Open MPI's ranks inherit none.
+        inherited = _listening() if options["mpi"]["mpi"] == "intel" else []
+        libmpi.load(options["mpi"])
         from mpi4py import MPI
 
+        libmpi.require_together(options["mpi"], MPI)
         signal.alarm(0)
+        _close(inherited)
         _serve(options, MPI.COMM_WORLD.rank)
+    except libmpi.Alone as alone:
+        write_private(Path(options["folder"], ALONE), str(alone))
+        os.kill(os.getpid(), signal.SIGKILL)
     except BaseException:
         # The rank kills itself, because the other ranks and the notebook would wait for a rank that ends normally.
         # After MPI_Init, mpiexec then ends the other ranks; before it, the notebook notices that the rank has ended.
@@ -55,8 +65,6 @@ def main() -> None:
 
 
 def _serve(options: dict[str, Any], rank: int) -> None:
-    _close_launcher_port()
-
     from ipyparallel.engine.app import IPEngine
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
@@ -71,6 +79,7 @@ def _serve(options: dict[str, Any], rank: int) -> None:
 
     engine.ignore_interrupts()
     this = engine.Engine(placement, options["relayed"])
+    libmpi.unlink_files()
     if options["relayed"]:
         this.host.show_board(options["folder"], this.board.path)
     _await_file(options["connection"])
@@ -78,11 +87,26 @@ def _serve(options: dict[str, Any], rank: int) -> None:
     # take a quarter longer, and nobody reads them.
     IPythonParallelKernel._publish_status = lambda *_, **__: None
     IPEngine.redirect_output = lambda *_: None
+    IPEngine.init_signal = lambda *_: None  # SIGTERM then ends the engine at once, which has no state to save
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     app = IPEngine.instance(user_ns={"xpulab_engine": this, "xpulab_run": this.run}, id=this.rank)
     app.initialize(sys.argv[1:])
     engine.ignore_interrupts()
     app.start()
+
+
+def _go_to(folder: str) -> None:
+    """Make the notebook's folder the current one, if this host has it, from which users' code imports and reads files.
+
+    Not every mpiexec does this on other hosts.
+    """
+    before = os.getcwd()
+    if before == folder:
+        return
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+        if sys.path[0] == before:
+            sys.path[0] = folder
 
 
 def _import_without_debugpy() -> None:
@@ -101,21 +125,33 @@ def _await_file(path: str) -> Any:
         time.sleep(0.02)
 
 
-def _close_launcher_port() -> None:
-    """Close the port of MPI's launcher, which listens on every network interface, and is no longer needed.
+def _listening() -> list[socket.socket]:
+    """The ports of MPI's launcher, which listens on every network interface: the ranks inherit its sockets.
 
-    The ranks inherit the socket. A shutdown ends it for all processes that have it; the launcher continues without it.
+    MPI_Init opens ports of its own, so this is called before it.
     """
+    found = []
     for name in os.listdir("/proc/self/fd"):
         try:
             held = socket.socket(fileno=os.dup(int(name)))
         except OSError:  # not a socket, or the folder's own descriptor
             continue
-        with held:
-            inet = held.family in (socket.AF_INET, socket.AF_INET6)
-            if inet and held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and held.getsockname()[0] in _ANY:
-                with contextlib.suppress(OSError):  # another rank has closed it already
-                    held.shutdown(socket.SHUT_RDWR)
+        inet = held.family in (socket.AF_INET, socket.AF_INET6)
+        if inet and held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and held.getsockname()[0] in _ANY:
+            found.append(held)
+        else:
+            held.close()
+    return found
+
+
+def _close(launchers: list[socket.socket]) -> None:
+    """Close the ports of MPI's launcher, which needs them until all ranks have initialised MPI.
+
+    A shutdown ends a socket for all processes that have it; the launcher continues without it.
+    """
+    for held in launchers:
+        with held, contextlib.suppress(OSError):  # another rank has closed it already
+            held.shutdown(socket.SHUT_RDWR)
 
 
 main()

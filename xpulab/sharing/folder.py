@@ -1,6 +1,6 @@
-"""Files in the folder of a cluster over several hosts, by which the processes of a host find each other.
+"""Files in the folder of a cluster, by which its processes find each other, and tell what they found.
 
-Each host has a folder with the same path, which only this user can read.
+Of a cluster over several hosts, each host has a folder with the same path, which only this user can read.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["BOARD", "HOST", "write_private"]
+__all__ = ["ALONE", "BOARD", "HOST", "write_private"]
 
 #: The process with which the engines of this host end, and their environment variables.
 HOST = "host.json"
 
 #: Where the board of this host is, and the ranks that write on it.
 BOARD = "board.json"
+
+#: Why the ranks do not find each other, if mpiexec and the library of MPI do not belong together.
+ALONE = "alone.txt"
 
 
 def write_private(path: Path, text: str) -> None:

@@ -7,6 +7,7 @@ first two steps must come before the script imports dpctl.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ import types
 from pathlib import Path
 from typing import IO, Any
 
-from xpulab import oneapi
+from xpulab import libmpi, oneapi
 from xpulab.commands import numbers
 from xpulab.sharing import owner
 
@@ -26,6 +27,7 @@ RUN = "XPULAB_RUN"
 def main() -> None:
     """Run the script, and end this process with the script's exit status."""
     parser = argparse.ArgumentParser(prog="python -m xpulab.spmd", description="Run a script as one rank.")
+    parser.add_argument("--rank", type=int, default=0, help="number of this rank, if xpulab run has started it")
     parser.add_argument("--cores", type=numbers, help="logical CPUs of this rank; by default all CPUs of this process")
     parser.add_argument("script", help="the file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -35,12 +37,13 @@ def main() -> None:
     run = json.loads(os.environ.pop(RUN, "null"))
     if run is not None:
         owner.end_with(run["pid"])
-        run["rank"] = int(os.environ["PMI_RANK"])
+        run["rank"] = options.rank
         _send_output(run)
     if options.cores:
         oneapi.confine(options.cores)
     oneapi.load()
-    status = _run(options.script, options.arguments)
+    with libmpi.checked_at_import(run["mpi"]) if run is not None else contextlib.nullcontext():
+        status = _run(options.script, options.arguments)
     sys.stdout.flush()
     sys.stderr.flush()
     if run is not None:
@@ -78,6 +81,9 @@ def _run(script: str, arguments: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except libmpi.Alone as alone:
+        print(alone, file=sys.stderr)
+        return 1
     except BaseException as error:
         trace = error.__traceback__
         traceback.print_exception(type(error), error, trace.tb_next if trace is not None else None)

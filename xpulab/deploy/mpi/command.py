@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from xpulab.exceptions import UsageError
+from xpulab.libmpi import LIBMPI
 
-__all__ = ["HERE", "Command", "Ranks", "shown", "split"]
+__all__ = ["DEFAULT", "HERE", "LIBMPI", "NAMES", "Command", "Found", "Ranks", "ending", "shown", "split"]
 
 #: The name of this host in `Ranks`, if ranks run on this host only.
 HERE = "localhost"
+
+#: The MPIs from which users choose.
+NAMES = ("intel", "openmpi", "mpich")
+DEFAULT = "intel"
 
 
 @dataclass(frozen=True)
@@ -40,10 +48,39 @@ class Command:
         The program and its options.
     environment : mapping of str to str
         Environment variables of the program.
+    mpi : str
+        Name of the MPI.
+    own_library : bool
+        Whether the user's variable MPI4PY_LIBMPI names the library.
     """
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
+    mpi: str = DEFAULT
+    own_library: bool = False
+
+    def expected(self, n: int) -> dict[str, Any]:
+        """What `n` ranks compare with what they find, see `xpulab.libmpi`."""
+        return {"mpi": self.mpi, "n": n, "mpiexec": self.words[0], "own": self.own_library}
+
+
+@dataclass(frozen=True)
+class Found:
+    """An MPI of this host.
+
+    Attributes
+    ----------
+    mpiexec : str
+        Path of its mpiexec.
+    version : tuple of int
+        Version that mpiexec says.
+    library : str
+        Path of its library; empty if mpi4py has to find it.
+    """
+
+    mpiexec: str
+    version: tuple[int, ...] = ()
+    library: str = ""
 
 
 def split(text: str | None) -> tuple[str, ...]:
@@ -63,3 +100,11 @@ def split(text: str | None) -> tuple[str, ...]:
 def shown(words: Sequence[str], environment: Mapping[str, str]) -> str:
     """A command line with its environment, as a shell takes it."""
     return shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *words])
+
+
+def ending(status: int) -> str:
+    """How a process ended, from its wait status: "killed by signal: 9 (killed)", "exited with status 3"."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"killed by signal: {number} ({signal.strsignal(number)})".lower()
+    return f"exited with status {os.WEXITSTATUS(status)}"

@@ -1,15 +1,44 @@
-"""The command line of Intel MPI."""
+"""The command line of Intel MPI, and what its mpiexec says about ranks that have ended."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 
 from xpulab import oneapi
 from xpulab.deploy.launchers import ssh
 from xpulab.deploy.mpi.command import HERE, Command, Ranks
+from xpulab.deploy.mpi.hydra import EXIT_CODES, of_ranks, statuses
+from xpulab.libmpi import LABELS
 
-__all__ = ["command"]
+__all__ = [
+    "LABEL",
+    "LEAVES_FILES",
+    "LIBRARIES",
+    "OF_RUN",
+    "cause",
+    "command",
+    "interface_variables",
+    "of_ranks",
+    "statuses",
+    "version",
+]
+
+LABEL = LABELS["intel"]
+
+#: Whether files are left if mpiexec is killed.
+LEAVES_FILES = False
+
+#: File names of the library.
+LIBRARIES = ("libmpi.so.12",)
+
+#: Further options of `xpulab run`.
+OF_RUN = EXIT_CODES
+
+#: "RANK 1 PID 4711 RUNNING AT node1", and in the next line the cause.
+_ENDED = r"RANK {rank} PID {pid} .*\n=\s+(.*)"
+_VERSION = re.compile(r"Intel\(R\) MPI Library.* Version (\d+)\.(\d+)")
 
 #: Ranks bind themselves to cores (`oneapi.confine`). If a user's shell has I_MPI_OFFLOAD=1, MPI_Init crashes on a
 #: machine without a Level Zero GPU. xpulab copies messages from devices through host memory, so it does not need this
@@ -50,3 +79,20 @@ def command(
         places = ["-ppn", "1", "-hosts", ",".join(names)]
         environment = {**_HOSTS, "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": shlex.join(ssh.options(ssh_config))}
     return Command((str(oneapi.mpiexec()), "-iface", interface, *places, *extra), {**_ALWAYS, **environment})
+
+
+def interface_variables(interface: str) -> dict[str, str]:
+    """The variables with which a rank uses a network interface of its host."""
+    return {"FI_TCP_IFACE": interface}
+
+
+def version(said: str) -> tuple[int, ...] | None:
+    """The version from what an mpiexec says; None if it is another MPI's."""
+    found = _VERSION.search(said)
+    return None if found is None else tuple(map(int, found.groups()))
+
+
+def cause(log: str, rank: int, pid: int) -> str:
+    """Why a rank ended, from mpiexec's log; "" if the log does not say it."""
+    found = re.search(_ENDED.format(rank=rank, pid=pid), log)
+    return found[1].lower() if found else ""

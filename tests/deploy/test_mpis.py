@@ -1,0 +1,222 @@
+"""Open MPI and MPICH on this host: what engines and scripts do on them, and that a mismatch is found at the start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from leftovers import shared_memory
+from mpis import with_mpi
+
+import xpulab
+from xpulab.cells import run_cell
+from xpulab.cluster import KMeans
+from xpulab.deploy.mpi import choice
+from xpulab.deploy.mpi.command import LIBMPI
+from xpulab.exceptions import ClusterStartError, EngineError, EngineLostError
+
+pytestmark = pytest.mark.cluster
+
+VERSIONS = {"openmpi": "Open MPI", "mpich": "MPICH"}
+JOB = {
+    "SLURM_JOBID": "7", "SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_NODELIST": "elsewhere1,elsewhere2", "SLURM_JOB_NODELIST": "elsewhere1,elsewhere2",
+    "SLURM_TASKS_PER_NODE": "1(x2)", "PBS_JOBID": "7", "PBS_NODEFILE": "/no/file", "PBS_ENVIRONMENT": "PBS_BATCH",
+}  # fmt: skip
+X = np.concatenate([np.random.RandomState(0).randn(2_000, 4) + 5 * group for group in range(3)])
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def mpi(request: pytest.FixtureRequest) -> str:
+    return with_mpi(request.param)
+
+
+@pytest.fixture(scope="module")
+def engines(mpi: str) -> Iterator[xpulab.XPUCluster]:
+    """A cluster of 2 engines in what looks like a batch job on two hosts; what it leaves is found at its end."""
+    before = left()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in JOB.items():
+            patch.setenv(name, value)
+        with xpulab.XPUCluster(2, mpi=mpi, display="none", timeout=60, recover=False, env={"1:MINE": "a b"}) as cluster:
+            yield cluster
+    assert left() == before
+
+
+@pytest.fixture
+def cluster(engines: xpulab.XPUCluster) -> xpulab.XPUCluster:
+    return engines.start().activate()
+
+
+def left() -> set[str]:
+    """The files that MPI may leave: in /dev/shm, and folders of sessions."""
+    sessions = {str(path) for name in ("ompi.*", "prte*", "hydra_hwloc*") for path in Path("/tmp").glob(name)}
+    return {path for path in shared_memory() if "mpich" in path or "segment" in path} | sessions
+
+
+def interrupted_when(condition: Callable[[], Any]) -> threading.Thread:
+    def interrupt() -> None:
+        deadline = time.monotonic() + 30
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    return thread
+
+
+def test_the_engines_run_on_the_chosen_library(cluster: xpulab.XPUCluster, mpi: str) -> None:
+    assert all(fact["mpi"].startswith(VERSIONS[mpi]) for fact in cluster.facts)
+    assert cluster.run(lambda task: os.environ.get("MINE")) == [None, "a b"]
+    assert not [path for path in shared_memory() if "mpich" in path]  # a killed notebook would leave these files
+    # Open MPI sends SIGTERM to the engines that are left if one is lost. They end at once, and print nothing.
+    assert cluster.run(lambda task: signal.getsignal(signal.SIGTERM) is signal.SIG_DFL) == [True, True]
+    command = cluster.plan(show=True).command
+    assert choice.find(mpi).mpiexec in command
+    assert f"{LIBMPI}={choice.find(mpi).library}" in command
+
+
+def test_a_fit_and_a_cell(cluster: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    from sklearn.cluster import KMeans as Theirs
+
+    arguments: dict[str, Any] = {"n_clusters": 3, "init": X[::2000], "n_init": 1}
+    ours, theirs = KMeans(**arguments).fit(X), Theirs(**arguments).fit(X)
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_)
+    np.testing.assert_allclose(ours.inertia_, theirs.inertia_)
+    source = (
+        "import numpy as np\n"
+        "many = np.full(1_000_000, rank + 1.0)\n"
+        "comm.Allreduce(many.copy(), many)\n"
+        "print(many[-1], comm.allgather(rank), comm.sendrecv('x' * 100_000, 1 - rank)[:2], comm.Split(rank).size)"
+    )
+    run_cell(cluster, source)
+    assert capsys.readouterr().out == "[0-1] 3.0 [0, 1] xx 1\n"
+
+
+def test_an_error_on_one_rank_frees_the_other(cluster: xpulab.XPUCluster) -> None:
+    def fail(task: Any, wait: str) -> None:
+        if task.rank == 1:
+            raise ValueError("no such luck")
+        task.comm.recv() if wait == "recv" else task.comm.Barrier()
+
+    for wait in ("recv", "Barrier"):
+        with pytest.raises(EngineError, match="1 of 2 engines raised ValueError"):
+            cluster.run(fail, wait)
+    assert cluster.run(lambda task: task.comm.allreduce(1)) == [2, 2]
+
+
+def test_stop_ends_a_fit_and_a_users_code(cluster: xpulab.XPUCluster) -> None:
+    board = cluster._board
+    assert board is not None
+    rows = np.random.RandomState(0).rand(400_000, 6).astype(np.float32)
+    model = KMeans(50, init="random", n_init=1, max_iter=10**6, tol=0, random_state=0)
+    thread = interrupted_when(lambda: (board.ranks["iteration"] >= 1).all() and board.ranks["task"].all())
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(rows)
+    thread.join()
+    thread = interrupted_when(lambda: board.ranks["task"].all())
+    with pytest.raises(KeyboardInterrupt):
+        cluster.run(lambda task: task.comm.recv())
+    thread.join()
+    assert cluster.run(lambda task: task.comm.allreduce(1)) == [2, 2]
+
+
+def test_a_killed_engine_is_named_with_its_cause(cluster: xpulab.XPUCluster) -> None:
+    """This is the last test of this cluster."""
+    pid = cluster.facts[1]["pid"]
+    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+    with pytest.raises(EngineLostError) as lost:
+        cluster.run(lambda task: task.comm.Barrier() or __import__("time").sleep(30))
+    assert lost.value.reason.startswith(f"rank 1 (pid {pid} on ")
+    assert lost.value.reason.endswith("ended: killed by signal: 9 (killed)")
+
+
+SCRIPT = """import os, sys
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+print(MPI.Get_library_version().split(" v")[0].split(" V")[0], world.allreduce(1), os.environ.get("MINE"))
+if world.rank == 1:
+    sys.stdout.flush()
+    os._exit(5)
+world.Barrier()
+"""
+
+
+def test_a_script_runs_and_the_status_is_that_of_the_first_that_fails(mpi: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = ["-m", "xpulab", "run", "--mpi", mpi, "-n", "2", "--env", "1:MINE=a b;c", str(tmp_path / "script.py")]
+    before = left()
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+    expected = [f"[0] {VERSIONS[mpi]} 2 None", f"[1] {VERSIONS[mpi]} 2 a b;c"]
+    assert sorted(done.stdout.splitlines()) == expected
+    assert done.returncode == 5, done.stderr
+    assert "xpulab run: rank 1 ended with status 5, and so all ranks were ended" in done.stderr
+    assert "Primary job" not in done.stderr
+    assert "Exit code" not in done.stderr
+    assert left() == before
+
+
+@pytest.mark.parametrize(("mpi", "other"), [("openmpi", "intel"), ("mpich", "openmpi"), ("intel", "openmpi")])
+def test_another_mpis_library_is_refused_at_the_start_in_words(
+    mpi: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_mpi(mpi)
+    monkeypatch.setenv(LIBMPI, choice.find(with_mpi(other)).library)
+    begun = time.monotonic()
+    with pytest.raises(ClusterStartError) as refused:
+        xpulab.XPUCluster(2, mpi=mpi, timeout=60).start()
+    assert time.monotonic() - begun < 20
+    said = str(refused.value)
+    assert said.startswith(f"the 2 ranks cannot find each other: mpiexec is {choice.module(mpi).LABEL}'s")
+    assert f"type: del os.environ['{LIBMPI}'] (in a shell: unset {LIBMPI}), or choose --mpi {other}" in said
+
+
+def test_a_script_with_another_mpis_library_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(LIBMPI, choice.find(with_mpi("openmpi")).library)
+    (tmp_path / "script.py").write_text("from mpi4py import MPI\nprint('never')\n")
+    words = ["-m", "xpulab", "run", "-n", "2", str(tmp_path / "script.py")]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "the 2 ranks cannot find each other: mpiexec is Intel MPI's" in done.stderr
+    assert "never" not in done.stdout
+
+
+def test_ranks_that_are_alone_are_refused_although_the_library_is_right(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The program that takes the place of mpiexec starts the ranks without telling them of each other."""
+    library = choice.find(with_mpi("mpich")).library
+    program = tmp_path / "mpiexec.mpich"
+    program.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && printf "HYDRA build details:\\n Version: 4.0\\n" && exit\n'
+        f'until [ "$1" = {sys.executable} ]; do shift; done\n"$@" & "$@" & wait\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv(LIBMPI, library)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    words = rf"the 2 ranks cannot find each other: mpiexec is MPICH's \({program}\), and the library is MPICH"
+    with pytest.raises(ClusterStartError, match=words):
+        xpulab.XPUCluster(2, mpi="mpich", timeout=60).start()
+
+
+def test_an_mpi_that_is_missing_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, words in (
+        ("openmpi", "Open MPI was not found: .*openmpi-bin"),
+        ("mpich", "MPICH was not found: .*mpich"),
+    ):
+        with pytest.raises(ClusterStartError, match=words):
+            xpulab.XPUCluster(2, mpi=name).start()
+    assert choice.find("intel").mpiexec.startswith(sys.prefix)

@@ -1,0 +1,107 @@
+"""Clusters of two hosts on Open MPI and MPICH: start, fit, stop, a lost engine, and nothing that is left."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from machines import Host, Network
+from mpis import with_mpi
+
+import xpulab
+from xpulab.cluster import KMeans
+from xpulab.deploy.addresses import addresses
+from xpulab.deploy.hosts import look
+from xpulab.deploy.mpi import choice
+from xpulab.exceptions import ClusterStartError, EngineLostError
+
+pytestmark = pytest.mark.cluster
+
+X = np.concatenate([np.random.RandomState(0).randn(2_000, 4) + 5 * group for group in range(3)])
+
+
+@pytest.fixture(scope="module", params=["openmpi", "mpich"])
+def mpi(request: pytest.FixtureRequest) -> str:
+    return with_mpi(request.param)
+
+
+@pytest.fixture(scope="module")
+def both(hosts: Network, mpi: str) -> Iterator[xpulab.XPUCluster]:
+    """A cluster of one engine here and two on node1."""
+    names = f"{hosts.address}:1,node1:2"
+    arguments: dict[str, Any] = {"display": "none", "timeout": 120, "recover": False, "env": {"MINE": "a b"}}
+    with xpulab.XPUCluster(hosts=names, ssh_config=hosts.ssh_config, mpi=mpi, **arguments) as cluster:
+        yield cluster
+    require_clean(hosts.hosts[0])
+
+
+def require_clean(host: Host) -> None:
+    deadline = time.monotonic() + 20
+    while host.processes() or host.files():
+        assert time.monotonic() < deadline, (host.processes(), host.files())
+        time.sleep(0.02)
+
+
+def test_ranks_are_where_the_plan_says_with_their_variables(both: xpulab.XPUCluster, mpi: str) -> None:
+    def here(task: Any) -> tuple[Any, ...]:
+        import platform
+
+        return platform.node(), os.environ["MINE"], os.getcwd(), task.comm.allreduce(task.rank)
+
+    found = both.activate().run(here)
+    assert found[1:] == [("node1", "a b", os.getcwd(), 3)] * 2
+    assert found[0][0] != "node1"
+    assert choice.find(mpi).mpiexec in both.plan(show=True).command
+
+
+def test_a_fit_is_that_of_one_host(both: xpulab.XPUCluster) -> None:
+    from sklearn.cluster import KMeans as Theirs
+
+    arguments: dict[str, Any] = {"n_clusters": 3, "init": X[::2000], "n_init": 1}
+    both.activate()
+    ours, theirs = KMeans(**arguments).fit(X), Theirs(**arguments).fit(X)
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_)
+    np.testing.assert_allclose(ours.inertia_, theirs.inertia_)
+    handle = both.scatter(X)
+    np.testing.assert_array_equal(handle.gather(), X)
+
+
+def test_a_lost_engine_of_another_host_is_named_and_nothing_is_left(both: xpulab.XPUCluster, hosts: Network) -> None:
+    """This is the last test of this cluster."""
+    pid = both.facts[2]["pid"]
+    threading.Timer(0.3, hosts.hosts[0].run, ("kill", "-9", str(pid))).start()
+    with pytest.raises(EngineLostError) as lost:
+        both.run(lambda task: task.comm.Barrier() or __import__("time").sleep(30))
+    assert lost.value.reason.startswith(f"rank 2 (pid {pid} on node1, ")
+    assert lost.value.reason.endswith("ended: killed by signal: 9 (killed)")
+    require_clean(hosts.hosts[0])
+
+
+def test_a_stop_leaves_nothing(both: xpulab.XPUCluster, hosts: Network) -> None:
+    both.start()
+    assert both.run(lambda task: task.comm.size) == [3, 3, 3]
+    both.stop()
+    require_clean(hosts.hosts[0])
+
+
+def test_hosts_are_asked_for_the_mpi(hosts: Network, mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = addresses(f"{hosts.address},node1", None)
+    found = look(names, hosts.ssh_config, mpi)
+    assert found.ready, str(found)
+    assert found.to_type.endswith(f"--ssh-config {hosts.ssh_config} --mpi {mpi}")
+    host, label = hosts.hosts[0], choice.module(mpi).LABEL
+    mpiexec = choice.find(mpi).mpiexec
+    real = os.path.realpath(mpiexec)
+    host.run("mount", "--bind", "/bin/true", real)  # on this host it is the program of another package
+    try:
+        problem = look(names, hosts.ssh_config, mpi).hosts[1].problem
+        assert problem.startswith(f"it has no {label} in {mpiexec} (here {label} ")
+        with pytest.raises(ClusterStartError, match=f"it has no {label}"):
+            xpulab.XPUCluster(hosts=f"{hosts.address},node1", ssh_config=hosts.ssh_config, mpi=mpi).start()
+    finally:
+        host.run("umount", real)

@@ -1,0 +1,160 @@
+"""Which MPI starts the ranks: its mpiexec and its library on this host, and the functions of its module.
+
+An MPI's mpiexec is looked for in the folders of PATH, and before them in the folder of this Python, if that is not on
+PATH. The first mpiexec.openmpi (or mpiexec.mpich) or mpiexec that says to be of this MPI is taken. The library is the
+one in the variable MPI4PY_LIBMPI, if the user has set it, and otherwise the one that was installed together with
+mpiexec. Intel MPI is the one that pip has installed with this package, and PATH is not read for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from xpulab import oneapi
+from xpulab.deploy.mpi import intel, mpich, openmpi
+from xpulab.deploy.mpi.command import LIBMPI, NAMES, Command, Found, Ranks
+from xpulab.exceptions import ClusterStartError, UsageError
+
+__all__ = ["command", "find", "module", "require", "version_of"]
+
+_MODULES: dict[str, ModuleType] = dict(zip(NAMES, (intel, openmpi, mpich), strict=True))
+
+_ANSWER = 20.0  # seconds that an mpiexec has to say its version
+
+#: What to type if an MPI is not found.
+_INSTALL = {"openmpi": "sudo apt install openmpi-bin", "mpich": "sudo apt install mpich"}
+
+
+def require(name: object) -> str:
+    """The name of an MPI.
+
+    Raises
+    ------
+    UsageError
+        If it is not one of `NAMES`.
+    """
+    if name not in NAMES:
+        raise UsageError(f"mpi={name!r} was given; expected one of {', '.join(NAMES)}")
+    return str(name)
+
+
+def module(name: str) -> ModuleType:
+    """The module of an MPI."""
+    return _MODULES[name]
+
+
+def find(name: str) -> Found:
+    """The mpiexec and the library of an MPI on this host.
+
+    Parameters
+    ----------
+    name : str
+        One of `NAMES`.
+
+    Raises
+    ------
+    OneAPIError
+        If the environment has no Intel MPI.
+    ClusterStartError
+        If another MPI was not found. The message says what to type.
+    """
+    own = os.environ.get(LIBMPI, "")
+    if name == "intel":
+        mpiexec = oneapi.mpiexec()
+        return Found(str(mpiexec), (), own or _library(name, mpiexec))
+    for path in _candidates(name):
+        if (version := _version(name, str(path), path.stat().st_mtime_ns)) is not None:
+            return Found(str(path), version, own or _library(name, path))
+    label = _MODULES[name].LABEL
+    raise ClusterStartError(
+        f"{label} was not found: no mpiexec.{name} or mpiexec in {os.pathsep.join(map(str, _folders()))} is {label}'s; "
+        f"type: {_INSTALL[name]}, or, before you start Jupyter, load your site's module: module load {name}"
+    )
+
+
+def command(
+    name: str,
+    ranks: Sequence[Ranks],
+    interface: str = "lo",
+    ssh_config: str | None = None,
+    extra: Sequence[str] = (),
+    variables: Sequence[str] = (),
+) -> Command:
+    """The command line of the mpiexec of an MPI on this host.
+
+    Parameters
+    ----------
+    name : str
+        One of `NAMES`.
+    ranks, interface, ssh_config, extra
+        As for the functions `command` of the MPIs.
+    variables : sequence of str
+        Names of environment variables that the ranks on other hosts need.
+
+    Raises
+    ------
+    OneAPIError, ClusterStartError
+        As `find`.
+    """
+    found = find(name)
+    if name == "intel":
+        start = intel.command(ranks, interface, ssh_config, extra)
+    elif name == "mpich":
+        start = mpich.command(found, ranks, interface, ssh_config, extra)
+    else:
+        start = openmpi.command(found, ranks, interface, ssh_config, extra, [LIBMPI, *variables])
+    library = {LIBMPI: found.library} if found.library else {}
+    return Command(start.words, {**start.environment, **library}, name, bool(os.environ.get(LIBMPI)))
+
+
+def version_of(name: str, mpiexec: str) -> str:
+    """The version of the mpiexec with this path, such as "4.1.4"; empty if it does not exist, or is another MPI's."""
+    path = Path(mpiexec)
+    version = _version(name, mpiexec, path.stat().st_mtime_ns) if path.exists() else None
+    return ".".join(map(str, version or ()))
+
+
+def _candidates(name: str) -> Iterator[Path]:
+    """The programs that may be an MPI's mpiexec, in the order in which they count; each file once."""
+    known = set()
+    for path in (folder / program for folder in _folders() for program in (f"mpiexec.{name}", "mpiexec")):
+        if os.access(path, os.X_OK) and path.resolve() not in known:
+            known.add(path.resolve())
+            yield path
+
+
+def _folders() -> list[Path]:
+    """The folders of PATH, and before them the folder of this Python, if it is not on PATH."""
+    on_path, own = list(map(Path, os.get_exec_path())), Path(sys.executable).parent
+    return on_path if own in on_path else [own, *on_path]
+
+
+@functools.cache
+def _version(name: str, path: str, changed: int) -> tuple[int, ...] | None:
+    """The version that a program says; None if it is not the mpiexec of this MPI. `changed` is the file's time."""
+    try:
+        done = subprocess.run(
+            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found: tuple[int, ...] | None = _MODULES[name].version(done.stdout + done.stderr)
+    return found
+
+
+def _library(name: str, mpiexec: Path) -> str:
+    """The library that was installed together with an mpiexec; empty if it is in none of the usual folders."""
+    for program in (mpiexec, mpiexec.resolve()):
+        folder = program.parent.parent / "lib"
+        for place in (folder, folder / (sysconfig.get_config_var("MULTIARCH") or ""), folder.with_name("lib64")):
+            for file in _MODULES[name].LIBRARIES:
+                if (place / file).exists():
+                    return str(place / file)
+    return ""

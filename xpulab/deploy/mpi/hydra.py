@@ -1,0 +1,31 @@
+"""What Intel MPI and MPICH have in common: both start ranks with Hydra."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+__all__ = ["EXIT_CODES", "of_ranks", "statuses"]
+
+#: With this option mpiexec writes the wait statuses of all ranks.
+EXIT_CODES = ("-print-all-exitcodes",)
+
+#: What mpiexec writes about ranks that ended: the banner, and the wait status of each rank.
+_BANNER = re.compile(
+    r"^(=.*|\[mpiexec@.*|YOUR APPLICATION TERMINATED.*|This typically refers to.*|Please see the FAQ.*|)$"
+)
+_CODES = re.compile(r"Exit codes: (\[.*)")
+_OF_HOST = re.compile(r"\[[^\]]*\] ([\d,]+)")
+
+
+def of_ranks(variables: Mapping[str, str]) -> list[str]:
+    """The options that set the environment variables of some of the ranks."""
+    return [word for name, value in variables.items() for word in ("-env", name, value)]
+
+
+def statuses(said: str) -> tuple[dict[int, int], str]:
+    """The wait statuses of the ranks, with `EXIT_CODES`, and the lines that are not about ended ranks."""
+    hosts = [codes for line in _CODES.findall(said) for codes in _OF_HOST.findall(line)]
+    found = [int(number) for codes in hosts for number in codes.split(",")]
+    rest = [line for line in said.splitlines() if not _BANNER.match(line) and not _CODES.search(line)]
+    return dict(enumerate(found)), "\n".join(rest)

@@ -1,0 +1,173 @@
+"""Load the MPI library that goes with mpiexec, and notice if it does not: each rank then is alone.
+
+mpi4py's wheel takes a library of Open MPI's or of MPICH's ABI. The variable MPI4PY_LIBMPI says which. mpi4py's module
+then asks the dynamic loader for the file name that the library has upstream. If the library has another name, as
+Debian's MPICH, the loader finds it only by an alias with that name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+__all__ = ["LABELS", "LIBMPI", "Alone", "checked_at_import", "load", "require_together", "unlink_files"]
+
+#: Variable with which mpi4py finds the library.
+LIBMPI = "MPI4PY_LIBMPI"
+
+_ABI = "MPI4PY_MPIABI"
+_UNSET = f"del os.environ['{LIBMPI}'] (in a shell: unset {LIBMPI})"
+#: Name of an MPI -> what users call it.
+LABELS = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
+
+#: What the version of a library begins with -> the name of its MPI.
+_VERSIONS = {"Open MPI": "openmpi", "Intel": "intel", "MPICH": "mpich"}
+
+
+class Alone(Exception):
+    """The library is not that of the mpiexec that has started this process; the message says what to type."""
+
+
+def load(expected: Mapping[str, Any]) -> None:
+    """Load the library that MPI4PY_LIBMPI names, so that mpi4py's module finds it. Without it, mpi4py decides.
+
+    Parameters
+    ----------
+    expected : mapping
+        ``mpi``, the name of the MPI whose mpiexec has started this process; ``n``, the number of ranks.
+
+    Raises
+    ------
+    Alone
+        If the file is no library of MPI, or one that cannot belong to this mpiexec.
+    """
+    path = os.environ.get(LIBMPI, "")
+    if not os.path.isfile(path):  # mpi4py takes lists and folders, too
+        return
+    os.environ.pop(_ABI, None)  # with it, mpi4py would not read the other variable
+    try:
+        library = ctypes.CDLL(path, os.RTLD_LAZY)
+        version = _version(library)
+    except (OSError, AttributeError) as error:
+        raise Alone(f"{LIBMPI} names {path}, which is no library of MPI: {error}; type: {_UNSET}") from None
+    is_openmpi = version.startswith("Open MPI")
+    if is_openmpi != (expected["mpi"] == "openmpi"):
+        raise Alone(_words(expected, version))
+    name = "libmpi.so.40" if is_openmpi else "libmpi.so.12"
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(name, os.RTLD_LAZY | os.RTLD_NOLOAD)  # loaded under this name
+        return
+    descriptor = os.memfd_create(f"xpulab {name}")
+    with open(descriptor, "wb") as file:
+        file.write(_alias(name, os.path.realpath(path)))
+        file.flush()
+        ctypes.CDLL(f"/proc/self/fd/{descriptor}", os.RTLD_LAZY)
+
+
+def require_together(expected: Mapping[str, Any], MPI: Any) -> None:
+    """Raise `Alone` if MPI has another number of ranks than mpiexec has started."""
+    if MPI.Is_initialized() and MPI.COMM_WORLD.size != expected["n"]:
+        raise Alone(_words(expected, MPI.Get_library_version()))
+
+
+def unlink_files() -> None:
+    """Unlink MPICH's files in /dev/shm after all ranks have mapped them, because a killed rank does not do this."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if path.startswith("/dev/shm/mpich_shm_"):
+            Path(path).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def checked_at_import(expected: Mapping[str, Any]) -> Iterator[None]:
+    """A context in which the first import of mpi4py.MPI raises `Alone` if library and mpiexec do not go together."""
+    finder = _Finder(expected)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(finder)
+
+
+class _Finder(MetaPathFinder):
+    """An import hook for mpi4py.MPI."""
+
+    def __init__(self, expected: Mapping[str, Any]) -> None:
+        self._expected = expected
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        if name != "mpi4py.MPI":
+            return None
+        sys.meta_path.remove(self)
+        load(self._expected)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Checking(spec.loader, self._expected)
+        return spec
+
+
+class _Checking(Loader):
+    """A loader that compares the number of ranks after the module has initialised MPI."""
+
+    def __init__(self, loader: Loader, expected: Mapping[str, Any]) -> None:
+        self._loader, self._expected = loader, expected
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        require_together(self._expected, module)
+
+
+def _version(library: Any) -> str:
+    """Return the library's version in words, which MPI tells before it is initialised."""
+    buffer, length = ctypes.create_string_buffer(8192), ctypes.c_int()
+    library.MPI_Get_library_version(buffer, ctypes.byref(length))
+    return buffer.value.decode(errors="replace")
+
+
+def _words(expected: Mapping[str, Any], version: str) -> str:
+    """Return what is wrong if library and mpiexec do not go together, and what to type."""
+    label, path = LABELS[expected["mpi"]], os.environ.get(LIBMPI, "")
+    first = " ".join(version.splitlines()[0].rstrip(" ,\0").split())
+    other = next((name for start, name in _VERSIONS.items() if version.startswith(start)), "")
+    other = f", or choose --mpi {other}" if other not in ("", expected["mpi"]) else ""
+    where = f"which {LIBMPI} names: {path}" if expected["own"] else path or "which mpi4py has found"
+    cure = _UNSET if expected["own"] else f"export {LIBMPI}=FILE before you start Jupyter, with the library of {label}"
+    return (
+        f"the {expected['n']} ranks cannot find each other: mpiexec is {label}'s ({expected['mpiexec']}), and the "
+        f"library is {first} ({where}); type: {cure}{other}"
+    )
+
+
+def _alias(name: str, library: str) -> bytes:
+    """Return a shared library with this name that has no code, and needs another library (ELF for x86-64)."""
+    strings = b"\0" + name.encode() + b"\0" + library.encode() + b"\0"
+    at = 64 + 3 * 56  # behind the header and the headers of three segments
+    entries = 7 * 16
+    symbols = at + entries
+    needed, own, end = (1, 2 + len(name)), (14, 1), (0, 0)
+    tables = (needed, own, (5, symbols + 24), (10, len(strings)), (6, symbols), (11, 24), end)
+    dynamic = b"".join(struct.pack("<QQ", *entry) for entry in tables)
+    whole = at + entries + 24 + len(strings)
+    writable = 6
+    segments = (
+        struct.pack("<IIQQQQQQ", 1, writable, 0, 0, 0, whole, whole, 4096),
+        struct.pack("<IIQQQQQQ", 2, writable, at, at, at, entries, entries, 8),
+        struct.pack("<IIQQQQQQ", 0x6474E551, writable, 0, 0, 0, 0, 0, 16),  # no executable stack
+    )
+    identity = b"\x7fELF\2\1\1" + bytes(9)
+    head = identity + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, len(segments), 64, 0, 0)
+    return head + b"".join(segments) + dynamic + bytes(24) + strings  # the only symbol is the empty one
