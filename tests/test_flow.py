@@ -28,6 +28,7 @@ ESTIMATORS = [
     "model_selection",
     "neighbors",
     "preprocessing",
+    "torch",
 ]
 LAYERS = [
     ["magics", "cli", "__main__", "demo", "doctor", "spmd.__main__"],

@@ -15,6 +15,7 @@ import ctypes
 import functools
 import os
 import re
+import signal
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
@@ -242,12 +243,15 @@ class _KeepsTorchApart(MetaPathFinder):
 
 
 def _bound_to_itself(execute: Callable[[Any], None], module: Any) -> None:
+    """Import PyTorch. Ctrl-C waits for the end: a process cannot import PyTorch again after it has left the import."""
     flags = sys.getdlopenflags()
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_DEEPBIND)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         execute(module)
     finally:
         sys.setdlopenflags(flags)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _load(folder: Path, names: Iterable[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -86,3 +88,27 @@ def test_the_estimators_and_scipy_compute_after_torch(fresh: xpulab.XPUCluster) 
 def test_a_torch_that_is_missing_is_a_plain_import_error(fresh: xpulab.XPUCluster) -> None:
     with pytest.raises(xpulab.exceptions.EngineError, match=r"No module named .torch\.nothing."):
         run_cell(fresh, "import torch.nothing")
+
+
+def test_ctrl_c_during_the_import_waits_for_its_end() -> None:
+    """A half-imported PyTorch would be lost for this engine: it cannot be imported again."""
+    code = """
+import os, signal, sys, threading
+from xpulab import oneapi
+oneapi.load()
+def press():
+    while "torch._C" not in sys.modules:
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=press, daemon=True).start()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+came = False
+try:
+    import torch
+except KeyboardInterrupt:
+    came = True
+import torch
+print(came, torch.ones(3).sum().item())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True 3.0\n", done.stderr

@@ -18,7 +18,7 @@ from xpulab.engine.engine import Task, users_code
 from xpulab.engine.interruptible import Intracomm
 from xpulab.engine.queues import shared_queue
 from xpulab.engine.usage import queue_of
-from xpulab.engine.waiting import watched_by
+from xpulab.engine.waiting import left, watched_by
 from xpulab.sharing.transcript import Writer
 
 __all__ = ["Here", "answer_of"]
@@ -72,8 +72,11 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
     answer: dict[str, Any] = {"outcome": "ok", "error": None}
     with _captured(task, transcript) as printed:
         try:
-            with users_code(), watched_by(task.check_peers):
-                answer.update(code())
+            with users_code(), watched_by(task.check_peers, task.cancelled):
+                try:
+                    answer.update(code())
+                except RuntimeError as error:
+                    raise _cause(error) from None
         except PeerFailed:
             answer["outcome"] = "peer failed"
         except KeyboardInterrupt as interrupt:
@@ -85,6 +88,14 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
             task.raised()
     task.engine.record["ended"] = task.number
     return {**answer, "omitted": printed.omitted}
+
+
+def _cause(error: RuntimeError) -> BaseException:
+    """Return the exception that ended a wait, if a library in C++ has made a `RuntimeError` of it, as PyTorch does."""
+    cause = left()
+    return (
+        error if cause is None or type(cause).__name__ not in str(error) else cause.with_traceback(error.__traceback__)
+    )
 
 
 class _NoKeyboard:
