@@ -65,6 +65,10 @@ for (op, dtype), n in itertools.product(CASES, SIZES):
     tensor = of(rank, n, dtype)
     dist.all_reduce(tensor, op)
     same(tensor, expected(op, n, dtype), ("all_reduce", op, dtype, n))
+for dtype, large in ((torch.bfloat16, 256.0), (torch.float16, 2048.0)):  # adding 1 to it in this dtype changes nothing
+    tensor = torch.tensor([1.0 if rank else large], dtype=dtype)
+    dist.all_reduce(tensor)
+    assert tensor.item() == torch.tensor(large + size - 1).to(dtype).item()
 print("passed all_reduce")
 
 for op, dtype in [(Op.SUM, torch.float32), (Op.AVG, torch.bfloat16), (Op.MAX, torch.int64), (Op.SUM, torch.bool)]:

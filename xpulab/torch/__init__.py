@@ -21,7 +21,17 @@ from typing import Any
 from xpulab.exceptions import UsageError
 
 #: Names for code that runs on the ranks -> their modules.
-_ON_RANKS = {"Setting": "setting", "init": "setting"}
+_ON_RANKS = {
+    "DistributedOptimizer": "words",
+    "Setting": "setting",
+    "allgather": "words",
+    "allreduce": "words",
+    "broadcast": "words",
+    "broadcast_parameters": "words",
+    "epochs": "loop",
+    "init": "setting",
+    "prepare": "loop",
+}
 
 
 def __getattr__(name: str) -> Any:

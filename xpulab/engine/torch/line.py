@@ -7,7 +7,7 @@ every other call, it runs the collective in its own thread, which saves the time
 
 Both threads wait by `waiting.poll`, so that the exception of another rank ends the wait. Ctrl-C ends it, too: in the
 rank's own thread at once. The backward pass waits in PyTorch's C++ code, where Python raises no KeyboardInterrupt. If
-the user has asked for the end, the thread of the group therefore leaves after `waiting.GRACE` seconds.
+the user has asked for the end, the thread of the group therefore leaves after `PATIENCE` seconds.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from xpulab.engine.waiting import GRACE, asked, leave, poll
+from xpulab.engine.waiting import asked, leave, poll
 
-__all__ = ["Line", "Steps", "Work"]
+__all__ = ["PATIENCE", "Line", "Steps", "Work"]
+
+#: Seconds for which a rank still waits for others after the user has asked for the end: a step may take so long.
+PATIENCE = 3.0
 
 Steps = Iterator[Sequence[MPI.Request]]
 
@@ -80,7 +83,7 @@ class Work(dist.Work):
                     return True
             if in_background and asked():
                 since = min(since, time.perf_counter())
-                if time.perf_counter() - since > GRACE:
+                if time.perf_counter() - since > PATIENCE:
                     raise KeyboardInterrupt
             return False
 
