@@ -18,7 +18,7 @@ from xpulab.engine.engine import Task, users_code
 from xpulab.engine.interruptible import Intracomm
 from xpulab.engine.queues import shared_queue
 from xpulab.engine.usage import queue_of
-from xpulab.engine.waiting import left, watched_by
+from xpulab.engine.waiting import cause_of, watched_by
 from xpulab.sharing.transcript import Writer
 
 __all__ = ["Here", "answer_of"]
@@ -76,7 +76,7 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
                 try:
                     answer.update(code())
                 except RuntimeError as error:
-                    raise _cause(error) from None
+                    raise cause_of(error) from None
         except PeerFailed:
             answer["outcome"] = "peer failed"
         except KeyboardInterrupt as interrupt:
@@ -88,14 +88,6 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
             task.raised()
     task.engine.record["ended"] = task.number
     return {**answer, "omitted": printed.omitted}
-
-
-def _cause(error: RuntimeError) -> BaseException:
-    """Return the exception that ended a wait, if a library in C++ has made a `RuntimeError` of it, as PyTorch does."""
-    cause = left()
-    return (
-        error if cause is None or type(cause).__name__ not in str(error) else cause.with_traceback(error.__traceback__)
-    )
 
 
 class _NoKeyboard:

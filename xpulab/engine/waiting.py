@@ -14,11 +14,11 @@ __all__ = [
     "LAST",
     "Pauses",
     "asked",
+    "cause_of",
     "held",
     "interrupt",
     "interrupted",
     "leave",
-    "left",
     "look",
     "poll",
     "watched_by",
@@ -70,9 +70,11 @@ def leave(error: BaseException) -> None:
     _left = _left or error
 
 
-def left() -> BaseException | None:
-    """Return why this process left a wait first, since the rank is within `watched_by`; None if it left none."""
-    return _left
+def cause_of(error: RuntimeError) -> BaseException:
+    """Return the exception with which this process left a wait, if a library in C++ has made `error` of it."""
+    if _left is None or type(_left).__name__ not in str(error):
+        return error
+    return _left.with_traceback(error.__traceback__)
 
 
 def interrupt(*_: Any) -> None:

@@ -14,6 +14,7 @@ In a ``%%xpu`` cell, or in a script under ``xpulab run``:
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 from typing import Any
@@ -34,7 +35,14 @@ _ON_RANKS = {
 }
 
 
+#: Names for the notebook -> their modules.
+_IN_NOTEBOOK = {"NeuralNetClassifier": "_net", "NeuralNetRegressor": "_net"}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _IN_NOTEBOOK:
+        _require_packages()
+        return getattr(importlib.import_module(f"xpulab.torch.{_IN_NOTEBOOK[name]}"), name)
     if name not in _ON_RANKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if "xpulab.engine.engine" not in sys.modules and not _under_mpi():
@@ -45,10 +53,22 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"xpulab.engine.torch.{_ON_RANKS[name]}"), name)
 
 
+def _require_packages() -> None:
+    """Raise an error that says what to install, if PyTorch or skorch is missing."""
+    missing = [name for name in ("torch", "skorch") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f'{" and ".join(missing)} not found. Type: {sys.executable} -m pip install "xpulab[torch]", which '
+            "downloads PyTorch for NVIDIA GPUs (0.5 GB, 2.6 GB with its libraries). For the CPU alone (0.2 GB), type "
+            "first: pip install torch --index-url https://download.pytorch.org/whl/cpu, and for Intel GPUs: "
+            "pip install torch --index-url https://download.pytorch.org/whl/xpu"
+        )
+
+
 def _under_mpi() -> bool:
     """Return whether mpiexec has started this process."""
     return any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ON_RANKS})
+    return sorted({*globals(), *_IN_NOTEBOOK, *_ON_RANKS})

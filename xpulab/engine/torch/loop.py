@@ -37,7 +37,7 @@ class Loader(DataLoader):
         self.device = device
         self._stop: _Stop | None = None
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Any]:
         """Yield this rank's batches. Within `epochs` all ranks end together."""
         batches, number = super().__iter__(), 0
         while True:
@@ -204,12 +204,12 @@ def epochs(n: int, loader: Loader) -> Iterator[int]:
     rank, size, sampler = dist.get_rank(), dist.get_world_size(), loader.sampler
     with _Stop() as stop, _agreeing(loader, stop):
         for epoch in range(n):
-            sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+            sampler.set_epoch(epoch)
             stop.steps, started = 0, time.perf_counter()
             yield epoch
             seconds = time.perf_counter() - started
             rows = stop.steps * (loader.batch_size or 1)
-            rows = min(rows, len(sampler)) * size  # type: ignore[arg-type]
+            rows = min(rows, len(sampler)) * size
             if rank == 0:
                 print(
                     f"epoch {epoch + 1} of {n}: {stop.steps} steps, {rows:,} rows, {seconds:.2f} s, "

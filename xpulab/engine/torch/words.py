@@ -172,7 +172,7 @@ class _Reducing:
             without = [rank for rank, flags in enumerate(every) if not flags[number]]
             if 0 < len(without) < len(every):
                 raise UsageError(
-                    f"received no gradient of the parameter {name} on rank {', '.join(map(str, without))}; expected one "
+                    f"received no gradient of {name} on rank {', '.join(map(str, without))}; expected one "
                     "on every rank or on none: every rank must use the same parameters of the model in a step"
                 )
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
