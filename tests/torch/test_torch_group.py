@@ -120,6 +120,13 @@ setting.backend, dist.get_backend(), {{address.ip for address in new}}, torch.al
     assert said(pair, source) == "[0-1] ('gloo', 'xpulab', {'127.0.0.1'}, True)\n"
 
 
+def test_cells_on_some_ranks_have_groups_of_their_own(pair: xpulab.XPUCluster) -> None:
+    source = "import torch, xpulab.torch\nimport torch.distributed as dist\nsetting = xpulab.torch.init()\n"
+    source += "tensor = torch.ones(3)\ndist.all_reduce(tensor)\ntotal = (setting.size, tensor[0].item())"
+    for ranks, total in (([0, 1], 2), ([1], 1), ([0, 1], 2), ([0], 1), ([0, 1], 2)):
+        assert run_cell(pair, source, ranks=ranks, out=["total"]).values["total"] == [(total, total)] * len(ranks)
+
+
 STEPS = f"""{TRAIN}
 import time
 xpulab.torch.init()

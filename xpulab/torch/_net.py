@@ -21,7 +21,7 @@ from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.deploy.pickling import by_value
 from xpulab.estimator.call import Call
 from xpulab.estimator.interrupted import CallInterrupted
-from xpulab.exceptions import NoClusterError, UsageError
+from xpulab.exceptions import EngineLostError, NoClusterError, UsageError
 from xpulab.report.fit import FitReport
 from xpulab.sharing.checkpoint import Checkpoint
 from xpulab.sharing.memory import SharedBlock, shared_or_sent
@@ -128,6 +128,9 @@ class _OnEngines:
             If the user pressed Stop. The net then has the weights of the last step, and `resume` goes on.
         EngineError
             If the module raised an exception on an engine.
+        EngineLostError
+            If engines were lost, and the cluster starts no new ones. The net then has the weights of the last state that
+            was kept, and `resume` goes on.
         ValueError
             If the loss is NaN or infinite.
         """
@@ -186,9 +189,19 @@ class _OnEngines:
                 self._take(answer, call)
         except KeyboardInterrupt as interrupt:
             raise CallInterrupted(self._keep_interrupted(interrupt, call, job, kept)) from None
+        except EngineLostError:
+            if kept is not None:
+                self._set(kept)
+                self._keep_state(cluster, job, kept)
+            raise
         if cluster.interrupted is self:
             cluster.interrupted = None
         return self
+
+    def _keep_state(self, cluster: XPUCluster, job: dict[str, Any], state: dict[str, Any]) -> None:
+        """Keep what `resume` needs."""
+        vars(self).update(_job=job, _state=state)
+        cluster.interrupted = self
 
     def _where(self) -> dict[str, Any]:
         """Return the arguments that say on which of PyTorch's devices the engines compute."""
@@ -231,8 +244,7 @@ class _OnEngines:
             self._set(kept)
         if state is None:
             return "the fit was interrupted before its first step had ended; type: net.fit(X, y)"
-        vars(self).update(_job=job, _state=state)
-        call.cluster.interrupted = self
+        self._keep_state(call.cluster, job, state)
         place = state["place"]
         return (
             f"the fit was interrupted in epoch {place['epoch'] + 1} after {place['step']} steps of it; the net has the "

@@ -42,6 +42,35 @@ _Part = tuple[int, np.ndarray]  # a rank, and bytes for it or from it
 _Waits = Generator[Sequence[MPI.Request], None, None]
 
 
+class _Connection:
+    """The communicators of some ranks, and the line of their collectives."""
+
+    def __init__(self, base: MPI.Intracomm) -> None:
+        self.base = base
+        self.comm, self.pairs = base.Dup(), base.Dup()
+        self.line = Line()
+        self.numbers = itertools.count()
+
+
+_connections: dict[tuple[int, ...], _Connection] = {}
+
+
+def _connection(ranks: tuple[int, ...]) -> _Connection:
+    """Return the connection of these ranks. Groups of the same ranks share it.
+
+    A rank may make its group anew when others do not, such as after a cell on some of the ranks. The communicators, which
+    all ranks make together, therefore do not belong to a group.
+    """
+    engine, known = this_engine(), _connections.get(ranks)
+    if engine is not None:
+        base: MPI.Intracomm = engine.communicator(ranks)
+    else:
+        base = known.base if known is not None else Intracomm(WORLD.Create_group(WORLD.group.Incl(ranks)))
+    if known is None or known.base is not base:
+        _connections[ranks] = known = _Connection(base)
+    return known
+
+
 class ProcessGroup(dist.ProcessGroup):
     """The ranks as a group of torch.distributed.
 
@@ -57,7 +86,6 @@ class ProcessGroup(dist.ProcessGroup):
         super().__init__(rank, len(ranks))
         self._rank, self._size = rank, len(ranks)
         self._ranks = tuple(ranks)
-        self._base: MPI.Intracomm | None = None
         self._connect()
 
     def getBackendName(self) -> str:
@@ -65,17 +93,9 @@ class ProcessGroup(dist.ProcessGroup):
         return NAME
 
     def _connect(self) -> None:
-        """Make communicators, also after a failure, when the engines have new ones. All ranks call this together."""
-        engine = this_engine()
-        if engine is not None:
-            base: MPI.Intracomm = engine.communicator(self._ranks)
-        else:
-            base = self._base or Intracomm(WORLD.Create_group(WORLD.group.Incl(self._ranks)))
-        if base is not self._base:
-            self._base = base
-            self._comm, self._pairs = base.Dup(), base.Dup()
-            self._line = Line()
-            self._numbers = itertools.count()
+        """Take the communicators of these ranks: new ones after a failure. All ranks call this together."""
+        here = _connection(self._ranks)
+        self._comm, self._pairs, self._line, self._numbers = here.comm, here.pairs, here.line, here.numbers
 
     def _start_coalescing(self, device: Any) -> None:
         """Do nothing: calls within `_coalescing_manager` begin one after the other."""
@@ -354,18 +374,22 @@ class ProcessGroup(dist.ProcessGroup):
             return
         ends = [whole.numel() * rank // self._size for rank in range(self._size + 1)]
         parts = [whole[first:last] for first, last in itertools.pairwise(ends)]
-        parts[self._rank].copy_((yield from self._reduced(parts, kind, tag)))
-        mine = bytes_of(parts[self._rank])
+        own = parts[self._rank]
+        total = yield from self._reduced(parts, kind, tag, own if self._rank < 2 else None)
+        if total.data_ptr() != own.data_ptr():
+            own.copy_(total)
+        mine = bytes_of(own)
         yield from self._exchanged([(rank, mine) for rank, _ in self._others(parts)], self._others(parts), tag)
 
     def _reduced(
-        self, parts: Sequence[torch.Tensor], kind: Any, tag: int
+        self, parts: Sequence[torch.Tensor], kind: Any, tag: int, out: torch.Tensor | None = None
     ) -> Generator[Sequence[MPI.Request], None, torch.Tensor]:
         """Return the reduction of the part with this rank's number."""
-        found = [torch.empty_like(parts[self._rank]) for _ in range(self._size)]
-        found[self._rank] = parts[self._rank]
-        yield from self._exchanged(self._others(parts), self._others(found), tag)
-        return combined(found, kind)
+        own = parts[self._rank]
+        found = self._line.memory(own.numel() * self._size, own.dtype).view(self._size, -1)
+        every = [own if rank == self._rank else found[rank].view(own.shape) for rank in range(self._size)]
+        yield from self._exchanged(self._others(parts), self._others(every), tag)
+        return combined(every, kind, out)
 
     def _reduce_scattered(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
         kind = operation(opts.reduceOp, inputs[0][0].dtype)

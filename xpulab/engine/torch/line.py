@@ -176,6 +176,14 @@ class Line:
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
         self._broken: BaseException | None = None
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def memory(self, n: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return memory for the collective that runs. New memory costs more than the reduction of what is in it."""
+        nbytes = n * dtype.itemsize
+        if self._memory.numel() < nbytes:
+            self._memory = torch.empty(nbytes, dtype=torch.uint8)
+        return self._memory[:nbytes].view(dtype)
 
     def add(self, work: Work, in_background: bool) -> None:
         """Add a collective at the end. Without `in_background` the caller will wait for it at once."""

@@ -91,16 +91,28 @@ def operation(reduce_op: Any, dtype: torch.dtype) -> Any:
     return kind
 
 
-def combined(parts: Sequence[torch.Tensor], kind: Any) -> torch.Tensor:
+def combined(parts: Sequence[torch.Tensor], kind: Any, out: torch.Tensor | None = None) -> torch.Tensor:
     """Reduce tensors of one shape and dtype in their order, which is that of the ranks.
 
     Numbers of 16 bits are added and multiplied in float32, and rounded once.
+
+    Parameters
+    ----------
+    parts : sequence of torch.Tensor
+    kind : torch.distributed.ReduceOp.RedOpType
+    out : torch.Tensor, optional
+        Memory for the result, which may be that of one of the first two parts.
     """
     dtype = parts[0].dtype
     if dtype in _SHORT:
         parts = [part.float() for part in parts]
     function = (_TRUTHS if dtype is torch.bool else _NUMBERS)[kind]
-    total = parts[0].clone() if len(parts) == 1 else function(parts[0], parts[1])
+    if out is not None and dtype in _SHORT:
+        out = None
+    if len(parts) == 1:
+        total = parts[0].clone() if out is None else parts[0]
+    else:
+        total = function(parts[0], parts[1]) if out is None else function(parts[0], parts[1], out=out)
     for part in parts[2:]:
         function(total, part, out=total)
     if kind == AVERAGE:
