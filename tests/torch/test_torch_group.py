@@ -120,6 +120,15 @@ setting.backend, dist.get_backend(), {{address.ip for address in new}}, torch.al
     assert said(pair, source) == "[0-1] ('gloo', 'xpulab', {'127.0.0.1'}, True)\n"
 
 
+def test_a_collective_that_only_one_rank_has_begun_ends_after_its_cell(pair: xpulab.XPUCluster) -> None:
+    begin = "import torch, xpulab.torch\nimport torch.distributed as dist\nxpulab.torch.init()\n"
+    run_cell(pair, f"{begin}\nif rank == 0:\n    work = dist.all_reduce(torch.ones(3), async_op=True)")
+    time.sleep(4)
+    assert run_cell(pair, "ended = rank == 1 or work.is_completed()", out=["ended"]).values["ended"] == [True, True]
+    pair.run(lambda task: task.engine.renew_communicators())
+    run_cell(pair, "tensor = torch.ones(3)\ndist.all_reduce(tensor)\nassert tensor[0] == 2")
+
+
 def test_cells_on_some_ranks_have_groups_of_their_own(pair: xpulab.XPUCluster) -> None:
     source = "import torch, xpulab.torch\nimport torch.distributed as dist\nsetting = xpulab.torch.init()\n"
     source += "tensor = torch.ones(3)\ndist.all_reduce(tensor)\ntotal = (setting.size, tensor[0].item())"

@@ -129,8 +129,8 @@ class _OnEngines:
         EngineError
             If the module raised an exception on an engine.
         EngineLostError
-            If engines were lost, and the cluster starts no new ones. The net then has the weights of the last state that
-            was kept, and `resume` goes on.
+            If engines were lost, and the cluster starts no new ones. The net then has the weights of the last state
+            that was kept, and `resume` goes on.
         ValueError
             If the loss is NaN or infinite.
         """

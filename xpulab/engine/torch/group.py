@@ -58,8 +58,8 @@ _connections: dict[tuple[int, ...], _Connection] = {}
 def _connection(ranks: tuple[int, ...]) -> _Connection:
     """Return the connection of these ranks. Groups of the same ranks share it.
 
-    A rank may make its group anew when others do not, such as after a cell on some of the ranks. The communicators, which
-    all ranks make together, therefore do not belong to a group.
+    A rank may make its group anew when others do not, such as after a cell on some of the ranks. The communicators,
+    which all ranks make together, therefore do not belong to a group.
     """
     engine, known = this_engine(), _connections.get(ranks)
     if engine is not None:

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
+from xpulab.engine.engine import this_engine
 from xpulab.engine.waiting import asked, leave, poll
 
 __all__ = ["PATIENCE", "Line", "Steps", "Work"]
@@ -30,6 +31,12 @@ __all__ = ["PATIENCE", "Line", "Steps", "Work"]
 PATIENCE = 3.0
 
 Steps = Iterator[Sequence[MPI.Request]]
+
+
+def _is_over() -> bool:
+    """Return whether the code that began a collective has ended: the other ranks then never take part in it."""
+    engine = this_engine()
+    return engine is not None and engine.task is None
 
 
 class Work(dist.Work):
@@ -81,7 +88,7 @@ class Work(dist.Work):
                     self._pending = next(self._steps)
                 except StopIteration:
                     return True
-            if in_background and asked():
+            if in_background and (asked() or _is_over()):
                 since = min(since, time.perf_counter())
                 if time.perf_counter() - since > PATIENCE:
                     raise KeyboardInterrupt
