@@ -106,6 +106,28 @@ def press_after(seconds: float) -> threading.Timer:
     return timer
 
 
+@pytest.mark.timeout(60)
+def test_a_stop_that_one_rank_has_seen_first_ends_all_at_the_same_step(pair: xpulab.XPUCluster) -> None:
+    source = f"""{NET}
+import os, signal
+model, loader = xpulab.torch.prepare(net, dataset, batch_size=4)
+optimizer, steps, ended = torch.optim.SGD(model.parameters(), lr=0.1), 0, False
+try:
+    for epoch in xpulab.torch.epochs(3, loader):
+        for x, y, which in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            steps += 1
+            if steps == 17 and rank == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    ended = True
+"""
+    values = run_cell(pair, source, out=["steps", "ended"]).values
+    assert values == {"steps": [17, 17], "ended": [True, True]}
+
+
 @pytest.mark.parametrize("delay", [0.5, 0.83])
 def test_stop_ends_all_ranks_at_one_step_and_the_next_cell_goes_on(pair: xpulab.XPUCluster, delay: float) -> None:
     """Rank 1 is slower, so that the ranks are at different places when the signal comes."""
