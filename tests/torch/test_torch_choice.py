@@ -51,7 +51,7 @@ def test_the_user_chooses() -> None:
 @pytest.mark.parametrize(
     ("found", "device", "group", "kind", "message"),
     [
-        (CPU, "xpu", None, DeviceError, "device='xpu', and torch 2.13.0\\+cpu on this engine has cpu; .*whl/xpu"),
+        (CPU, "xpu", None, DeviceError, "device='xpu', and torch 2.13.0\\+cpu on this engine has cpu; .*Get Started"),
         (XPU, "cuda", None, DeviceError, "has cpu, xpu;"),
         (CPU, "tpu", None, UsageError, "expected 'cpu', 'xpu' or 'cuda'"),
         (CPU, None, "nccl", DeviceError, "has gloo; type: backend='xpulab'"),

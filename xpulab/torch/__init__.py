@@ -59,9 +59,8 @@ def _require_packages() -> None:
     if missing:
         raise ImportError(
             f'{" and ".join(missing)} not found. Type: {sys.executable} -m pip install "xpulab[torch]", which '
-            "downloads PyTorch for NVIDIA GPUs (0.5 GB, 2.6 GB with its libraries). For the CPU alone (0.2 GB), type "
-            "first: pip install torch --index-url https://download.pytorch.org/whl/cpu, and for Intel GPUs: "
-            "pip install torch --index-url https://download.pytorch.org/whl/xpu"
+            "downloads PyTorch for NVIDIA GPUs (0.5 GB, 2.6 GB with its libraries). For the CPU alone (0.2 GB), or for "
+            "Intel GPUs, install PyTorch's build first: the page Get Started of pytorch.org has the command"
         )
 
 

@@ -115,11 +115,11 @@ def _wanted(device: str, found: Found) -> str:
         raise UsageError(f"received device={device!r}; expected 'cpu', 'xpu' or 'cuda'")
     if device != "cpu" and not found.devices.get(device):
         has = [kind for kind, number in found.devices.items() if number]
-        build = "xpu" if device == "xpu" else "cu128"
+        makers = "Intel" if device == "xpu" else "NVIDIA"
         raise DeviceError(
             f"received device={device!r}, and torch {found.version} on this engine has {', '.join(['cpu', *has])}; "
-            f"leave the argument out, or install a PyTorch for this device: "
-            f"pip install torch --index-url https://download.pytorch.org/whl/{build}"
+            f"leave the argument out, or install PyTorch's build for {makers}'s GPUs: the page Get Started of "
+            "pytorch.org has the command"
         )
     return device
 
