@@ -1,11 +1,11 @@
 """``python -m xpulab.deploy.agent``: connects the engines of another host with the notebook's host.
 
-`relay` starts this program by ssh, on each host but the notebook's. Relay and agent send each other lines of JSON. The
-agent makes the cluster's folder on its host, and writes the files there that the engines wait for. It sends the relay
-what its engines write on the board of this host, and writes on the board which tasks should stop. It signals and
-watches the engines, because a process of another host cannot. It ends all of them, and removes what they leave, when
-the relay says so, when the connection ends, or when the relay has sent nothing for a set time, because nothing else
-shows that a network was cut for good.
+`relay` starts this program by ssh, or in a Slurm job by srun, on each host but the notebook's. Relay and agent send
+each other lines of JSON. The agent makes the cluster's folder on its host, and writes the files there that the engines
+wait for. It sends the relay what its engines write on the board of this host, and writes on the board which tasks
+should stop. It signals and watches the engines, because a process of another host cannot. It ends all of them, and
+removes what they leave, when the relay says so, when the connection ends, or when the relay has sent nothing for a set
+time, because nothing else shows that a network was cut for good.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import psutil
 
-from xpulab.deploy.addresses import interface_with
+from xpulab.deploy.addresses import interface_with, reached_at
 from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.silence import Signs
@@ -116,8 +116,7 @@ class _Agent:
         self._signalled = 0.0
         self._sent: Any = None
         self._said = 0.0
-        _, _, address, _ = os.environ["SSH_CONNECTION"].split()
-        environment = choice.module(start["mpi"]).interface_variables(interface_with(address))
+        environment = choice.module(start["mpi"]).interface_variables(interface_with(reached_at()))
         write_private(self.folder / HOST, json.dumps({"owner": os.getpid(), "environment": environment}))
 
     def take(self, message: dict[str, Any]) -> None:
@@ -244,6 +243,7 @@ def main() -> None:
     """Run until the relay ends, or nothing is heard of it."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the connection's end is seen on standard input
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _ended)  # Slurm ends a job with it, and kills what is left some seconds later
     lines = Lines(sys.stdin.fileno())
     messages: list[dict[str, Any]] = []
     poll = select.poll()
@@ -258,7 +258,12 @@ def main() -> None:
     try:
         _serve(agent, lines, messages, poll, start["limit"])
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         agent.end()
+
+
+def _ended(*_: Any) -> NoReturn:
+    raise SystemExit(0)
 
 
 def _serve(agent: _Agent, lines: Lines, messages: list[dict[str, Any]], poll: select.poll, limit: float) -> None:

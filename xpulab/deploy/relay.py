@@ -1,9 +1,9 @@
 """``python -m xpulab.deploy.relay``: connects the notebook's host with the other hosts of a cluster.
 
-It runs on the notebook's host, starts an `agent` on each other host by ssh, and copies between their boards and the
-board of this host ten times a second: what their engines are doing, requests to stop, and exceptions. The keys
-of the cluster reach the other hosts by this connection. If an engine or a connection is lost, the relay writes down
-which, and ends; its end tells the notebook.
+It runs on the notebook's host, starts an `agent` on each other host by ssh or, in a Slurm job, by srun, and copies
+between their boards and the board of this host ten times a second: what their engines are doing, requests to stop, and
+exceptions. The keys of the cluster reach the other hosts by this connection. If an engine or a connection is lost, the
+relay writes down which, and ends; its end tells the notebook.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from xpulab.deploy.agent import STEP, Lines, board_of
+from xpulab.deploy.launchers import slurm
+from xpulab.deploy.launchers.slurm import Srun
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice
 from xpulab.sharing import owner
@@ -63,10 +65,10 @@ class _Lost(Exception):
 class _Link:
     """The connection to the agent of a host."""
 
-    def __init__(self, host: str, config: str | None, about: dict[str, Any]) -> None:
+    def __init__(self, host: str, launcher: Ssh | Srun, about: dict[str, Any]) -> None:
         self.host = host
         self.process = subprocess.Popen(
-            Ssh(host, config).command([sys.executable, "-m", "xpulab.deploy.agent"]),
+            launcher.command([sys.executable, "-m", "xpulab.deploy.agent"]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -112,8 +114,8 @@ class _Relay:
     folder : pathlib.Path
         Folder of the cluster.
     options : dict
-        ``hosts`` (names for ssh), ``ssh_config``, ``owner``, ``interface``, ``mpi``, and ``limit``, the seconds without
-        a sign of the other side after which a host counts as lost.
+        ``hosts`` (names for ssh or srun), ``ssh_config``, ``job`` (of Slurm; empty for ssh), ``owner``, ``interface``,
+        ``mpi``, and ``limit``, the seconds without a sign of the other side after which a host counts as lost.
     """
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
@@ -122,7 +124,11 @@ class _Relay:
         write_private(folder / HOST, json.dumps({"owner": options["owner"], "environment": environment}))
         self.limit: float = options["limit"]
         about = {"folder": str(folder), "limit": self.limit, "mpi": options["mpi"]}
-        self.links = [_Link(host, options["ssh_config"], about) for host in options["hosts"]]
+        self.job: str = options["job"]
+        self.links: list[_Link] = []
+        for host in options["hosts"]:
+            launcher = Srun(host, self.job) if self.job else Ssh(host, options["ssh_config"])
+            self.links.append(_Link(host, launcher, about))
         self.board: Board | None = None
         self.ranks: list[int] = []  # those of this host
         self.watched: dict[int, int] = {}
@@ -142,11 +148,16 @@ class _Relay:
             raise _Lost("", gone)
         for link in self.links:
             if not link.lines.open:
-                raise _Lost(f"the connection to {link.host} ended", [])
+                raise _Lost(f"the connection to {link.host} ended{self._about_job()}", [])
             if time.monotonic() - link.heard > self.limit:
                 raise _Lost(f"nothing was heard of {link.host} for {self.limit:g} s", [])
         for descriptor in self.watched:
             poll.register(descriptor, select.POLLIN)
+
+    def _about_job(self) -> str:
+        """What has become of Slurm's job, for messages; empty if it still runs."""
+        state = slurm.state(self.job) if self.job else ""
+        return f": Slurm's job {self.job} is {state}" if state not in ("", "RUNNING") else ""
 
     def _pass_on_files(self) -> None:
         for name in self._files.copy():
