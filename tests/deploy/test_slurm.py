@@ -102,3 +102,21 @@ def test_the_address_at_which_srun_or_ssh_has_reached_this_host(monkeypatch: pyt
     assert reached_at() == "10.1.1.2"
     monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")  # with a variable of a login that srun has passed on
     assert reached_at() == own_address("127.0.0.1") == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "expected"),
+    [
+        ("", "*** STEP 7.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 ***", ""),
+        ("RUNNING", "*** STEP 7.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 ***", ""),  # a step, and not the job
+        ("COMPLETING", "*** STEP 7.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 ***", "was cancelled"),
+        ("COMPLETING", "*** STEP 7.0 ON n CANCELLED AT 2026 DUE TO TIME LIMIT ***", "reached its time limit"),
+        ("TIMEOUT", "", "reached its time limit"),
+        ("PREEMPTED", "", "was preempted"),
+        ("NODE_FAIL", "", "lost a node"),
+        ("CANCELLED", "", "was cancelled"),
+        ("FAILED", "", "has ended (FAILED)"),
+    ],
+)
+def test_how_a_job_has_ended(state: str, said: str, expected: str) -> None:
+    assert slurm.ending(state, said) == expected

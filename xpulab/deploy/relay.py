@@ -148,16 +148,11 @@ class _Relay:
             raise _Lost("", gone)
         for link in self.links:
             if not link.lines.open:
-                raise _Lost(f"the connection to {link.host} ended{self._about_job()}", [])
+                raise _Lost(f"the connection to {link.host} ended", [])
             if time.monotonic() - link.heard > self.limit:
                 raise _Lost(f"nothing was heard of {link.host} for {self.limit:g} s", [])
         for descriptor in self.watched:
             poll.register(descriptor, select.POLLIN)
-
-    def _about_job(self) -> str:
-        """What has become of Slurm's job, for messages; empty if it still runs."""
-        state = slurm.state(self.job) if self.job else ""
-        return f": Slurm's job {self.job} is {state}" if state not in ("", "RUNNING") else ""
 
     def _pass_on_files(self) -> None:
         for name in self._files.copy():
@@ -213,6 +208,12 @@ class _Relay:
         while len(poll.poll(0)) < len(self.watched) and time.monotonic() < deadline:
             time.sleep(0.01)
 
+    def end_of_job(self) -> str:
+        """How Slurm's job has ended, which has then ended the engines, too; empty if it still runs."""
+        state = slurm.state(self.job) if self.job else ""
+        log = (self.folder / "log" / "relay.log").read_text(errors="replace")  # srun writes there
+        return f"Slurm's job {self.job} {how}" if (how := slurm.ending(state, log)) else ""
+
     def end(self) -> None:
         """Have the agents end the processes of their hosts, and wait until they have."""
         for link in self.links:
@@ -244,6 +245,8 @@ def main() -> None:
     except _Lost as lost:
         write_private(folder / LOST, json.dumps(lost.about))
         relay.await_mpi()
+        if why := relay.end_of_job():
+            write_private(folder / LOST, json.dumps({"why": why, "ranks": []}))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         relay.end()

@@ -12,9 +12,19 @@ from dataclasses import dataclass
 
 from xpulab.exceptions import ClusterStartError
 
-__all__ = ["Job", "Srun", "allocation", "options", "state"]
+__all__ = ["Job", "Srun", "allocation", "ending", "options", "state"]
 
 _ANSWER = 10.0  # seconds that Slurm's controller has to answer
+
+_STATE = 0.7  # seconds that it has to answer while a call waits to know why engines were lost
+
+#: How a job ends, what srun then writes, and Slurm's states for it.
+_ENDINGS = (
+    ("reached its time limit", "DUE TO TIME LIMIT", ("TIMEOUT", "DEADLINE")),
+    ("was preempted", "DUE TO PREEMPTION", ("PREEMPTED",)),
+    ("lost a node", "DUE TO NODE FAILURE", ("NODE_FAIL",)),
+    ("was cancelled", "CANCELLED AT", ("CANCELLED",)),
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +102,25 @@ def state(job: str) -> str:
     """What Slurm says of a job, such as "RUNNING" or "CANCELLED"; empty if it does not answer, or has forgotten it."""
     words = ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_STATE, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()
+
+
+def ending(state: str, said: str) -> str:
+    """How a job has ended: "was cancelled"; empty if it runs.
+
+    Parameters
+    ----------
+    state : str
+        What `state` returns. While the processes of a job end, it is always "COMPLETING".
+    said : str
+        What srun has written.
+    """
+    if state in ("", "RUNNING"):
+        return ""
+    for words, in_log, states in _ENDINGS:
+        if in_log in said or state in states:
+            return words
+    return f"has ended ({state})"
