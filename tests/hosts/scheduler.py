@@ -25,7 +25,19 @@ __all__ = ["HERE", "Slurm", "scheduler", "why_no_scheduler"]
 #: The node's name of this machine.
 HERE = "node0"
 
-_TOOLS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "squeue", "scancel", "scontrol", "sinfo")
+_TOOLS = (
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "srun",
+    "sbatch",
+    "squeue",
+    "scancel",
+    "scontrol",
+    "sinfo",
+    "munge",
+    "unmunge",
+)
 _START = 20.0  # seconds that the nodes have to be ready
 _END = 10.0  # seconds that the daemons have to end
 

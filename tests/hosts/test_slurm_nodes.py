@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +24,7 @@ from scheduler import HERE, Slurm, scheduler, why_no_scheduler
 
 import xpulab
 from xpulab.cluster import KMeans
+from xpulab.deploy.launchers import munge
 from xpulab.exceptions import ClusterStartError, EngineLostError
 
 pytestmark = pytest.mark.cluster
@@ -66,7 +71,10 @@ def until(condition: Callable[[], Any], seconds: float = 20) -> None:
 
 def require_clean(slurm: Slurm, job: str) -> None:
     """Nothing of a cluster is left on the other node, and no step of the job but its script."""
-    until(lambda: not xpulabs(slurm) and not slurm.there.files())
+    deadline = time.monotonic() + 20
+    while left := [*xpulabs(slurm), *slurm.there.files()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
     until(lambda: all(step.startswith(f"{job}.batch") for step in slurm.steps(job)))
 
 
@@ -113,6 +121,24 @@ def test_no_key_is_in_a_command_line_or_in_an_environment(both: xpulab.XPUCluste
     assert not any(key in text for text in texts)
 
 
+def test_what_is_sealed_is_opened_once_and_by_the_same_user(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    socket = munge.socket_in(slurm.run("scontrol", "show", "config"))
+    assert socket.endswith("munge.socket")
+    text = '{"key": "a\n\nb"}'
+    sealed = munge.sealed(text, socket)
+    assert "key" not in base64.b64decode(sealed.split(":")[1]).decode(errors="replace")
+    assert munge.opened(sealed, socket) == text
+    with pytest.raises(munge.MungeError, match="Replayed credential"):
+        munge.opened(sealed, socket)
+    sealed = munge.sealed(text, socket)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: 1)
+        with pytest.raises(munge.MungeError, match=r"of another user .*\nUID: +root"):
+            munge.opened(sealed, socket)
+    with pytest.raises(munge.MungeError, match=r"munge says: .*no socket"):
+        munge.sealed(text, "/no socket")
+
+
 def test_a_stop_leaves_nothing_and_keeps_the_job(both: xpulab.XPUCluster, slurm: Slurm, job: str) -> None:
     """This is the last test of this cluster."""
     both.stop()
@@ -124,6 +150,41 @@ def test_a_node_without_this_python_is_named(job: str, slurm: Slurm, monkeypatch
     monkeypatch.setattr("xpulab.deploy.hosts.sys", SimpleNamespace(executable="/no/python"))
     with pytest.raises(ClusterStartError, match=rf"{slurm.there.name}: it has no /no/python; .*\n.*--launcher local"):
         xpulab.XPUCluster(2, display="none").plan()
+
+
+def test_a_start_without_munge_sends_no_keys(job: str, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The relay reads munge's socket from a scontrol of the test."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "scontrol")
+        real = shutil.which("scontrol")
+        program.write_text(f'#!/bin/sh\n[ "$*" = "show config" ] && echo AuthInfo = socket=/no || exec {real} "$@"\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", folder, prepend=os.pathsep)
+        with pytest.raises(
+            ClusterStartError, match=r"keys .* cannot be sent .* job 1: munge says: .*\n.*--launcher local"
+        ):
+            xpulab.XPUCluster(2, display="none").start()
+    require_clean(slurm, job)
+
+
+NOTEBOOK = """
+import xpulab
+cluster = xpulab.XPUCluster(2, display="none").start()
+print("started", flush=True)
+cluster.run(lambda task: __import__("time").sleep(1000))
+"""
+
+
+def test_a_notebook_that_is_killed_leaves_nothing_and_keeps_the_job(job: str, slurm: Slurm) -> None:
+    with subprocess.Popen([sys.executable, "-c", NOTEBOOK], stdout=subprocess.PIPE, text=True) as notebook:
+        assert notebook.stdout is not None
+        assert notebook.stdout.readline() == "started\n"
+        assert any("xpulab.engine" in line for line in xpulabs(slurm))
+        children = psutil.Process(notebook.pid).children(recursive=True)
+        notebook.kill()
+    require_clean(slurm, job)
+    assert not psutil.wait_procs(children, 20)[1]
+    assert "RUNNING" in slurm.queue(job)
 
 
 SCRIPT = """#!{python}

@@ -26,6 +26,7 @@ import numpy as np
 import psutil
 
 from xpulab.deploy.addresses import interface_with, reached_at
+from xpulab.deploy.launchers import munge
 from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.silence import Signs
@@ -95,8 +96,8 @@ class _Agent:
     Parameters
     ----------
     start : dict
-        The relay's first message: ``folder``, ``limit``, the seconds of silence after which the engines end, and
-        ``mpi``.
+        The relay's first message: ``folder``, ``limit``, the seconds of silence after which the engines end,
+        ``mpi``, and ``munge``, the socket of munge's daemon.
     """
 
     def __init__(self, start: dict[str, Any]) -> None:
@@ -106,6 +107,7 @@ class _Agent:
         self.folder.mkdir(0o700)  # an error if it is there: it would be another user's
         for name in ("log", "security"):
             (self.folder / name).mkdir(0o700)
+        self.socket: str = start["munge"]
         self.board: Board | None = None
         self.ranks: list[int] = []
         self.told: dict[str, Any] = {}  # the latest message of the relay about tasks
@@ -123,6 +125,8 @@ class _Agent:
         """Do what a message of the relay says."""
         for name, text in message.get("files", {}).items():
             write_private(self.folder / name, text)
+        for name, text in message.get("sealed", {}).items():
+            write_private(self.folder / name, munge.opened(text, self.socket))
         if "cancelled" in message:
             self.told = message
         if self.board is None or not self.told:
@@ -270,6 +274,8 @@ def _serve(agent: _Agent, lines: Lines, messages: list[dict[str, Any]], poll: se
     heard = time.monotonic()
     known: set[int] = set()
     while lines.open and time.monotonic() - heard < limit:
+        if any("end" in message for message in messages):  # of a start that failed, it comes with the first message
+            return
         for message in messages:
             agent.take(message)
         with contextlib.suppress(BrokenPipeError):
@@ -284,8 +290,6 @@ def _serve(agent: _Agent, lines: Lines, messages: list[dict[str, Any]], poll: se
                     poll.unregister(descriptor)
         messages = lines.read()
         heard = time.monotonic() if messages else heard
-        if any("end" in message for message in messages):
-            return
 
 
 if __name__ == "__main__":

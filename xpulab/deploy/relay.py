@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from xpulab.deploy.agent import STEP, Lines, board_of
-from xpulab.deploy.launchers import slurm
+from xpulab.deploy.launchers import munge, slurm
 from xpulab.deploy.launchers.slurm import Srun
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice
@@ -123,7 +123,8 @@ class _Relay:
         environment = choice.module(options["mpi"]).interface_variables(options["interface"])
         write_private(folder / HOST, json.dumps({"owner": options["owner"], "environment": environment}))
         self.limit: float = options["limit"]
-        about = {"folder": str(folder), "limit": self.limit, "mpi": options["mpi"]}
+        self.socket = munge.socket_in(slurm.config()) if options["job"] else ""  # of munge's daemon
+        about = {"folder": str(folder), "limit": self.limit, "mpi": options["mpi"], "munge": self.socket}
         self.job: str = options["job"]
         self.links: list[_Link] = []
         for host in options["hosts"]:
@@ -161,7 +162,19 @@ class _Relay:
                 json.loads(text)  # it may be half written
                 self._files.remove(name)
                 for link in self.links:
-                    link.say({"files": {name: text}})
+                    link.say({"sealed": {name: self._sealed(text)}} if self.job else {"files": {name: text}})
+
+    def _sealed(self, text: str) -> str:
+        """A text as it travels by srun, which encrypts nothing. It can be opened once, so each link has its own."""
+        try:
+            return munge.sealed(text, self.socket)
+        except munge.MungeError as error:
+            raise _Lost(
+                f"the keys of the cluster cannot be sent to the other nodes of Slurm's job {self.job}: {error}\nsrun "
+                "would send them without encryption; type: %xpu_cluster start --launcher local, or, if ssh reaches the "
+                "nodes, name them: --hosts node1,node2",
+                [],
+            ) from None
 
     def _open_board(self) -> None:
         if self.board is None and (found := board_of(self.folder)) is not None:

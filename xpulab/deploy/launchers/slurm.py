@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from xpulab.exceptions import ClusterStartError
 
-__all__ = ["Job", "Srun", "allocation", "ending", "options", "state"]
+__all__ = ["Job", "Srun", "allocation", "config", "ending", "options", "state"]
 
 _ANSWER = 10.0  # seconds that Slurm's controller has to answer
 
@@ -96,6 +96,15 @@ def allocation(variables: Mapping[str, str]) -> Job | None:
             "to use this host only, type: %xpu_cluster start --launcher local"
         ) from None
     return Job(job, tuple(found), variables.get("SLURMD_NODENAME", ""))
+
+
+def config() -> str:
+    """Slurm's configuration as scontrol prints it; empty if it does not answer."""
+    try:
+        words = ["scontrol", "show", "config"]
+        return subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER, check=False).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def state(job: str) -> str:
