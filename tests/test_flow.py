@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -28,6 +29,7 @@ ESTIMATORS = [
     "model_selection",
     "neighbors",
     "preprocessing",
+    "torch",
 ]
 LAYERS = [
     ["magics", "cli", "__main__", "demo", "doctor", "spmd.__main__"],
@@ -64,6 +66,8 @@ SHARED = [
     "report",
     "sharing",
 ]
+#: These modules import PyTorch, which need not be installed.
+WITH_TORCH = [] if importlib.util.find_spec("skorch") else ["torch._net"]
 NOTEBOOK_SIDE_NEVER = ("dpctl", "dpnp", "numba_dpex", "numba", "mpi4py")
 
 
@@ -127,7 +131,8 @@ def test_no_circle_of_imports() -> None:
 
 def test_the_notebook_side_imports_no_device_code() -> None:
     elsewhere = ("engine", "kernels", "spmd", "__main__")
-    names = [f"xpulab.{m}" for m, _ in modules() if m.split(".")[0] not in elsewhere and m != "deploy.controller"]
+    here = [m for m, _ in modules() if m.split(".")[0] not in elsewhere and m not in WITH_TORCH]
+    names = [f"xpulab.{m}" for m in here if m != "deploy.controller"]
     code = (
         f"import sys, importlib\nfor name in {names!r}: importlib.import_module(name)\n"
         f"print([name for name in {NOTEBOOK_SIDE_NEVER!r} if name in sys.modules])"
@@ -148,6 +153,8 @@ def test_all_names_what_can_be_imported(name: str) -> None:
     elsewhere = ("engine", "kernels", "spmd")
     if name.removeprefix("xpulab.").split(".")[0] in elsewhere or name.endswith(("__main__", "controller")):
         pytest.skip("runs on engines, or is a program")
+    if name.removeprefix("xpulab.") in WITH_TORCH:
+        pytest.skip("PyTorch and skorch are not installed")
     module = __import__(name, fromlist=["*"])
     for public in getattr(module, "__all__", []):
         assert getattr(module, public, None) is not None

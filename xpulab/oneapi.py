@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import re
+import signal
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 from xpulab.exceptions import OneAPIError
 
@@ -203,6 +207,8 @@ def load() -> Path:
     _load(folder, STACK.libraries)
     if STACK.for_dpnp and not any(isinstance(finder, _LoadsForDpnp) for finder in sys.meta_path):
         sys.meta_path.insert(0, _LoadsForDpnp(folder))
+    if not any(isinstance(finder, _KeepsTorchApart) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _KeepsTorchApart())
     return folder
 
 
@@ -216,6 +222,36 @@ class _LoadsForDpnp(MetaPathFinder):
         if name == "dpnp":
             sys.meta_path.remove(self)
             _load(self._folder, STACK.for_dpnp)
+
+
+class _KeepsTorchApart(MetaPathFinder):
+    """An import hook with which PyTorch's libraries use their own symbols before those of other libraries.
+
+    The libraries that `load` loads are global in this process, and oneMKL's functions among them take integers of 64
+    bits. Without the hook PyTorch's calls of BLAS reach these functions, and end the process.
+    """
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            loader.exec_module = functools.partial(_bound_to_itself, loader.exec_module)
+        return spec
+
+
+def _bound_to_itself(execute: Callable[[Any], None], module: Any) -> None:
+    """Import PyTorch. Ctrl-C waits for the end: a process cannot import PyTorch again after it has left the import."""
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(os.RTLD_NOW | os.RTLD_DEEPBIND)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        execute(module)
+    finally:
+        sys.setdlopenflags(flags)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _load(folder: Path, names: Iterable[str]) -> None:

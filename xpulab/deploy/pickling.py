@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
 
-__all__ = ["packed"]
+__all__ = ["by_value", "packed"]
 
 _pickling = threading.Lock()  # which modules are pickled by value is a setting of the whole process
 
@@ -23,21 +24,38 @@ def packed(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
         If the function or an argument cannot be pickled.
     """
     try:
-        return _by_value((function, args, kwargs), function)
+        return by_value((function, args, kwargs), [function])
     except Exception as error:
         raise TypeError(f"run: {function!r} with its arguments cannot be sent to the engines: {error}") from error
 
 
-def _by_value(thing: Any, function: Callable[..., Any]) -> bytes:
-    """Pickle a call. Includes the code of the function's module, unless it is installed and engines can import it."""
-    module = sys.modules.get(getattr(function, "__module__", "") or "")
-    home = getattr(module, "__file__", None)
-    ours = module is not None and home is not None and not home.startswith((sys.prefix, sys.base_prefix))
-    if not ours:
-        return cloudpickle.dumps(thing)
+def by_value(thing: Any, owners: Iterable[Any], **options: Any) -> bytes:
+    """Pickle an object for the engines.
+
+    Parameters
+    ----------
+    thing : Any
+    owners : iterable
+        Functions and classes. The code of their modules is included, unless it is installed and engines can import it.
+    **options : Any
+        Arguments of `cloudpickle.dumps`.
+    """
+    names = {getattr(owner, "__module__", "") or "" for owner in owners}
+    modules = [sys.modules[name] for name in sorted(names) if name in sys.modules and _is_users(sys.modules[name])]
+    if not modules:
+        return cloudpickle.dumps(thing, **options)
     with _pickling:
-        cloudpickle.register_pickle_by_value(module)
+        for module in modules:
+            cloudpickle.register_pickle_by_value(module)
         try:
-            return cloudpickle.dumps(thing)
+            return cloudpickle.dumps(thing, **options)
         finally:
-            cloudpickle.unregister_pickle_by_value(module)
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_users(module: ModuleType) -> bool:
+    """Return whether a module is a file of the user, which is not installed."""
+    home = getattr(module, "__file__", None)
+    ours = module.__name__.partition(".")[0] == "xpulab"
+    return home is not None and not ours and not home.startswith((sys.prefix, sys.base_prefix))

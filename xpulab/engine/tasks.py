@@ -29,6 +29,7 @@ from xpulab.engine.algorithms import (
 )
 from xpulab.engine.dataset import keep_rows, pieces, rows_of, write_block
 from xpulab.engine.engine import Task, task, warm_up
+from xpulab.engine.torch import tasks as torch_tasks
 from xpulab.engine.usage import measured
 from xpulab.engine.users_code import Here, answer_of
 from xpulab.kernels.choice import kernels_for
@@ -54,6 +55,7 @@ __all__ = [
     "scores",
     "selection",
     "statistics",
+    "torch_tasks",
 ]  # these modules register tasks
 
 

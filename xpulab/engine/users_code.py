@@ -18,7 +18,7 @@ from xpulab.engine.engine import Task, users_code
 from xpulab.engine.interruptible import Intracomm
 from xpulab.engine.queues import shared_queue
 from xpulab.engine.usage import queue_of
-from xpulab.engine.waiting import watched_by
+from xpulab.engine.waiting import cause_of, watched_by
 from xpulab.sharing.transcript import Writer
 
 __all__ = ["Here", "answer_of"]
@@ -72,8 +72,11 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
     answer: dict[str, Any] = {"outcome": "ok", "error": None}
     with _captured(task, transcript) as printed:
         try:
-            with users_code(), watched_by(task.check_peers):
-                answer.update(code())
+            with users_code(), watched_by(task.check_peers, task.cancelled):
+                try:
+                    answer.update(code())
+                except RuntimeError as error:
+                    raise cause_of(error) from None
         except PeerFailed:
             answer["outcome"] = "peer failed"
         except KeyboardInterrupt as interrupt:

@@ -9,7 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["GRACE", "LAST", "Pauses", "held", "interrupt", "interrupted", "look", "poll", "watched_by"]
+__all__ = [
+    "GRACE",
+    "LAST",
+    "Pauses",
+    "asked",
+    "cause_of",
+    "held",
+    "interrupt",
+    "interrupted",
+    "leave",
+    "look",
+    "poll",
+    "watched_by",
+]
 
 _SPIN = 50e-6  # seconds of polling at full speed: as long as a message takes between ranks that are ready
 _YIELD = 50e-3  # until then other processes may use the core between two polls, and a long message goes on moving
@@ -26,18 +39,42 @@ GRACE = 1.0
 #: Calls that were left. Their buffers must live: the library may write to them as long as the process runs.
 _abandoned: list[Any] = []
 _check: Callable[[], None] = lambda: None  # noqa: E731
+_asked: Callable[[], bool] = lambda: False  # noqa: E731
+_left: BaseException | None = None
 _held, _came = False, 0.0  # whether this process is in `held`, and the moment of SIGINT
 
 
 @contextlib.contextmanager
-def watched_by(check: Callable[[], None]) -> Iterator[None]:
-    """Call `check` while a rank waits; an exception of `check` ends the wait."""
-    global _check
-    _check, before = check, _check
+def watched_by(check: Callable[[], None], ends: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Call `check` while a rank waits; an exception of `check` ends the wait.
+
+    `ends` says whether the user has asked a user's code to end; see `asked`.
+    """
+    global _check, _asked, _left
+    (_check, _asked), before = (check, ends), (_check, _asked)
+    _left = None
     try:
         yield
     finally:
-        _check = before
+        _check, _asked = before
+
+
+def asked() -> bool:
+    """Return whether the user has asked the user's code of this process to end, for threads that see no SIGINT."""
+    return _asked()
+
+
+def leave(error: BaseException) -> None:
+    """Note why this process left a wait, because the rank itself may be in a library that hides the exception."""
+    global _left
+    _left = _left or error
+
+
+def cause_of(error: RuntimeError) -> BaseException:
+    """Return the exception with which this process left a wait, if a library in C++ has made `error` of it."""
+    if _left is None or type(_left).__name__ not in str(error):
+        return error
+    return _left.with_traceback(error.__traceback__)
 
 
 def interrupt(*_: Any) -> None:
@@ -50,7 +87,8 @@ def interrupt(*_: Any) -> None:
     """
     global _came
     if not _held:
-        raise KeyboardInterrupt
+        leave(error := KeyboardInterrupt())
+        raise error
     _came = _came or time.perf_counter()
 
 

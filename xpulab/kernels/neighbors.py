@@ -1,9 +1,10 @@
 """The rows nearest to each query: distances, and the list of the nearest, in one kernel.
 
 The queries lie in tiles, feature by feature, and the rows that are searched one after the other: a work-item has a few
-queries of its group's tile, and reads the numbers of a row together with all other items. A group takes a span of the
-rows, some at a time: it computes their scores, and then goes through those of the queries for which one is below the
-worst in the list. No other scores than these few are ever written, and soon nearly none of them is.
+queries of a tile, and reads the numbers of a row together with all other items of its group. A group takes a span of
+the rows, some at a time, and several tiles for which it reads them from memory once. It computes the scores of a tile,
+and then goes through those of the queries for which one is below the worst in the list. No other scores than these few
+are ever written, and soon nearly none of them is.
 
 A score is a distance, or what distances grow with: of a product of numbers ``|y|^2 / 2 - x.y``, which is a third to a
 half faster than ``|x - y|^2``, and which rounding makes less exact; `rounding_of` bounds by how much [1]_.
@@ -40,6 +41,9 @@ Kind = Literal["product", "squares", "absolute", "largest", "powers"]
 _KINDS: tuple[Kind, ...] = ("product", "squares", "absolute", "largest", "powers")
 _RUN = 96  # rows whose scores a group has at a time
 _CHUNK_BYTES = 256  # of a query's features that are used at a time: those of a tile stay in a core's first cache
+#: Tiles of queries for which the rows are read once, and the bytes of these tiles, which a core's second cache holds.
+#: Short rows come from the caches in any case, and more lists would take their place.
+_TOGETHER, _TOGETHER_BYTES = 6, 512 << 10
 _GROUPS = 8  # a compute unit gets at least so many, so that all end at about the same time
 _FIRST_ROOM = 64  # rows that are listed of a query; where there are more, they are listed again with enough room
 _LIST_BYTES = 256 << 20  # of the lists of several queries; where more is needed, some queries come after the others
@@ -83,32 +87,35 @@ def _search_kernel(kind: Kind, dtype: np.dtype[Any], tile: _Tile, listing: bool)
     product, squares, absolute, largest = (kind == each for each in _KINDS[:4])
     stride, mine = (n_items, 1) if tile.spread else (1, 0)
 
-    @kernel("T[] i8 i8 T* T* i8 i8 T i8 T* T* i4*", dtype)
+    @kernel("T[] i8 i8 i8 T* T* i8 i8 T i8 T* T* i4*", dtype)
     def search(  # type: ignore[no-untyped-def]
-        item, queries, n_tiles, d, rows, start, n, span, power, room, stage, best, places
+        item, queries, n_tiles, together, d, rows, start, n, span, power, room, stage, best, places
     ):  # fmt: skip
         # queries: (n_tiles, d, step). start: of each row what its score begins with, infinity after the last of them.
+        # A group has `together` tiles of the same part of the rows; n_tiles is a multiple of that.
         # stage: of each group (_RUN + 1, step), the scores and the least of each query.
-        # best, places: of each group (step, room), the least scores in their order, and their rows. With `listing`
-        # best (step,) is the limit, and places (step, 1 + room) how many rows there are, and the first of them.
+        # best, places: of each tile of a group (step, room), the least scores in their order, and their rows. With
+        # `listing` best (step,) is the limit, and places (step, 1 + room) how many rows there are, and the first.
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
-        first = group // n_tiles * span
-        base = group % n_tiles * d * step + lane
+        first = group * together // n_tiles * span
         scores = group * (_RUN + 1) * step
-        lists = group * step * room
-        counts = group * step * (room + 1)
         score = PrivateArray(n_scores, number)
         x = PrivateArray(n_queries, number)
         low = PrivateArray(n_queries, number)
         if listing:
-            for i in range(lane, step, n_items):
-                places[index(counts + i * (room + 1))] = np.int32(0)
+            for i in range(lane, together * step, n_items):
+                places[index((group * together * step + i) * (room + 1))] = np.int32(0)
         else:
-            for i in range(lane, step * room, n_items):
-                best[index(lists + i)] = infinity
-                places[index(lists + i)] = np.int32(-1)
-        for begin in range(first, min(first + span, n), _RUN):
+            for i in range(lane, together * step * room, n_items):
+                best[index(group * together * step * room + i)] = infinity
+                places[index(group * together * step * room + i)] = np.int32(-1)
+        for turn in range(together * ((min(first + span, n) - first + (_RUN - 1)) // _RUN)):
+            begin = first + turn // together * _RUN
+            tile_of = group * together + turn % together
+            base = tile_of % n_tiles * d * step + lane
+            lists = tile_of * step * room
+            counts = tile_of * step * (room + 1)
             for f_begin in range(0, d, chunk):
                 f_end = min(f_begin + chunk, d)
                 for q in range(n_queries):
@@ -152,7 +159,7 @@ def _search_kernel(kind: Kind, dtype: np.dtype[Any], tile: _Tile, listing: bool)
             for i in range(lane * mine, step, stride):
                 to = lists + i * room
                 list_of = counts + i * (room + 1)
-                worst = best[index(group * step + i)] if listing else best[index(to + room - 1)]
+                worst = best[index(tile_of * step + i)] if listing else best[index(to + room - 1)]
                 least = stage[index(scores + _RUN * step + i)]
                 if least < worst or (listing and least == worst):
                     # What is done is marked as done: where no items share this, it may be done more than once.
@@ -308,11 +315,15 @@ class _Queries:
         device, d, dtype = index.device, index.n_features, index.dtype
         self.tile = _tile(dtype, device.is_cpu)
         step = self.tile.step
-        self.n_tiles = -(-len(queries) // step)
+        n_tiles = -(-len(queries) // step)
+        together = 1 if self.tile.spread or d * dtype.itemsize < _CHUNK_BYTES else _TOGETHER
+        self.together = max(1, min(together, n_tiles, _TOGETHER_BYTES // (d * step * dtype.itemsize)))
+        self.n_tiles = -(-n_tiles // self.together) * self.together
         padded = np.zeros((self.n_tiles * step, d), dtype)
         padded[: len(queries)] = -queries if kind == "product" else queries
         self.data = device.array(np.ascontiguousarray(padded.reshape(self.n_tiles, step, d).swapaxes(1, 2)))
-        parts = min(-(-_GROUPS * device.compute_units // self.n_tiles), -(-index.n_samples // _FEW))
+        sets = self.n_tiles // self.together
+        parts = min(-(-_GROUPS * device.compute_units // sets), -(-index.n_samples // _FEW))
         self.span = -(-index.n_samples // (parts * _RUN)) * _RUN
         self.parts = -(-index.n_samples // self.span)
         self.groups = self.n_tiles * self.parts
@@ -322,10 +333,11 @@ class _Queries:
     ) -> None:
         """Run the kernel."""
         device, tile = index.device, self.tile
-        stage = device.empty(self.groups * (_RUN + 1) * tile.step, index.dtype)
+        groups = self.groups // self.together
+        stage = device.empty(groups * (_RUN + 1) * tile.step, index.dtype)
         launch(
-            device, _search_kernel(kind, index.dtype, tile, listing), self.groups, tile.items,
-            self.data, np.int64(self.n_tiles), np.int64(index.n_features), index.data,
+            device, _search_kernel(kind, index.dtype, tile, listing), groups, tile.items, self.data,
+            np.int64(self.n_tiles), np.int64(self.together), np.int64(index.n_features), index.data,
             index.start if kind == "product" else index.level, np.int64(index.n_samples), np.int64(self.span),
             index.dtype.type(power), np.int64(room), stage, best, places,
         )  # fmt: skip

@@ -1,0 +1,358 @@
+"""skorch's estimators, whose module is trained on all engines with DistributedDataParallel."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import skorch
+import torch
+from sklearn.exceptions import NotFittedError
+from skorch.dataset import get_len
+
+from xpulab.advice import to_resume
+from xpulab.data import Outgoing, ShardedArray, mapped
+from xpulab.deploy.answers import Answer
+from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.deploy.pickling import by_value
+from xpulab.estimator.call import Call
+from xpulab.estimator.interrupted import CallInterrupted
+from xpulab.exceptions import EngineLostError, NoClusterError, UsageError
+from xpulab.report.fit import FitReport
+from xpulab.sharing.checkpoint import Checkpoint
+from xpulab.sharing.memory import SharedBlock, shared_or_sent
+
+__all__ = ["NeuralNetClassifier", "NeuralNetRegressor"]
+
+_EVERY = 5.0  # seconds between two states that are kept for new engines
+_OWN = ("report_", "_job", "_state")
+
+
+class _Shape:
+    """Shape and dtype of the rows, for the report."""
+
+    def __init__(self, X: Any) -> None:
+        first = next(iter(X.values())) if isinstance(X, dict) else X[0] if isinstance(X, list | tuple) else X
+        self.shape = tuple(getattr(first, "shape", None) or (get_len(X),))
+        self.ndim = len(self.shape)
+        self.dtype = getattr(first, "dtype", type(X).__name__)
+
+
+class _Sending:
+    """Sends a net and its rows to the engines, as often as needed. Large arrays travel through shared memory."""
+
+    again = True
+
+    def __init__(self, call: Call, outgoing: Outgoing, things: Mapping[str, Any]) -> None:
+        self._call, self._outgoing, self._things = call, outgoing, things
+
+    def __call__(self) -> dict[str, Any]:
+        """Send everything, and return the arguments that say where it is."""
+        self._outgoing.drop()
+        buffers: list[pickle.PickleBuffer] = []
+        with self._call.transfer():
+            head = _pickled(self._things, buffers.append)
+            return {"call": head, "buffers": shared_or_sent(buffers, self._outgoing.send)}
+
+
+def _pickled(things: Mapping[str, Any], collect: Any = None) -> bytes:
+    """Return the bytes of a net and its rows.
+
+    Raises
+    ------
+    TypeError
+        If a part cannot be sent; the message has the part and the reason.
+    """
+    try:
+        return by_value(dict(things), _owners(things), protocol=5, buffer_callback=collect)
+    except Exception as error:
+        parts = {**things, **things["net"]}
+        part = next((name for name, value in parts.items() if name != "net" and not _can_be_sent(value)), "net")
+        raise TypeError(
+            f"{part.rstrip('_')} cannot be sent to the engines: {type(error).__name__}: {error}. Make what cannot be "
+            "pickled, such as an open file or a lock, when it is used, and not in the constructor"
+        ) from error
+
+
+def _owners(things: Mapping[str, Any]) -> list[Any]:
+    """Return the classes whose code may be the user's: those of the net, its parts, its callbacks and the rows."""
+    values = [things["class"], things["X"], *things["net"].values()]
+    values += [value for found in things["net"].values() if isinstance(found, list | tuple) for value in found]
+    values += [value for found in values if isinstance(found, tuple) for value in found]
+    modules = [module for found in values if isinstance(found, torch.nn.Module) for module in found.modules()]
+    return [*values, *map(type, values), *map(type, modules)]
+
+
+def _can_be_sent(value: Any) -> bool:
+    try:
+        by_value(value, [type(value)])
+    except Exception:
+        return False
+    return True
+
+
+class _OnEngines:
+    """What the estimators add to skorch's. Among the bases it comes first."""
+
+    report_: FitReport
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, **fit_params: Any) -> Any:
+        """Train the module for `max_epochs` more epochs on all engines.
+
+        Parameters
+        ----------
+        X : array-like, ShardedArray, torch.utils.data.Dataset, or a list or dict of arrays
+            As skorch takes it. NumPy arrays travel through shared memory; the engines read the file of a memory-mapped
+            one. A dataset is sent by value; one that reads files opens them on the engines.
+        y : array-like, optional
+        classes : array, optional
+            As in skorch.
+        **fit_params : Any
+            As in skorch.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        TypeError
+            If the module, or another part, cannot be sent to the engines.
+        CallInterrupted
+            If the user pressed Stop. The net then has the weights of the last step, and `resume` goes on.
+        EngineError
+            If the module raised an exception on an engine.
+        EngineLostError
+            If engines were lost, and the cluster starts no new ones. The net then has the weights of the last state
+            that was kept, and `resume` goes on.
+        ValueError
+            If the loss is NaN or infinite.
+        """
+        net: Any = self
+        fit_params.pop("_routing_method", None)
+        cluster = current_cluster()
+        if not net.initialized_:
+            net.initialize()
+        X, y = _here(X), _here(y)
+        net.check_data(X, y)
+        job = {"X": X, "y": y, "fit_params": fit_params, "randoms": _randoms(), "epochs": net.max_epochs}
+        return self._run(cluster, job, None)
+
+    def resume(self) -> Any:
+        """Go on with a fit that was interrupted, at the step at which it stopped.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        NotFittedError
+            If no fit of this net was interrupted, or if this is a copy of the net.
+        """
+        if vars(self).get("_state") is None:
+            raise NotFittedError("no fit of this net was interrupted; type: net.fit(X, y)")
+        return self._run(current_cluster(), vars(self)["_job"], vars(self)["_state"])
+
+    def _run(self, cluster: XPUCluster, job: dict[str, Any], state: dict[str, Any] | None) -> Any:
+        net: Any = self
+        mine = {name: value for name, value in vars(self).items() if name not in _OWN}
+        rows = {name: mapped(job[name]) or job[name] for name in ("X", "y")}
+        things = {"class": type(self), "net": mine, **{name: job[name] for name in ("fit_params", "randoms")}, **rows}
+        room = 64 << 20
+        if hasattr(net, "module_"):
+            room += 8 * sum(each.nbytes for each in net.module_.state_dict().values()) + 16 * get_len(job["X"])
+        call = Call(self, "fit", _Shape(job["X"]), cluster, parameters=_parameters(net))
+        vars(self)["report_"] = call.report
+        vars(self)["_job"] = vars(self)["_state"] = None
+        kept: dict[str, Any] | None = None
+        try:
+            with call, cluster.outgoing() as outgoing, Checkpoint.create(room) as checkpoint:
+                try:
+                    answer = call.send(
+                        "NeuralNet.fit",
+                        _Sending(call, outgoing, things),
+                        checkpoint,
+                        resume=state,
+                        epochs=job["epochs"],
+                        **self._where(),
+                        every=_EVERY,
+                    )
+                finally:
+                    kept = checkpoint.read()
+                self._take(answer, call)
+        except KeyboardInterrupt as interrupt:
+            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, kept)) from None
+        except EngineLostError:
+            if kept is not None:
+                self._set(kept)
+                self._keep_state(cluster, job, kept)
+            raise
+        if cluster.interrupted is self:
+            cluster.interrupted = None
+        return self
+
+    def _keep_state(self, cluster: XPUCluster, job: dict[str, Any], state: dict[str, Any]) -> None:
+        """Keep what `resume` needs."""
+        vars(self).update(_job=job, _state=state)
+        cluster.interrupted = self
+
+    def _where(self) -> dict[str, Any]:
+        """Return the arguments that say on which of PyTorch's devices the engines compute."""
+        device = str(self.device).partition(":")[0]  # type: ignore[attr-defined]
+        # skorch's default is the CPU, which means here: the engine's own device, as for all estimators of xpulab.
+        return {"device": None if device == "cpu" else device, "group": None}
+
+    def _take(self, answer: Answer, call: Call) -> dict[str, Any]:
+        """Set the attributes from the state that rank 0 has returned."""
+        first = answer.results[0]
+        with SharedBlock.open(first["state"]["path"]) as block:
+            state: dict[str, Any] = cloudpickle.loads(block.array((first["state"]["nbytes"],), np.uint8).tobytes())
+        self._set(state)
+        setting = f"PyTorch computed on {first['device']} ({first['why']}), with the process group {first['backend']}"
+        seconds = "; ".join(
+            f"rank {rank}: {each['forward']:.2f} s and {each['backward']:.2f} s"
+            for rank, each in enumerate(answer.results)
+        )
+        call.report.notes += [setting, f"forward and backward passes took, on {seconds}"]
+        return state
+
+    def _set(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(cloudpickle.loads(state["net"]))
+        of_torch, of_numpy, of_python = state["randoms"][0]
+        torch.set_rng_state(of_torch)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(of_python)
+
+    def _keep_interrupted(
+        self, interrupt: KeyboardInterrupt, call: Call, job: dict[str, Any], kept: dict[str, Any] | None
+    ) -> str:
+        """Keep the state of an interrupted fit, and return a message that says what the user can do now."""
+        answer = interrupt.args[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else None
+        state = kept
+        if answer is not None and "state" in answer.results[0]:
+            state = self._take(answer, call)
+            if answer.results[0]["ended"]:
+                return "the fit had ended when the interrupt came: the net is fitted"
+        elif kept is not None:
+            self._set(kept)
+        if state is None:
+            return "the fit was interrupted before its first step had ended; type: net.fit(X, y)"
+        self._keep_state(call.cluster, job, state)
+        place = state["place"]
+        return (
+            f"the fit was interrupted in epoch {place['epoch'] + 1} after {place['step']} steps of it; the net has the "
+            f"weights of that step. To go on, type: {to_resume()}"
+        )
+
+    def forward_iter(self, X: Any, training: bool = False, device: str = "cpu") -> Any:
+        """Yield the output of the module for the rows of X, a batch at a time, computed on the engines.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running; the message says how to compute without one.
+        """
+        net: Any = self
+        if training:
+            raise UsageError("received training=True; expected False: xpulab computes predictions of fitted modules")
+        net.check_is_fitted()
+        try:
+            cluster = current_cluster()
+        except NoClusterError as error:
+            raise NoClusterError(f"{error}\nto compute without a cluster, type: net.to_skorch().predict(X)") from None
+        X = _here(X)
+        mine = {name: value for name, value in vars(self).items() if name not in (*_OWN, "history_", "optimizer_")}
+        things = {"class": type(self), "net": mine, "X": mapped(X) or X, "y": None, "randoms": _randoms()}
+        call = Call(self, "predict", _Shape(X), cluster, parameters=_parameters(net))
+        with call, cluster.outgoing() as outgoing:
+            answer = call.send("NeuralNet.forward", _Sending(call, outgoing, things), **self._where())
+            parts = [_received(result["parts"]) for result in answer.results]
+        for part in parts:
+            yield from part
+
+    def to_skorch(self) -> Any:
+        """Return skorch's net with the same parameters and fitted attributes. It needs no cluster.
+
+        Returns
+        -------
+        skorch.NeuralNet
+        """
+        kind = next(each for each in type(self).__mro__ if each.__module__.startswith("skorch."))
+        plain: Any = object.__new__(kind)
+        vars(plain).update({name: value for name, value in vars(self).items() if name not in _OWN})
+        return plain
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickle and copies, without the rows of an interrupted fit."""
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
+        return {name: value for name, value in state.items() if name not in ("_job", "_state")}
+
+
+class NeuralNetClassifier(_OnEngines, skorch.NeuralNetClassifier):
+    """skorch's NeuralNetClassifier, whose module is trained on all engines.
+
+    Parameters, methods and fitted attributes are those of `skorch.NeuralNetClassifier`. Each engine computes its part
+    of every batch, so that `batch_size` is that of one process, and the result is the same for any number of engines,
+    to rounding. Callbacks, history and scores see global numbers. The live view takes the place of the lines that
+    skorch prints. Dropout draws other masks on each engine. Batch normalisation uses the rows of each engine's part of
+    a batch, and keeps the statistics of rank 0.
+
+    Attributes
+    ----------
+    report_ : FitReport
+        The report of the last fit.
+
+    Examples
+    --------
+    >>> from xpulab.torch import NeuralNetClassifier  # doctest: +SKIP
+    >>> net = NeuralNetClassifier(Net, max_epochs=10, lr=0.1, batch_size=256).fit(X, y)  # doctest: +SKIP
+    """
+
+
+class NeuralNetRegressor(_OnEngines, skorch.NeuralNetRegressor):
+    """skorch's NeuralNetRegressor, whose module is trained on all engines; see `NeuralNetClassifier`.
+
+    Attributes
+    ----------
+    report_ : FitReport
+        The report of the last fit.
+    """
+
+
+def _here(rows: Any) -> Any:
+    """Return rows that pickle can send: a handle's rows are gathered, in memory that the engines share."""
+    if isinstance(rows, ShardedArray):
+        rows.source(current_cluster())
+        return rows.gather()
+    return rows
+
+
+def _randoms() -> tuple[Any, ...]:
+    """Return the states of the generators of random numbers of this process, with which the engines go on."""
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+
+
+def _received(part: Any) -> Any:
+    """Return the outputs that a rank has sent."""
+    if isinstance(part, bytes):
+        return cloudpickle.loads(part)
+    with SharedBlock.open(part["path"]) as block:
+        return cloudpickle.loads(block.array((part["nbytes"],), np.uint8).tobytes())
+
+
+def _parameters(net: Any) -> dict[str, Any]:
+    """Return the parameters for the report, as plain values."""
+    simple = {}
+    for name, value in net.get_params(deep=False).items():
+        if isinstance(value, str | int | float | bool | None):
+            simple[name] = value
+        elif name in ("module", "criterion", "optimizer"):
+            simple[name] = getattr(value, "__name__", type(value).__name__)
+    return simple
