@@ -127,7 +127,7 @@ def _run(arguments: Any) -> int:
     from xpulab.deploy import script
 
     plan = xpulab.XPUCluster(
-        arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env)
+        arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env), launcher="local"
     ).plan()
     command = script.command(plan, arguments.script, arguments.arguments, split(arguments.mpi_args), arguments.mpi)
     if arguments.show:

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from xpulab.deploy.launchers import LAUNCHERS
 from xpulab.deploy.mpi.command import DEFAULT, NAMES
 from xpulab.exceptions import UsageError
 
@@ -167,6 +168,11 @@ def add_hosts(parser: Parser) -> None:
         "--hostfile", metavar="FILE", help="file that names a host on each line: node1, node1:4, or node1 slots=4"
     )
     add_ssh(parser)
+    parser.add_argument(
+        "--launcher",
+        choices=LAUNCHERS,
+        help="local: this host only; slurm: the nodes of the job in which you are, which is the default there",
+    )
     add_mpi(parser)
 
 
@@ -185,6 +191,7 @@ def placement(arguments: argparse.Namespace) -> dict[str, Any]:
         "hosts": arguments.hosts,
         "hostfile": arguments.hostfile,
         "ssh_config": arguments.ssh_config,
+        "launcher": arguments.launcher,
         "mpi": arguments.mpi,
         "mpi_args": arguments.mpi_args,
     }

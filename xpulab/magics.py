@@ -272,6 +272,7 @@ def _changes(arguments: Any, running: XPUCluster) -> str:
         "--hosts": (arguments.hosts, None, running.hosts),
         "--hostfile": (arguments.hostfile, None, running.hostfile),
         "--ssh-config": (arguments.ssh_config, None, running.ssh_config),
+        "--launcher": (arguments.launcher, None, running.launcher),
         "--mpi": (arguments.mpi, "intel", running.mpi),
         "--mpi-args": (arguments.mpi_args, None, running.mpi_args),
         "--recover": (arguments.recover, True, running.recover),

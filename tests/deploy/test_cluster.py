@@ -82,7 +82,7 @@ def test_within_a_batch_job_the_engines_start_on_this_host(
     for name, value in variables[scheduler].items():
         monkeypatch.setenv(name, value)
     if scheduler == "Slurm":
-        with xpulab.XPUCluster(2, timeout=60) as cluster:
+        with xpulab.XPUCluster(2, timeout=60, launcher="local") as cluster:
             assert cluster.run(lambda task: task.comm.size) == [2, 2]
             assert {fact["host"] for fact in cluster.facts} == {here}
     else:  # what a cluster calls, without the cluster

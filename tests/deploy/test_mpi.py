@@ -12,6 +12,7 @@ import pytest
 
 import xpulab
 from xpulab import cli, oneapi
+from xpulab.deploy.launchers.slurm import Srun
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice, intel, mpich, openmpi
 from xpulab.deploy.mpi.command import HERE, LIBMPI, Found, Ranks, shown, split
@@ -30,6 +31,31 @@ def test_a_command_by_ssh_reaches_the_host_as_it_is(config: str | None, options:
 def test_a_host_is_never_taken_for_an_option_of_ssh() -> None:
     words = Ssh("-oProxyCommand=touch here").command(["true"])
     assert words.index("--") < words.index("-oProxyCommand=touch here")
+
+
+SRUN = "--jobid=7 --overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpu-bind=none --mpi=none --chdir=/ --quiet"
+
+
+def test_a_command_by_srun_shares_its_node_with_the_other_steps_of_the_job() -> None:
+    words = Srun("node1", "7").command(["python", "-c", "print('a b')"])
+    assert words == ["srun", *SRUN.split(), "--nodelist", "node1", "python", "-c", "print('a b')"]
+
+
+def test_intel_mpi_starts_by_srun_in_a_job() -> None:
+    ranks = [Ranks("10.0.0.1", 2), Ranks("node2", 1)]
+    ours = intel.command(ranks, "eth1", None, (), "7").environment
+    assert {name: value for name, value in ours.items() if "BOOTSTRAP" in name} == {
+        "I_MPI_HYDRA_BOOTSTRAP": "rsh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": "srun",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": f"{SRUN} --nodelist",
+    }
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_other_mpis_are_refused_on_several_nodes_of_a_job(mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "find", lambda name: Found("/a/mpiexec", (4, 1, 4)))
+    with pytest.raises(UsageError, match=rf"mpi='{mpi}' .* --mpi intel, .* --launcher local, .* --hosts "):
+        choice.command(mpi, [Ranks("10.0.0.1", 1), Ranks("node2", 1)], "eth1", job="7")
 
 
 def test_intel_mpi_on_this_host_uses_shared_memory_and_the_loopback_interface() -> None:

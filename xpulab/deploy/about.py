@@ -1,19 +1,19 @@
 """``python -m xpulab.deploy.about``: write what a cluster needs to know about this host, as a JSON document.
 
-The notebook's host starts this program on each host by ssh, before engines start there. The arguments are the name of
-the MPI, and the path that its mpiexec has on the notebook's host.
+The notebook's host starts this program on each host by ssh or srun, before engines start there. The arguments are the
+name of the MPI, and the path that its mpiexec has on the notebook's host.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import xpulab
+from xpulab.deploy.addresses import reached_at
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT
 from xpulab.deploy.probe import probe
@@ -42,7 +42,7 @@ def versions(mpi: str = DEFAULT, mpiexec: str = "") -> dict[str, str]:
 
 
 def describe(mpi: str = DEFAULT, mpiexec: str = "") -> dict[str, Any]:
-    """Versions, devices, and the address at which ssh has reached this host.
+    """Versions, devices, and the address at which the notebook's host has reached this host.
 
     Parameters
     ----------
@@ -53,11 +53,10 @@ def describe(mpi: str = DEFAULT, mpiexec: str = "") -> dict[str, Any]:
     -------
     dict
         ``versions``; ``probe``, the fields of `Probe`, or None; ``error``, why there is no probe, or no mpiexec;
-        ``address``, empty if ssh has not started this program.
+        ``address``, empty if neither ssh nor srun has started this program.
     """
     document: dict[str, Any] = {"versions": versions(mpi, mpiexec), "probe": None, "error": ""}
-    connection = os.environ.get("SSH_CONNECTION", "").split()  # client's address and port, this host's address and port
-    document["address"] = connection[2] if len(connection) == 4 else ""
+    document["address"] = reached_at()
     try:
         document["probe"] = probe().to_dict()
         if mpi == DEFAULT:

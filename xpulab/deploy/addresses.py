@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,7 @@ import psutil
 
 from xpulab.exceptions import UsageError
 
-__all__ = ["Address", "addresses", "interface_with", "is_here"]
+__all__ = ["Address", "addresses", "interface_with", "is_here", "own_address", "reached_at"]
 
 #: A host, and its number of engines: ``node1``, ``node1:2`` (Intel MPI, MPICH), ``node1 slots=2`` (Open MPI).
 _LINE = re.compile(
@@ -122,3 +123,28 @@ def interface_with(address: str) -> str:
         if any(entry.address.partition("%")[0] == address for entry in entries):
             return name
     return ""
+
+
+def own_address(other: str) -> str:
+    """This host's address on the network through which packets to another address go.
+
+    Raises
+    ------
+    OSError
+        If no network leads to the address.
+    """
+    family = socket.AF_INET6 if ":" in other else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probing:
+        probing.connect((other, 9))  # a datagram's socket: nothing is sent
+        return str(probing.getsockname()[0])
+
+
+def reached_at() -> str:
+    """This host's address to the notebook's host, which has started this process by srun or ssh; "" otherwise.
+
+    srun passes on the notebook's variables, and so perhaps those of a login by ssh to the notebook's host.
+    """
+    if launched_from := os.environ.get("SLURM_LAUNCH_NODE_IPADDR", ""):
+        return own_address(launched_from)
+    connection = os.environ.get("SSH_CONNECTION", "").split()  # client's address and port, this host's address and port
+    return connection[2] if len(connection) == 4 else ""

@@ -1,11 +1,11 @@
 """``python -m xpulab.deploy.agent``: connects the engines of another host with the notebook's host.
 
-`relay` starts this program by ssh, on each host but the notebook's. Relay and agent send each other lines of JSON. The
-agent makes the cluster's folder on its host, and writes the files there that the engines wait for. It sends the relay
-what its engines write on the board of this host, and writes on the board which tasks should stop. It signals and
-watches the engines, because a process of another host cannot. It ends all of them, and removes what they leave, when
-the relay says so, when the connection ends, or when the relay has sent nothing for a set time, because nothing else
-shows that a network was cut for good.
+`relay` starts this program by ssh, or in a Slurm job by srun, on each host but the notebook's. Relay and agent send
+each other lines of JSON. The agent makes the cluster's folder on its host, and writes the files there that the engines
+wait for. It sends the relay what its engines write on the board of this host, and writes on the board which tasks
+should stop. It signals and watches the engines, because a process of another host cannot. It ends all of them, and
+removes what they leave, when the relay says so, when the connection ends, or when the relay has sent nothing for a set
+time, because nothing else shows that a network was cut for good.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import psutil
 
-from xpulab.deploy.addresses import interface_with
+from xpulab.deploy.addresses import interface_with, reached_at
+from xpulab.deploy.launchers import munge
 from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.silence import Signs
@@ -95,8 +96,8 @@ class _Agent:
     Parameters
     ----------
     start : dict
-        The relay's first message: ``folder``, ``limit``, the seconds of silence after which the engines end, and
-        ``mpi``.
+        The relay's first message: ``folder``, ``limit``, the seconds of silence after which the engines end,
+        ``mpi``, and ``munge``, the socket of munge's daemon.
     """
 
     def __init__(self, start: dict[str, Any]) -> None:
@@ -106,6 +107,7 @@ class _Agent:
         self.folder.mkdir(0o700)  # an error if it is there: it would be another user's
         for name in ("log", "security"):
             (self.folder / name).mkdir(0o700)
+        self.socket: str = start["munge"]
         self.board: Board | None = None
         self.ranks: list[int] = []
         self.told: dict[str, Any] = {}  # the latest message of the relay about tasks
@@ -116,14 +118,15 @@ class _Agent:
         self._signalled = 0.0
         self._sent: Any = None
         self._said = 0.0
-        _, _, address, _ = os.environ["SSH_CONNECTION"].split()
-        environment = choice.module(start["mpi"]).interface_variables(interface_with(address))
+        environment = choice.module(start["mpi"]).interface_variables(interface_with(reached_at()))
         write_private(self.folder / HOST, json.dumps({"owner": os.getpid(), "environment": environment}))
 
     def take(self, message: dict[str, Any]) -> None:
         """Do what a message of the relay says."""
         for name, text in message.get("files", {}).items():
             write_private(self.folder / name, text)
+        for name, text in message.get("sealed", {}).items():
+            write_private(self.folder / name, munge.opened(text, self.socket))
         if "cancelled" in message:
             self.told = message
         if self.board is None or not self.told:
@@ -244,6 +247,7 @@ def main() -> None:
     """Run until the relay ends, or nothing is heard of it."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the connection's end is seen on standard input
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _ended)  # Slurm ends a job with it, and kills what is left some seconds later
     lines = Lines(sys.stdin.fileno())
     messages: list[dict[str, Any]] = []
     poll = select.poll()
@@ -258,13 +262,20 @@ def main() -> None:
     try:
         _serve(agent, lines, messages, poll, start["limit"])
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         agent.end()
+
+
+def _ended(*_: Any) -> NoReturn:
+    raise SystemExit(0)
 
 
 def _serve(agent: _Agent, lines: Lines, messages: list[dict[str, Any]], poll: select.poll, limit: float) -> None:
     heard = time.monotonic()
     known: set[int] = set()
     while lines.open and time.monotonic() - heard < limit:
+        if any("end" in message for message in messages):  # of a start that failed, it comes with the first message
+            return
         for message in messages:
             agent.take(message)
         with contextlib.suppress(BrokenPipeError):
@@ -279,8 +290,6 @@ def _serve(agent: _Agent, lines: Lines, messages: list[dict[str, Any]], poll: se
                     poll.unregister(descriptor)
         messages = lines.read()
         heard = time.monotonic() if messages else heard
-        if any("end" in message for message in messages):
-            return
 
 
 if __name__ == "__main__":

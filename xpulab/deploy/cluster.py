@@ -14,9 +14,11 @@ from typing import Any, cast
 
 import xpulab
 from xpulab.advice import to_start
-from xpulab.deploy.addresses import Address, addresses
+from xpulab.deploy.addresses import Address, addresses, is_here
 from xpulab.deploy.conversation import not_running
 from xpulab.deploy.hosts import interface_to, look
+from xpulab.deploy.launchers import LAUNCHERS, slurm
+from xpulab.deploy.launchers.slurm import Job
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, HERE, Command, Ranks, split
 from xpulab.deploy.plan import Offer, Plan, plan
@@ -28,7 +30,7 @@ from xpulab.deploy.signals import uninterrupted
 from xpulab.deploy.silence import SILENT
 from xpulab.deploy.status import ClusterStatus, engine_statuses
 from xpulab.deploy.variables import VariablesOnEngines
-from xpulab.exceptions import ClusterError, NoClusterError, OversubscribedWarning, UsageError
+from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError, OversubscribedWarning, UsageError
 from xpulab.rendering import Displayed, counted
 from xpulab.report import progress
 from xpulab.report.record import Display
@@ -122,11 +124,15 @@ class XPUCluster(VariablesOnEngines, Displayed):
         told the engine its rank, and before the device's driver is loaded.
     hosts : str or sequence of str, optional
         Hosts on which engines run, as ssh knows them: ``"node1,node2"``, or with numbers of engines
-        ``"node1:2,node2:4"``. By default this host.
+        ``"node1:2,node2:4"``. By default this host, or, in a job of Slurm, the nodes of the job.
     hostfile : path-like, optional
         File that names a host on each line, in place of `hosts`: ``node1``, ``node1:2`` or ``node1 slots=2``.
     ssh_config : path-like, optional
         File with ssh's configuration; by default the user's and the system's.
+    launcher : {"local", "ssh", "slurm"}, optional
+        How engines start on other hosts. "local" uses this host only. "ssh" uses the hosts of `hosts` or `hostfile`.
+        "slurm" uses the nodes of the job in which this process runs, by srun. By default "ssh" if hosts are named,
+        "slurm" in a job of Slurm, and otherwise "local".
     mpi : {"intel", "openmpi", "mpich"}
         MPI that connects the engines. "intel" is Intel MPI, which pip installs with this package. The others have to be
         on PATH; the engines load their library, or the one that the variable ``MPI4PY_LIBMPI`` names.
@@ -185,6 +191,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         hosts: str | Sequence[str] | None = None,
         hostfile: str | os.PathLike[str] | None = None,
         ssh_config: str | os.PathLike[str] | None = None,
+        launcher: str | None = None,
         mpi: str = DEFAULT,
         mpi_args: str | None = None,
         timeout: float = 120.0,
@@ -202,6 +209,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         self.hosts = hosts
         self.hostfile = None if hostfile is None else os.fspath(hostfile)
         self.ssh_config = None if ssh_config is None else os.fspath(ssh_config)
+        self.launcher = launcher
         self.mpi = mpi
         self.mpi_args = mpi_args
         self.timeout = timeout
@@ -231,19 +239,23 @@ class XPUCluster(VariablesOnEngines, Displayed):
         DeviceError
             If a driver crashes or hangs.
         """
-        chosen = self._plan if self._plan and self.running else self._planned()
+        chosen = self._plan if self._plan and self.running else self._planned(*self._where())
         chosen = replace(chosen, others=self._others(chosen))
         if not show:
             return chosen
-        command = self._command(chosen.ranks_of_hosts, chosen.interface, chosen.environment_of_all)
+        command = self._command_of(chosen)
         return replace(chosen, command=engines_shown(command, len(chosen.ranks)))
 
-    def _command(self, ranks: list[Ranks], interface: str, variables: Iterable[str] = ()) -> Command:
+    def _command_of(self, chosen: Plan) -> Command:
+        """MPI's command line for a plan."""
+        return self._command(chosen.ranks_of_hosts, chosen.interface, chosen.environment_of_all, chosen.job)
+
+    def _command(self, ranks: list[Ranks], interface: str, variables: Iterable[str] = (), job: str = "") -> Command:
         """MPI's command line. Ranks on other hosts get the variables with these names, and those of xpulab."""
         ours = [name for name in os.environ if name.startswith("XPULAB_")]
         names = [*ENGINES, *ours, *variables]
         mpi, extra = choice.require(self.mpi), split(self.mpi_args)
-        return choice.command(mpi, ranks, interface or "lo", self._ssh_config, extra, names)
+        return choice.command(mpi, ranks, interface or "lo", self._ssh_config, extra, names, job)
 
     @property
     def _ssh_config(self) -> str | None:
@@ -283,26 +295,25 @@ class XPUCluster(VariablesOnEngines, Displayed):
         with progress.open(report) as handle:
             say = _teller(handle)
             say("starting the controller and looking for devices")
-            elsewhere = bool(self._addresses())
+            named, job = self._where()
+            elsewhere = bool(named)
             self._processes = processes = Launched(self._owner, self.name, silence=self.silence, hosts=elsewhere)
             try:
                 if elsewhere:
-                    chosen = self._planned()
+                    chosen = self._planned(named, job)
                     say("connecting to the other hosts")
-                    processes.start_relay(chosen, self._ssh_config, self.mpi)
+                    processes.start_relay(chosen, self._ssh_config, self.mpi, chosen.job)
                     processes.start_controller(chosen.address)
                 else:
                     processes.start_controller("")  # it starts while the drivers are asked, which takes about as long
-                if n := self._started_early():
+                if n := self._started_early(elsewhere):
                     processes.start_engines(n, {}, self._command([Ranks(HERE, n)], ""))
-                self._plan = chosen if elsewhere else self._planned()
+                self._plan = chosen if elsewhere else self._planned([], None)
                 n = len(self._plan.ranks)
                 handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
                 for warning in self._plan.warnings:
                     _warn(warning)
-                variables = self._plan.environment_of_all
-                command = self._command(self._plan.ranks_of_hosts, self._plan.interface, variables)
-                processes.start(self._plan, command, self.timeout, say)
+                processes.start(self._plan, self._command_of(self._plan), self.timeout, say)
                 self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
                 self._board = Board.open(self.facts[0]["board"])
                 processes.watch([fact["pid"] for fact in self.facts if fact["here"]])
@@ -346,6 +357,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
             "hosts": self.hosts,
             "hostfile": self.hostfile,
             "ssh_config": self.ssh_config,
+            "launcher": self.launcher,
             "mpi": self.mpi,
             "mpi_args": self.mpi_args,
             "recover": self.recover,
@@ -554,33 +566,63 @@ class XPUCluster(VariablesOnEngines, Displayed):
                 "level_zero:0"
             )
 
-    def _started_early(self) -> int:
+    def _started_early(self, elsewhere: bool) -> int:
         """Number of engines that start before the plan is made; 0 if the plan has to be made first.
 
-        The plan has to be made first if the user names hosts or sets variables, because it decides where engines run
-        and which variables each gets; and if `n` is missing, not a number, or too large for the cores, because it
-        decides on the number of engines or raises.
+        The plan has to be made first if engines may run on other hosts, or if the user sets variables, because it
+        decides where engines run and which variables each gets; and if `n` is missing, not a number, or too large for
+        the cores, because it decides on the number of engines or raises.
         """
-        if self.env or self._addresses():
+        if self.env or elsewhere:
             return 0
         return self.n if isinstance(self.n, int) and 0 < self.n <= 2 * len(os.sched_getaffinity(0)) else 0
 
-    def _addresses(self) -> list[Address]:
-        """The hosts that the user named; empty for this host alone."""
-        return addresses(self.hosts, self.hostfile)
+    def _where(self) -> tuple[list[Address], Job | None]:
+        """The hosts that the user named, or the nodes of Slurm's job, and this job; no hosts for this host alone.
 
-    def _planned(self) -> Plan:
-        """The plan for this host, or for all hosts that the user named.
+        Raises
+        ------
+        UsageError
+            If the arguments do not go together, or if the launcher is "slurm" and this process runs in no job.
+        ClusterStartError
+            If the nodes of the job are not known, or this host is none of them.
+        """
+        named = addresses(self.hosts, self.hostfile)
+        if self.launcher not in (None, *LAUNCHERS):
+            raise UsageError(f"launcher={self.launcher!r} was given; expected one of {', '.join(LAUNCHERS)}")
+        if self.launcher == "ssh" and not named:
+            raise UsageError("launcher='ssh' was given without hosts; name them: --hosts node1,node2")
+        if self.launcher in ("local", "slurm") and named:
+            raise UsageError(f"launcher={self.launcher!r} was given with hosts; leave out one of them")
+        if named or self.launcher == "local":
+            return named, None
+        job = slurm.allocation(os.environ)
+        if job is None and self.launcher == "slurm":
+            raise UsageError(
+                "launcher='slurm' was given, but this process runs in no job of Slurm (SLURM_JOB_ID is not set); start "
+                "Jupyter in a job, such as: srun --nodes 2 --ntasks-per-node 1 --pty bash"
+            )
+        if job is None or job.nodes == (job.here,):
+            return [], None
+        if job.here not in job.nodes and not any(map(is_here, job.nodes)):
+            raise ClusterStartError(
+                f"this host is no node of Slurm's job {job.id}, whose nodes are {', '.join(job.nodes)}; rank 0 has to "
+                f"run on the notebook's host. Start Jupyter on the first node, by: srun --jobid={job.id} --overlap "
+                "--nodes=1 --ntasks=1 --pty bash, or, to use this host only, type: %xpu_cluster start --launcher local"
+            )
+        return [Address(name) for name in job.nodes], job
+
+    def _planned(self, named: list[Address], job: Job | None) -> Plan:
+        """The plan for this host, or for these hosts, which are nodes of a job, or which ssh reaches.
 
         Raises
         ------
         ClusterStartError
             If engines cannot run on a host.
         """
-        named = self._addresses()
         if not named:
             return self._make_plan(probe())
-        found = look(named, self._ssh_config, choice.require(self.mpi))
+        found = look(named, self._ssh_config, choice.require(self.mpi), job)
         found.require_ready()
         chosen = self._make_plan(found.offers())
         others = [host.address for host in found.hosts if host.name in {rank.address for rank in chosen.ranks}]
@@ -592,7 +634,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
                 f"type: --hosts localhost,{','.join(address.name for address in named)}"
             )
         interface, address = interface_to(others[0])
-        return replace(chosen, interface=interface, address=address)
+        return replace(chosen, interface=interface, address=address, job=job.id if job else "")
 
     def _make_plan(self, found: Probe | list[Offer]) -> Plan:
         return plan(found, n=self.n, devices=self.device_filter, strict=self.strict, env=self.env)

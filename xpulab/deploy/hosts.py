@@ -1,11 +1,11 @@
-"""Look at the hosts of a cluster before anything starts: whether ssh reaches each, its versions and its devices."""
+"""Look at the hosts of a cluster before anything starts: whether ssh or srun reaches each, its versions and devices."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import socket
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from xpulab.deploy import about
-from xpulab.deploy.addresses import Address, interface_with, is_here
+from xpulab.deploy.addresses import Address, interface_with, is_here, own_address
+from xpulab.deploy.launchers.slurm import Job, Srun
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT
@@ -28,7 +29,7 @@ __all__ = ["Host", "Hosts", "interface_to", "look"]
 _TIMEOUT = 60.0  # seconds that a host has to answer; a first import from a network's disk takes long
 
 #: What ssh or the host's shell says -> what is wrong, and what to type.
-_ERRORS = (
+_BY_SSH = (
     ("Host key verification failed", "its key is not known, or has changed; compare it, and type once: {ssh}{name}"),
     (
         "Permission denied",
@@ -38,6 +39,10 @@ _ERRORS = (
     ("Could not resolve hostname", "its name is not known; give its address, or a Host entry in ~/.ssh/config"),
     ("Connection refused", "no sshd answers there; start it, or give its port in ~/.ssh/config"),
     ("timed out|No route to host|Network is unreachable", "it cannot be reached; check its network: ping {name}"),
+)
+
+#: The same for what the host's Python or shell says, or srun in its place.
+_ON_HOST = (
     ("No module named '?xpulab", "xpulab is not installed there; type: {ssh}{name} {python} -m pip install xpulab"),
     ("not found|No such file", "it has no {python}; install xpulab there in the same folder as here"),
 )
@@ -50,13 +55,13 @@ class Host:
     Attributes
     ----------
     name : str
-        The host as the user names it, and ssh knows it.
+        The host as the user names it, and ssh knows it, or as Slurm names it.
     here : bool
         Whether it is the notebook's host.
     slots : int or None
         Number of engines that the user gives it.
     address : str
-        Its address, at which ssh has reached it; empty for the notebook's host.
+        Its address to the notebook's host; empty for the notebook's host.
     probe : Probe or None
         Its devices; None if there is a problem.
     problem : str
@@ -83,11 +88,14 @@ class Hosts(Displayed):
         File with ssh's configuration.
     mpi : str
         Name of the MPI that they all have to have.
+    job : str
+        Slurm's job whose nodes they are; empty if ssh reaches them.
     """
 
     hosts: tuple[Host, ...]
     ssh_config: str | None = None
     mpi: str = DEFAULT
+    job: str = ""
 
     @property
     def ready(self) -> bool:
@@ -97,6 +105,8 @@ class Hosts(Displayed):
     @property
     def to_type(self) -> str:
         """What to type next."""
+        if self.job:
+            return f"to use only this host of Slurm's job {self.job}, type: %xpu_cluster start --launcher local"
         if not self.ready:
             return "after you have mended this, look again: %xpu_cluster hosts " + self._options
         return f"all hosts are ready; type: %xpu_cluster start --hosts {self._options}"
@@ -152,8 +162,13 @@ def _row(host: Host) -> tuple[object, ...]:
     return (host.name, found.host if found else "", host.address or "here" * host.here, cores, devices, state)
 
 
-def look(addresses: Sequence[Address], ssh_config: str | os.PathLike[str] | None = None, mpi: str = DEFAULT) -> Hosts:
-    """Look at all hosts at the same time, at other hosts by a program that ssh starts there.
+def look(
+    addresses: Sequence[Address],
+    ssh_config: str | os.PathLike[str] | None = None,
+    mpi: str = DEFAULT,
+    job: Job | None = None,
+) -> Hosts:
+    """Look at all hosts at the same time, at other hosts by a program that ssh or srun starts there.
 
     Parameters
     ----------
@@ -162,6 +177,8 @@ def look(addresses: Sequence[Address], ssh_config: str | os.PathLike[str] | None
         File with ssh's configuration; by default the user's and the system's.
     mpi : str
         Name of the MPI that has to be on all hosts.
+    job : Job, optional
+        Slurm's job whose nodes the hosts are; srun then takes the place of ssh.
 
     Returns
     -------
@@ -177,22 +194,23 @@ def look(addresses: Sequence[Address], ssh_config: str | os.PathLike[str] | None
     config = None if ssh_config is None else os.path.abspath(ssh_config)
     if config is not None and not os.access(config, os.R_OK):
         raise UsageError(f"--ssh-config: received {config!r}, expected a file that you may read")
-    hosts = [Host(address.name, is_here(address.name), address.slots) for address in addresses]
+    node, number = (job.here, job.id) if job else ("", "")
+    hosts = [Host(each.name, each.name == node or is_here(each.name), each.slots) for each in addresses]
     hosts.sort(key=lambda host: not host.here)
     if sum(host.here for host in hosts) > 1:
         names = " and ".join(host.name for host in hosts if host.here)
         raise UsageError(f"{names} are names of the same host, this one; expected each host once")
     mpiexec = choice.find(mpi).mpiexec
     with ThreadPoolExecutor(max(1, len(hosts)), "xpulab-hosts") as pool:
-        found = list(pool.map(lambda host: _looked_at(host, config, (mpi, mpiexec)), hosts))
-    return Hosts(tuple(found), config, mpi)
+        found = list(pool.map(lambda host: _looked_at(host, config, number, (mpi, mpiexec)), hosts))
+    return Hosts(tuple(found), config, mpi, number)
 
 
-def _looked_at(host: Host, config: str | None, mpi: tuple[str, str]) -> Host:
+def _looked_at(host: Host, config: str | None, job: str, mpi: tuple[str, str]) -> Host:
     if host.here:
         document, problem = about.describe(*mpi), ""
     else:
-        document, problem = _answer_of(host.name, config, mpi)
+        document, problem = _answer_of(host.name, config, job, mpi)
     if problem:
         return replace(host, problem=problem)
     theirs, mine = document["versions"], about.versions(*mpi)
@@ -207,26 +225,33 @@ def _looked_at(host: Host, config: str | None, mpi: tuple[str, str]) -> Host:
     return replace(host, address=address, probe=Probe.from_dict(document["probe"]))
 
 
-def _answer_of(name: str, config: str | None, mpi: tuple[str, str]) -> tuple[dict[str, Any], str]:
+def _answer_of(name: str, config: str | None, job: str, mpi: tuple[str, str]) -> tuple[dict[str, Any], str]:
     """What `about` says on another host, or why it does not, and what to type."""
-    command = Ssh(name, config).command([sys.executable, "-m", "xpulab.deploy.about", *mpi])
+    launcher = Srun(name, job) if job else Ssh(name, config)
+    command = launcher.command([sys.executable, "-m", "xpulab.deploy.about", *mpi])
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT)
     except FileNotFoundError:
+        if job:
+            return (
+                {},
+                "srun was not found on PATH; before you start Jupyter, load your site's module: module load slurm",
+            )
         return {}, "this host has no ssh; type: sudo apt install openssh-client"
     except subprocess.TimeoutExpired:
         return {}, f"it did not answer within {_TIMEOUT:g} s"
     try:
         return json.loads(done.stdout.splitlines()[-1]), ""  # a shell's start file may have printed lines before
     except (IndexError, ValueError):
-        return {}, _reason(name, config, (done.stderr or done.stdout).strip())
+        return {}, _reason(name, config, job, (done.stderr or done.stdout).strip())
 
 
-def _reason(name: str, config: str | None, words: str) -> str:
-    """What is wrong, and what to type, from what ssh or the host has said."""
+def _reason(name: str, config: str | None, job: str, words: str) -> str:
+    """What is wrong, and what to type, from what ssh, srun or the host has said."""
     options = "" if config is None else f"-F {config} "
-    known = {"name": name, "python": sys.executable, "options": options, "ssh": f"ssh {options}"}
-    for pattern, cure in _ERRORS:
+    reach = shlex.join(Srun("", job).command([])[:-1]) + " " if job else f"ssh {options}"
+    known = {"name": name, "python": sys.executable, "options": options, "ssh": reach}
+    for pattern, cure in _ON_HOST if job else (*_BY_SSH, *_ON_HOST):
         if re.search(pattern, words):
             return cure.format(**known)
     return f"the program that looks for devices did not answer; it said: {words[-2000:] or 'nothing'}"
@@ -240,11 +265,8 @@ def interface_to(address: str) -> tuple[str, str]:
     ClusterStartError
         If there is none.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probing:
-            probing.connect((address, 9))  # a datagram's socket: nothing is sent
-            mine = str(probing.getsockname()[0])
+        mine = own_address(address)
     except OSError as error:
         raise ClusterStartError(f"no interface of this host leads to {address}: {error}") from None
     if not (name := interface_with(mine)):

@@ -31,7 +31,7 @@ class Placement:
     host : str
         Name of the machine.
     address : str
-        The machine as ssh knows it; empty for the notebook's.
+        The machine as ssh or Slurm knows it; empty for the notebook's.
     device : DeviceInfo
     tile : int or None
         Number of the tile (SYCL sub-device); None for the whole device.
@@ -68,7 +68,7 @@ class Offer:
     probe : Probe
         Its devices, cores and memory.
     address : str
-        The host as ssh knows it; empty for the notebook's.
+        The host as ssh or Slurm knows it; empty for the notebook's.
     slots : int or None
         Number of engines that the user gives it; None if its devices decide.
     """
@@ -107,6 +107,8 @@ class Plan(Displayed):
     interface, address : str
         The network interface of the notebook's host that leads to the other hosts, and its address there; empty if all
         engines run on the notebook's host.
+    job : str
+        Slurm's job whose nodes the other hosts are; empty if ssh reaches them.
     """
 
     ranks: tuple[Placement, ...]
@@ -116,6 +118,7 @@ class Plan(Displayed):
     command: str = ""
     interface: str = ""
     address: str = ""
+    job: str = ""
 
     def environment(self, rank: int) -> dict[str, str]:
         """Environment variables that the process of `rank` needs before it loads its runtimes."""
@@ -153,6 +156,7 @@ class Plan(Displayed):
             tuple(content.get("others", ())),
             interface=content.get("interface", ""),
             address=content.get("address", ""),
+            job=content.get("job", ""),
         )
 
     def __str__(self) -> str:
@@ -174,6 +178,8 @@ class Plan(Displayed):
             yield f"warning: {warning}"
         if self.interface:
             yield f"the notebook's host is {self.address} (interface {self.interface}) to the other hosts"
+        if self.job:
+            yield f"the hosts are nodes of Slurm's job {self.job}, in which the notebook runs"
         yield from self.others
         users: dict[str, list[int]] = {}
         for rank in self.ranks:

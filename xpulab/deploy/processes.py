@@ -466,13 +466,25 @@ class Launched(Processes):
             shutdown_atexit=False,
         )
 
-    def start_relay(self, plan: Plan, ssh_config: str | None, mpi: str) -> None:
-        """Start the relay, which starts the agents of the other hosts. Does nothing without other hosts."""
+    def start_relay(self, plan: Plan, ssh_config: str | None, mpi: str, job: str = "") -> None:
+        """Start the relay, which starts the agents of the other hosts. Does nothing without other hosts.
+
+        Parameters
+        ----------
+        plan : Plan
+        ssh_config : str or None
+            File with ssh's configuration.
+        mpi : str
+            Name of the MPI.
+        job : str
+            Slurm's job, in which srun takes the place of ssh; empty for ssh.
+        """
         if not plan.interface:
             return
         options = {
             "hosts": list(dict.fromkeys(rank.address for rank in plan.ranks if rank.address)),
             "ssh_config": ssh_config,
+            "job": job,
             "owner": self._owner,
             "interface": plan.interface,
             "mpi": mpi,

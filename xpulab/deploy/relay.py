@@ -1,9 +1,9 @@
 """``python -m xpulab.deploy.relay``: connects the notebook's host with the other hosts of a cluster.
 
-It runs on the notebook's host, starts an `agent` on each other host by ssh, and copies between their boards and the
-board of this host ten times a second: what their engines are doing, requests to stop, and exceptions. The keys
-of the cluster reach the other hosts by this connection. If an engine or a connection is lost, the relay writes down
-which, and ends; its end tells the notebook.
+It runs on the notebook's host, starts an `agent` on each other host by ssh or, in a Slurm job, by srun, and copies
+between their boards and the board of this host ten times a second: what their engines are doing, requests to stop, and
+exceptions. The keys of the cluster reach the other hosts by this connection. If an engine or a connection is lost, the
+relay writes down which, and ends; its end tells the notebook.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from xpulab.deploy.agent import STEP, Lines, board_of
+from xpulab.deploy.launchers import munge, slurm
+from xpulab.deploy.launchers.slurm import Srun
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice
 from xpulab.sharing import owner
@@ -63,10 +65,10 @@ class _Lost(Exception):
 class _Link:
     """The connection to the agent of a host."""
 
-    def __init__(self, host: str, config: str | None, about: dict[str, Any]) -> None:
+    def __init__(self, host: str, launcher: Ssh | Srun, about: dict[str, Any]) -> None:
         self.host = host
         self.process = subprocess.Popen(
-            Ssh(host, config).command([sys.executable, "-m", "xpulab.deploy.agent"]),
+            launcher.command([sys.executable, "-m", "xpulab.deploy.agent"]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -112,8 +114,8 @@ class _Relay:
     folder : pathlib.Path
         Folder of the cluster.
     options : dict
-        ``hosts`` (names for ssh), ``ssh_config``, ``owner``, ``interface``, ``mpi``, and ``limit``, the seconds without
-        a sign of the other side after which a host counts as lost.
+        ``hosts`` (names for ssh or srun), ``ssh_config``, ``job`` (of Slurm; empty for ssh), ``owner``, ``interface``,
+        ``mpi``, and ``limit``, the seconds without a sign of the other side after which a host counts as lost.
     """
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
@@ -121,8 +123,13 @@ class _Relay:
         environment = choice.module(options["mpi"]).interface_variables(options["interface"])
         write_private(folder / HOST, json.dumps({"owner": options["owner"], "environment": environment}))
         self.limit: float = options["limit"]
-        about = {"folder": str(folder), "limit": self.limit, "mpi": options["mpi"]}
-        self.links = [_Link(host, options["ssh_config"], about) for host in options["hosts"]]
+        self.socket = munge.socket_in(slurm.config()) if options["job"] else ""  # of munge's daemon
+        about = {"folder": str(folder), "limit": self.limit, "mpi": options["mpi"], "munge": self.socket}
+        self.job: str = options["job"]
+        self.links: list[_Link] = []
+        for host in options["hosts"]:
+            launcher = Srun(host, self.job) if self.job else Ssh(host, options["ssh_config"])
+            self.links.append(_Link(host, launcher, about))
         self.board: Board | None = None
         self.ranks: list[int] = []  # those of this host
         self.watched: dict[int, int] = {}
@@ -155,7 +162,19 @@ class _Relay:
                 json.loads(text)  # it may be half written
                 self._files.remove(name)
                 for link in self.links:
-                    link.say({"files": {name: text}})
+                    link.say({"sealed": {name: self._sealed(text)}} if self.job else {"files": {name: text}})
+
+    def _sealed(self, text: str) -> str:
+        """A text as it travels by srun, which encrypts nothing. It can be opened once, so each link has its own."""
+        try:
+            return munge.sealed(text, self.socket)
+        except munge.MungeError as error:
+            raise _Lost(
+                f"the keys of the cluster cannot be sent to the other nodes of Slurm's job {self.job}: {error}\nsrun "
+                "would send them without encryption; type: %xpu_cluster start --launcher local, or, if ssh reaches the "
+                "nodes, name them: --hosts node1,node2",
+                [],
+            ) from None
 
     def _open_board(self) -> None:
         if self.board is None and (found := board_of(self.folder)) is not None:
@@ -202,6 +221,12 @@ class _Relay:
         while len(poll.poll(0)) < len(self.watched) and time.monotonic() < deadline:
             time.sleep(0.01)
 
+    def end_of_job(self) -> str:
+        """How Slurm's job has ended, which has then ended the engines, too; empty if it still runs."""
+        state = slurm.state(self.job) if self.job else ""
+        log = (self.folder / "log" / "relay.log").read_text(errors="replace")  # srun writes there
+        return f"Slurm's job {self.job} {how}" if (how := slurm.ending(state, log)) else ""
+
     def end(self) -> None:
         """Have the agents end the processes of their hosts, and wait until they have."""
         for link in self.links:
@@ -233,6 +258,8 @@ def main() -> None:
     except _Lost as lost:
         write_private(folder / LOST, json.dumps(lost.about))
         relay.await_mpi()
+        if why := relay.end_of_job():
+            write_private(folder / LOST, json.dumps({"why": why, "ranks": []}))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         relay.end()

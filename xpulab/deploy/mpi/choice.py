@@ -86,6 +86,7 @@ def command(
     ssh_config: str | None = None,
     extra: Sequence[str] = (),
     variables: Sequence[str] = (),
+    job: str = "",
 ) -> Command:
     """The command line of the mpiexec of an MPI on this host.
 
@@ -97,15 +98,24 @@ def command(
         As for the functions `command` of the MPIs.
     variables : sequence of str
         Names of environment variables that the ranks on other hosts need.
+    job : str
+        Slurm's job, in which srun takes the place of ssh; empty for ssh.
 
     Raises
     ------
+    UsageError
+        If this MPI does not start ranks by srun.
     OneAPIError, ClusterStartError
         As `find`.
     """
     found = find(name)
     if name == "intel":
-        start = intel.command(ranks, interface, ssh_config, extra)
+        start = intel.command(ranks, interface, ssh_config, extra, job)
+    elif job:
+        raise UsageError(
+            f"mpi={name!r} was given, which xpulab does not start on several nodes by srun; type: --mpi intel, or for "
+            "this host only --launcher local, or, if ssh reaches the nodes, name them: --hosts node1,node2"
+        )
     elif name == "mpich":
         start = mpich.command(found, ranks, interface, ssh_config, extra)
     else:

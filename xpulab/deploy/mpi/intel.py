@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from xpulab import oneapi
-from xpulab.deploy.launchers import ssh
+from xpulab.deploy.launchers import slurm, ssh
 from xpulab.deploy.mpi.command import HERE, Command, Ranks
 from xpulab.deploy.mpi.hydra import EXIT_CODES, of_ranks, statuses
 from xpulab.libmpi import LABELS
@@ -48,13 +48,17 @@ _ALWAYS = {"I_MPI_PIN": "0", "I_MPI_OFFLOAD": "0", "I_MPI_SHM_CMA": "0"}
 
 #: Without "fork", mpiexec calls srun or pbsdsh in a batch job, even for this host.
 _HERE = {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
-_HOSTS = {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp", "I_MPI_HYDRA_BOOTSTRAP": "ssh"}
+_HOSTS = {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp"}
 
 
 def command(
-    ranks: Sequence[Ranks], interface: str = "lo", ssh_config: str | None = None, extra: Sequence[str] = ()
+    ranks: Sequence[Ranks],
+    interface: str = "lo",
+    ssh_config: str | None = None,
+    extra: Sequence[str] = (),
+    job: str = "",
 ) -> Command:
-    """The command line of mpiexec, which starts ranks on this host, or on several hosts by ssh.
+    """The command line of mpiexec, which starts ranks on this host, or on several hosts by ssh or srun.
 
     Parameters
     ----------
@@ -66,6 +70,8 @@ def command(
         File with ssh's configuration.
     extra : sequence of str
         The user's own options, which follow those of xpulab and so take precedence.
+    job : str
+        Slurm's job, in which srun takes the place of ssh; empty for ssh.
 
     Returns
     -------
@@ -77,8 +83,19 @@ def command(
         # One rank for each time that a host is named: mpiexec ignores a number of ranks behind a host's name.
         names = [name for each in ranks for name in [each.host] * each.n]
         places = ["-ppn", "1", "-hosts", ",".join(names)]
-        environment = {**_HOSTS, "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": shlex.join(ssh.options(ssh_config))}
+        environment = {**_HOSTS, **(_by_srun(job) if job else _by_ssh(ssh_config))}
     return Command((str(oneapi.mpiexec()), "-iface", interface, *places, *extra), {**_ALWAYS, **environment})
+
+
+def _by_ssh(config: str | None) -> dict[str, str]:
+    return {"I_MPI_HYDRA_BOOTSTRAP": "ssh", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": shlex.join(ssh.options(config))}
+
+
+def _by_srun(job: str) -> dict[str, str]:
+    """mpiexec calls rsh with its options, the name of a host, and a command. srun takes the same words."""
+    arguments = shlex.join(slurm.options(job))  # they end in --nodelist
+    start = {"I_MPI_HYDRA_BOOTSTRAP": "rsh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": "srun"}
+    return {**start, "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": arguments}
 
 
 def interface_variables(interface: str) -> dict[str, str]:
