@@ -47,7 +47,9 @@ def engines(mpi: str) -> Iterator[xpulab.XPUCluster]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in JOB.items():
             patch.setenv(name, value)
-        with xpulab.XPUCluster(2, mpi=mpi, display="none", timeout=60, recover=False, env={"1:MINE": "a b"}) as cluster:
+        with xpulab.XPUCluster(
+            2, mpi=mpi, launcher="local", display="none", timeout=60, recover=False, env={"1:MINE": "a b"}
+        ) as cluster:
             yield cluster
     assert left() == before
 
