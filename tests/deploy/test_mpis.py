@@ -176,7 +176,7 @@ def test_another_mpis_library_is_refused_at_the_start_in_words(
     monkeypatch.setenv(LIBMPI, choice.find(with_mpi(other)).library)
     begun = time.monotonic()
     with pytest.raises(ClusterStartError) as refused:
-        xpulab.XPUCluster(2, mpi=mpi, timeout=60).start()
+        xpulab.XPUCluster(2, mpi=mpi, launcher="local", timeout=60).start()
     assert time.monotonic() - begun < 20
     said = str(refused.value)
     assert said.startswith(f"the 2 ranks cannot find each other: mpiexec is {choice.module(mpi).LABEL}'s")
@@ -210,7 +210,7 @@ def test_ranks_that_are_alone_are_refused_although_the_library_is_right(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     words = rf"the 2 ranks cannot find each other: mpiexec is MPICH's \({program}\), and the library is MPICH"
     with pytest.raises(ClusterStartError, match=words):
-        xpulab.XPUCluster(2, mpi="mpich", timeout=60).start()
+        xpulab.XPUCluster(2, mpi="mpich", launcher="local", timeout=60).start()
 
 
 def test_an_mpi_that_is_missing_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
