@@ -60,6 +60,14 @@ def test_engines_use_this_host_in_a_job_of_this_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("job")
+def test_a_job_of_this_node_needs_no_program_of_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "scontrol").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node0")
+    assert where() == ([], None)
+
+
+@pytest.mark.usefixtures("job")
 def test_a_notebook_on_a_login_node_is_told_where_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURMD_NODENAME")
     with pytest.raises(ClusterStartError, match=r"job 7, whose nodes are node0, node1; .*--jobid=7 --overlap"):

@@ -86,6 +86,9 @@ def allocation(variables: Mapping[str, str]) -> Job | None:
     if not (job := variables.get("SLURM_JOB_ID", "")):
         return None
     named = variables.get("SLURM_JOB_NODELIST", "")
+    here = variables.get("SLURMD_NODENAME", "")
+    if named and named == here:  # a container has no scontrol
+        return Job(job, (here,), here)
     words = ["scontrol", "show", "hostnames", named]
     try:
         found = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER, check=True).stdout.split()
@@ -95,7 +98,7 @@ def allocation(variables: Mapping[str, str]) -> Job | None:
             f"SLURM_JOB_ID is {job}, but scontrol does not name the nodes {named!r} of this job: {said}\n"
             "to use this host only, type: %xpu_cluster start --launcher local"
         ) from None
-    return Job(job, tuple(found), variables.get("SLURMD_NODENAME", ""))
+    return Job(job, tuple(found), here)
 
 
 def config() -> str:
