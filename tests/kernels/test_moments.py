@@ -109,3 +109,17 @@ def test_facts_in_passing_find_nan_and_infinity(device, bad, row):
     assert column_facts_in_passing(device, X.shape, X.dtype, copying(X), X[0]) is not None
     X[row, 19] = bad
     assert column_facts_in_passing(device, X.shape, X.dtype, copying(X), np.zeros(20)) is None
+
+
+def test_reading_ends_soon_after_nan(device, monkeypatch):
+    monkeypatch.setattr(rows_module, "_READ_BYTES", 1 << 12)
+    X = np.zeros((50_000, 20), np.float32)
+    X[0, 3] = np.nan
+    read = []
+
+    def fill(first, part):
+        read.append(first)
+        part[...] = X[first : first + len(part)]
+
+    assert column_facts_in_passing(device, X.shape, X.dtype, fill, np.zeros(20)) is None
+    assert max(read) < len(X) // 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +20,36 @@ pytestmark = [
 N = 3001
 
 
-def read_in_passing(cluster: xpulab.XPUCluster) -> int:
-    """Count the passes over rows that were not kept, since the last call."""
+@pytest.fixture
+def passes(current: xpulab.XPUCluster) -> Iterator[Callable[[], int]]:
+    """A function that returns how many tasks since the last call passed over rows that were not kept."""
 
-    def count(task: Any) -> int:
+    def watch(task: Any) -> None:
         from xpulab.engine.algorithms import passes as module
 
-        passes: Any = module
-        real = getattr(passes, "real_in_passing", passes._moments_in_passing)
-        found = getattr(passes, "seen_in_passing", 0)
+        real, task.engine.passed = module._moments_in_passing, 0
 
         def counting(*arguments: Any) -> Any:
-            passed = real(*arguments)
-            passes.seen_in_passing += passed is not None
-            return passed
+            found = real(*arguments)
+            task.engine.passed += found is not None
+            return found
 
-        passes.real_in_passing, passes._moments_in_passing, passes.seen_in_passing = real, counting, 0
-        return int(found)
+        counting.real = real  # type: ignore[attr-defined]
+        module._moments_in_passing = counting  # type: ignore[assignment]
 
-    return max(cluster.run(count))
+    def count(task: Any) -> int:
+        found, task.engine.passed = int(task.engine.passed), 0
+        return found
+
+    def leave(task: Any) -> None:
+        from xpulab.engine.algorithms import passes as module
+
+        module._moments_in_passing = module._moments_in_passing.real  # type: ignore[attr-defined]
+        del task.engine.passed
+
+    current.run(watch)
+    yield lambda: max(current.run(count))
+    current.run(leave)
 
 
 def columns(kind: str) -> np.ndarray:
@@ -59,14 +71,13 @@ def columns(kind: str) -> np.ndarray:
 )
 @pytest.mark.parametrize("scaler", [StandardScaler(), MinMaxScaler(), MaxAbsScaler()], ids=str)
 def test_scalers_of_a_file(
-    current: xpulab.XPUCluster, tmp_path: Path, kind: str, passing: bool | None, scaler: Any
+    passes: Callable[[], int], tmp_path: Path, kind: str, passing: bool | None, scaler: Any
 ) -> None:
     X = columns(kind)
     np.save(tmp_path / "rows.npy", X)
-    read_in_passing(current)
     ours = scaler.fit(np.load(tmp_path / "rows.npy", mmap_mode="r"))
     if passing is not None:
-        assert read_in_passing(current) == passing
+        assert passes() == passing
     theirs = getattr(sklearn.preprocessing, type(scaler).__name__)().fit(X.astype(np.float64))
     np.testing.assert_allclose(ours.scale_, theirs.scale_, rtol=2e-5)
     for name in ("mean_", "data_min_", "data_max_", "max_abs_"):
@@ -79,22 +90,20 @@ def test_scalers_of_a_file(
     assert np.all(ours.n_samples_seen_ == theirs.n_samples_seen_)
 
 
-def test_weights(current: xpulab.XPUCluster, tmp_path: Path) -> None:
+def test_weights(passes: Callable[[], int], tmp_path: Path) -> None:
     X, weights = columns("plain"), np.random.default_rng(1).integers(0, 3, N)
     np.save(tmp_path / "rows.npy", X)
-    read_in_passing(current)
     ours = StandardScaler().fit(np.load(tmp_path / "rows.npy", mmap_mode="r"), sample_weight=weights)
-    assert read_in_passing(current) == 1
+    assert passes() == 1
     theirs = sklearn.preprocessing.StandardScaler().fit(X.astype(np.float64), sample_weight=weights)
     np.testing.assert_allclose(ours.var_, theirs.var_, rtol=1e-5)
     np.testing.assert_allclose(ours.n_samples_seen_, theirs.n_samples_seen_)
 
 
-def test_rows_in_the_notebooks_memory(current: xpulab.XPUCluster) -> None:
+def test_rows_in_the_notebooks_memory(current: xpulab.XPUCluster, passes: Callable[[], int]) -> None:
     X = np.random.default_rng(0).normal(5, 2, (100_003, 6))
-    read_in_passing(current)
     ours, held = MinMaxScaler().fit(X), MinMaxScaler().fit(current.scatter(X))
-    assert read_in_passing(current) == 1
+    assert passes() == 1
     np.testing.assert_array_equal(ours.data_min_, X.min(axis=0))
     np.testing.assert_array_equal(ours.data_max_, held.data_max_)
 

@@ -101,8 +101,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         self._forget()
         with self._fitting(X):
             self.location_, covariance = self._moments(cluster, "fit", X)
-            with few_threads(len(covariance)):
-                self._set_covariance(covariance)
+            self._set_covariance(covariance)
         return self
 
     def score(self, X_test: Any, y: Any = None) -> float:
@@ -193,6 +192,10 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         found = self._ask(cluster, method, "products", X, centre=True).results[0]["products"]
         location = np.zeros(X.shape[1]) if self.assume_centered else found["mean"]
         return location, about(location, found["weight"], found["mean"], found["gram"])
+
+    def _set_covariance(self, covariance: np.ndarray) -> None:
+        with few_threads(len(covariance)):
+            super()._set_covariance(covariance)
 
     def _forget(self) -> None:
         """Delete the attributes of an earlier fit, so that an interrupted fit leaves none."""

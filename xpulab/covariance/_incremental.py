@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 from xpulab.covariance._empirical import EmpiricalCovariance
 from xpulab.covariance._products import joined
 from xpulab.deploy.cluster import current_cluster
-from xpulab.estimator.blas import few_threads
 
 __all__ = ["IncrementalEmpiricalCovariance"]
 
@@ -174,6 +173,5 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
                 location, covariance = joined(n, self.location_, self.covariance_, X.shape[0], location, covariance)
             self.n_samples_seen_ = n + X.shape[0]
             self.location_ = location
-            with few_threads(len(covariance)):
-                self._set_covariance(covariance)
+            self._set_covariance(covariance)
         return self

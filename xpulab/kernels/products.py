@@ -5,8 +5,7 @@ whose sums are in registers. Few columns are staged column by column, and the wo
 the host adds up what each of them has. Many columns are staged row by row, in panels, and the columns of a tile are
 multiplied by all columns on the other side, as in the matrix products of [1]_. This stage takes longer to write, and
 its sums need not be added up. On a GPU each work-item has its own columns of a tile. On a CPU a work-group is a single
-work-item, which computes with vectors: it stages the columns by transposing them in registers, because to gather them
-takes twelve times as long.
+work-item, which computes with vectors: it stages the columns by transposing them in registers, and gathers nothing.
 
 The stage and the sums may be of float64 where the rows are of float32: products of two float32 are exact in float64.
 

@@ -92,11 +92,16 @@ def may_be_precise(task: Task, rows: Rows) -> bool:
 
 def rough_mean(task: Task, rows: Rows) -> np.ndarray:
     """Return an approximate mean (n_features,) in the dtype of the rows, from a few evenly spaced rows per rank."""
-    picked = np.linspace(0, rows.n_samples - 1, min(_SAMPLE, rows.n_samples), dtype=np.int64)
-    return _rough_mean(task, take(rows, picked))
+    return _mean_of(task, take(rows, _sample(rows.n_samples)))
 
 
-def _rough_mean(task: Task, picked: np.ndarray) -> np.ndarray:
+def _sample(n: int) -> np.ndarray:
+    """Return the indices of a few evenly spaced rows of n."""
+    return np.linspace(0, n - 1, min(_SAMPLE, n), dtype=np.int64)
+
+
+def _mean_of(task: Task, picked: np.ndarray) -> np.ndarray:
+    """Return the mean of the rows that all ranks have picked; 0 for a column without a finite mean."""
     some = picked.astype(np.float64)
     known = ~np.isnan(some)
     facts = task.comm.allreduce(np.stack([np.where(known, some, 0.0).sum(axis=0), known.sum(axis=0)]))
@@ -133,10 +138,11 @@ def _moments_in_passing(
             return None
         shape, fill = readable
         dtype = task.device.check_dtype(source["dtype"])
-        picked = np.empty((min(_SAMPLE, shape[0]), shape[1]), dtype)
-        for row, place in zip(picked, np.linspace(0, shape[0] - 1, len(picked), dtype=np.int64), strict=True):
+        places = _sample(shape[0])
+        picked = np.empty((len(places), shape[1]), dtype)
+        for row, place in zip(picked, places, strict=True):
             fill(int(place), row[None])
-        shift = _rough_mean(task, picked)
+        shift = _mean_of(task, picked)
         task.show(rows=shape[0], doing="computing")
         task.check()
         facts = column_facts_in_passing(task.device, shape, dtype, fill, shift, mine)
