@@ -40,6 +40,9 @@ __all__ = [
 
 #: Levels of x86-64 for which there is a library, best first -> Linux's names of the instructions that it uses.
 LEVELS: dict[str, frozenset[str]] = {
+    "x86-64-v4": frozenset(
+        ["avx2", "bmi1", "bmi2", "fma", "f16c", "movbe", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"]
+    ),
     "x86-64-v3": frozenset(["avx2", "bmi1", "bmi2", "fma", "f16c", "movbe"]),
     "x86-64": frozenset(),
 }

@@ -13,7 +13,7 @@ from types import FunctionType
 from typing import Any
 
 from xpulab.kernels import forest_functions, tree_functions  # noqa: F401  # they add their functions
-from xpulab.kernels.host_functions import FUNCTIONS, HostFunction
+from xpulab.kernels.host_functions import FUNCTIONS, HostFunction, count_bits, products_below
 
 __all__ = ["object_code"]
 
@@ -58,7 +58,9 @@ def object_code(level: str) -> bytes:
     passes = llvm.create_module_pass_manager()
     passes.add_global_dce_pass()  # removes the code for callers from Python
     passes.run(whole)
-    machine = llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=level, opt=3, reloc="pic")
+    # For x86-64-v4, LLVM uses registers of half the size by default.
+    target, features = llvm.Target.from_triple(_TRIPLE), "-prefer-256-bit" if level == "x86-64-v4" else ""
+    machine = target.create_target_machine(cpu=level, features=features, opt=3, reloc="pic")
     return machine.emit_object(whole)
 
 
@@ -76,13 +78,16 @@ def _compilable(declared: HostFunction, njit: Callable[..., Any]) -> FunctionTyp
     """Return the function, in which the names of other host functions stand for the compiled ones."""
     function = declared.function
     assert isinstance(function, FunctionType)
-    names = {
-        name: njit(error_model="numpy", inline="always")(_compilable(value, njit))
-        if isinstance(value, HostFunction)
-        else value
-        for name, value in function.__globals__.items()
-        if name in function.__code__.co_names
-    }
+    names = {}
+    for name, value in function.__globals__.items():
+        if name in function.__code__.co_names:
+            if isinstance(value, HostFunction):
+                value = njit(error_model="numpy", inline="always")(_compilable(value, njit))
+            elif value in (products_below, count_bits):
+                from xpulab.kernels import host_vectors
+
+                value = getattr(host_vectors, name)
+            names[name] = value
     return FunctionType(function.__code__, names, function.__name__)
 
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FUNCTIONS", "HostFunction", "host_function", "inlined"]
+__all__ = ["FUNCTIONS", "TOGETHER", "HostFunction", "count_bits", "host_function", "inlined", "products_below"]
+
+TOGETHER = 64  # scores that `products_below` has in registers
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,22 @@ def host_function(signature: str) -> Callable[[Callable[..., Any]], HostFunction
 def inlined(function: Callable[..., Any]) -> HostFunction:
     """Return a function that other host functions call, and that is compiled only as a part of these."""
     return HostFunction(function, (), "")
+
+
+def products_below(
+    row: Any, x: int, step: int, others: Any, y: int, d: int, low: Any, high: Any
+) -> tuple[int, int]:  # fmt: skip
+    """Compare one row with `TOGETHER` others: bit j of the results says whether score j is at most `low`, and `high`.
+
+    A score is ``others[y + j] - sum(row[x + f * step] * others[y + (1 + f) * TOGETHER + j] for f in range(d))``, in
+    float32. The compiler puts vector instructions in the place of this function.
+    """
+    raise RuntimeError("products_below has no meaning outside of a host function")
+
+
+def count_bits(mask: int) -> int:
+    """Count the bits of an integer of 64 bits. The compiler puts instructions in the place of this function."""
+    raise RuntimeError("count_bits has no meaning outside of a host function")
 
 
 @host_function("T* T* f8* i8 i8 i8 i8 f8 T*")

@@ -5,11 +5,17 @@ A tree halves rows at a median, again and again; its leaves lie one after the ot
 - `tiles`: of each leaf its rows, feature by feature, `width` numbers each; infinity fills up a leaf.
 - `boxes`: of each node the least and then the greatest values of its rows. Node 1 is the root, and nodes 2 i and
   2 i + 1 are the halves of node i.
-- `shape`: the numbers of rows, levels below the root, rows that a leaf has room for, and features.
+- `shape`: the numbers of rows, levels below the root, rows that a leaf has room for, and features; and whether there
+  are singles and spheres.
+- `singles`: of each leaf half the squared norms of its rows, and then their features, as float32, `TOGETHER` numbers
+  each; minus a middle that two trees share, so that the numbers are small. Infinite norms fill up a leaf.
+- `spheres`: of each leaf half the squared norm of a centre, the centre's features, and how far its singles are from
+  it at most, as float32.
 
-`measure` says what is compared: the kind, the power, the limit, how far boxes may be apart, and how far the corners of
-a box may be for which all rows count as near. All sums run over the features in their order, as in scikit-learn's
-trees; rounding is monotone, so what is computed for a box is never beyond what is computed for its rows.
+`measure` says what is compared: the kind, the power, the limit, how far boxes may be apart, how far the corners of a
+box may be for which all rows count as near, and a bound of the errors of a distance that singles give. All sums of
+float64 run over the features in their order, as in scikit-learn's trees; rounding is monotone, so what is computed for
+a box is never beyond what is computed for its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ import math
 
 import numpy as np
 
-from xpulab.kernels.host_functions import host_function, inlined
+from xpulab.kernels.host_functions import TOGETHER, count_bits, host_function, inlined, products_below
 
 __all__ = ["count_near", "flatten", "join", "least_near", "link_near", "plant"]
 
@@ -136,6 +142,53 @@ def _compare(tiles, x, stride, others, leaf, width, d, kind, power, limit, found
 
 
 @inlined
+def _rows_reached(singles, leaf, spheres, other, d, limit, error):  # type: ignore[no-untyped-def]
+    """Which rows of a leaf may be near to a row of another, as bits: those near enough to its sphere."""
+    sphere = other * (d + 2)
+    reach = spheres[sphere + d + 1] + math.sqrt(limit + error)
+    high = np.float32((reach * reach + error) / 2 - spheres[sphere])
+    _, reached = products_below(spheres, sphere + 1, 1, singles, leaf * (d + 1) * TOGETHER, d, high, high)
+    return reached
+
+
+@inlined
+def _near_bits(  # type: ignore[no-untyped-def]
+    tiles, x, stride, singles, single, others, other_singles, leaf, width, d, limit, error
+):  # fmt: skip
+    """Which rows of a leaf are near to a row, as bits. Where singles do not say it for sure, tiles do."""
+    half = singles[single]
+    low = np.float32((limit - error) / 2 - half)
+    high = np.float32((limit + error) / 2 - half)
+    near, maybe = products_below(
+        singles, single + TOGETHER, TOGETHER, other_singles, leaf * (d + 1) * TOGETHER, d, low, high
+    )
+    maybe &= ~near
+    while maybe != 0:
+        y = leaf * d * width + count_bits((maybe & -maybe) - 1)
+        total = np.float64(0)
+        for f in range(d):
+            gap = tiles[x + f * stride] - others[y + f * width]
+            total += gap * gap
+        if total <= limit:
+            near |= maybe & -maybe
+        maybe &= maybe - 1
+    return near
+
+
+@inlined
+def _compare_singles(  # type: ignore[no-untyped-def]
+    tiles, x, stride, singles, single, others, other_singles, leaf, width, d, limit, error, found
+):  # fmt: skip
+    """As `_compare`, but `found` gets 0 for rows that are near, and infinity for others."""
+    near = _near_bits(tiles, x, stride, singles, single, others, other_singles, leaf, width, d, limit, error)
+    if near == 0:
+        return 0
+    for j in range(width):
+        found[j] = 0 if (near >> j) & 1 else np.inf
+    return 1
+
+
+@inlined
 def _root(parents, i):  # type: ignore[no-untyped-def]
     """The root of the set of i; each node passed on the way is linked to its grandparent."""
     while parents[i] != i:
@@ -211,14 +264,16 @@ def plant(rows, order, shape, tiles, boxes):  # type: ignore[no-untyped-def]
                 tiles[at + j] = rows[(first + j) * d + f] if first + j < last else np.inf
 
 
-@host_function("f8* f8* i8* f8* f8* i8* f8* f8* i8 f8 i8 i8 f8* f8* i8*")
+@host_function("f8* f8* f4* i8* f8* f8* f4* f4* i8* f8* f8* i8 f8 i8 i8 f8* i4* i8 i8 f8* i8*")
 def count_near(  # type: ignore[no-untyped-def]
-    tiles, boxes, shape, others, other_boxes, other_shape, measure, weights, weighted, enough, begin, end, totals,
-    found, stack,
+    tiles, boxes, singles, shape, others, other_boxes, other_singles, spheres, other_shape, measure,
+    weights, weighted, enough, begin, end, totals, lists, room, offset, found, stack,
 ):  # fmt: skip
+    # lists: of each row its first near rows, up to `room`, where singles are used; the offset is added to their places.
     n, depth, width, d = shape[0], shape[1], shape[2], shape[3]
     m, other_depth, other_width = other_shape[0], other_shape[1], other_shape[2]
     kind, power, limit, reach, inside = int(measure[0]), measure[1], measure[2], measure[3], measure[4]
+    error, in_singles = measure[5], shape[4] != 0
     n_leaves, n_others = 1 << depth, 1 << other_depth
     for leaf in range(begin, end):
         start, stop = n * leaf >> depth, n * (leaf + 1) >> depth
@@ -244,30 +299,52 @@ def count_near(  # type: ignore[no-untyped-def]
                 continue
             other = node - n_others
             first, last = m * other >> other_depth, m * (other + 1) >> other_depth
+            reached = np.int64(-1)
+            if in_singles:
+                reached = _rows_reached(singles, leaf, spheres, other, d, limit, error)
             for i in range(start, stop):
-                if totals[i] >= enough:
+                if totals[i] >= enough or (reached >> (i - start)) & 1 == 0:
                     continue
                 x = leaf * d * width + i - start
-                if _box_apart(tiles, x, width, other_boxes, node, d, kind, power, reach):
-                    continue
-                every = _box_inside(tiles, x, width, other_boxes, node, d, kind, power, inside)
-                if not every and not _compare(
-                    tiles, x, width, others, other, other_width, d, kind, power, limit, found
-                ):
-                    continue
-                if weighted == 0:
-                    count = last - first
-                    if not every:
-                        count = 0
+                if in_singles:
+                    single = leaf * (d + 1) * TOGETHER + i - start
+                    bits = _near_bits(
+                        tiles, x, width, singles, single, others, other_singles, other, other_width, d, limit, error
+                    )
+                    if weighted == 0:
+                        place = int(totals[i])
+                        totals[i] += count_bits(bits)
+                        while bits != 0 and place < room:
+                            lists[i * room + place] = offset + first + count_bits((bits & -bits) - 1)
+                            bits &= bits - 1
+                            place += 1
+                    else:
+                        total = totals[i]
                         for j in range(last - first):
-                            count += found[j] <= limit
-                    totals[i] += count
+                            if (bits >> j) & 1:
+                                total += weights[first + j]
+                        totals[i] = total
                 else:
-                    total = totals[i]
-                    for j in range(last - first):
-                        if every or found[j] <= limit:
-                            total += weights[first + j]
-                    totals[i] = total
+                    if _box_apart(tiles, x, width, other_boxes, node, d, kind, power, reach):
+                        continue
+                    every = _box_inside(tiles, x, width, other_boxes, node, d, kind, power, inside)
+                    if not every and not _compare(
+                        tiles, x, width, others, other, other_width, d, kind, power, limit, found
+                    ):
+                        continue
+                    if weighted == 0:
+                        count = last - first
+                        if not every:
+                            count = 0
+                            for j in range(last - first):
+                                count += found[j] <= limit
+                        totals[i] += count
+                    else:
+                        total = totals[i]
+                        for j in range(last - first):
+                            if every or found[j] <= limit:
+                                total += weights[first + j]
+                        totals[i] = total
                 pending -= totals[i] >= enough
             if pending == 0:
                 break
@@ -298,15 +375,16 @@ def _set_of(sets, node, parents, start, stop, offset, n_leaves):  # type: ignore
     return known
 
 
-@host_function("f8* f8* i8* f8* f8* i8* f8* i8 i8* i8* i8* i8 i8 f8* i8* -> i8")
+@host_function("f8* f8* f4* i8* f8* f8* f4* f4* i8* f8* i8 i8* i8* i8* i8 i8 f8* i8* -> i8")
 def link_near(  # type: ignore[no-untyped-def]
-    tiles, boxes, shape, others, other_boxes, other_shape, measure, offset, parents, sets, other_sets, top, budget,
-    found, stack,
+    tiles, boxes, singles, shape, others, other_boxes, other_singles, spheres, other_shape, measure,
+    offset, parents, sets, other_sets, top, budget, found, stack,
 ):  # fmt: skip
     # offset: where the other tree's rows are in `parents`; 0 if both are one tree.
     n, depth, width, d = shape[0], shape[1], shape[2], shape[3]
     m, other_depth, other_width = other_shape[0], other_shape[1], other_shape[2]
-    kind, power, limit, reach = int(measure[0]), measure[1], measure[2], measure[3]
+    kind, power, limit, reach, error = int(measure[0]), measure[1], measure[2], measure[3], measure[5]
+    in_singles = shape[4] != 0
     n_leaves, n_others = 1 << depth, 1 << other_depth
     while top > 0 and budget > 0:
         top -= 2
@@ -342,13 +420,26 @@ def link_near(  # type: ignore[no-untyped-def]
             top += 4
             continue
         budget -= 1
+        reached = np.int64(-1)
+        if in_singles:
+            reached = _rows_reached(singles, leaf, spheres, other_leaf, d, limit, error)
         for i in range(start, stop):
             if parents[i] < 0 or (theirs >= 0 and _root(parents, i) == _root(parents, theirs)):
                 continue
             x = leaf * d * width + i - start
-            if _box_apart(tiles, x, width, other_boxes, other, d, kind, power, reach):
-                continue
-            if _compare(tiles, x, width, others, other_leaf, other_width, d, kind, power, limit, found) == 0:
+            if in_singles:
+                if (reached >> (i - start)) & 1 == 0:
+                    continue
+                single = leaf * (d + 1) * TOGETHER + i - start
+                any_near = _compare_singles(
+                    tiles, x, width, singles, single, others, other_singles, other_leaf, other_width, d, limit, error,
+                    found,
+                )  # fmt: skip
+            else:
+                if _box_apart(tiles, x, width, other_boxes, other, d, kind, power, reach):
+                    continue
+                any_near = _compare(tiles, x, width, others, other_leaf, other_width, d, kind, power, limit, found)
+            if any_near == 0:
                 continue
             for j in range(last - first):
                 if found[j] <= limit and parents[offset + first + j] >= 0:
@@ -360,15 +451,16 @@ def link_near(  # type: ignore[no-untyped-def]
     return top
 
 
-@host_function("f8* f8* i8* f8* f8* i8* f8* i8* i8* i8 i8 i8* i8* f8* i8*")
+@host_function("f8* f8* f4* i8* f8* f8* f4* f4* i8* f8* i8* i8* i8 i8 i8* i8* f8* i8*")
 def least_near(  # type: ignore[no-untyped-def]
-    tiles, boxes, shape, others, other_boxes, other_shape, measure, labels, least, begin, end, cores, best, found,
-    stack,
+    tiles, boxes, singles, shape, others, other_boxes, other_singles, spheres, other_shape, measure,
+    labels, least, begin, end, cores, best, found, stack,
 ):  # fmt: skip
     # labels: of the other tree's rows, with those of rows that are no cores beyond all others. least: of each node.
     n, depth, width, d = shape[0], shape[1], shape[2], shape[3]
     m, other_depth, other_width = other_shape[0], other_shape[1], other_shape[2]
-    kind, power, limit, reach = int(measure[0]), measure[1], measure[2], measure[3]
+    kind, power, limit, reach, error = int(measure[0]), measure[1], measure[2], measure[3], measure[5]
+    in_singles = shape[4] != 0
     n_leaves, n_others = 1 << depth, 1 << other_depth
     for leaf in range(begin, end):
         start, stop = n * leaf >> depth, n * (leaf + 1) >> depth
@@ -391,13 +483,26 @@ def least_near(  # type: ignore[no-untyped-def]
                 continue
             other = node - n_others
             first, last = m * other >> other_depth, m * (other + 1) >> other_depth
+            reached = np.int64(-1)
+            if in_singles:
+                reached = _rows_reached(singles, leaf, spheres, other, d, limit, error)
             for i in range(start, stop):
                 if cores[i] >= 0 or best[i] <= least[node]:
                     continue
                 x = leaf * d * width + i - start
-                if _box_apart(tiles, x, width, other_boxes, node, d, kind, power, reach):
-                    continue
-                if _compare(tiles, x, width, others, other, other_width, d, kind, power, limit, found) == 0:
+                if in_singles:
+                    if (reached >> (i - start)) & 1 == 0:
+                        continue
+                    single = leaf * (d + 1) * TOGETHER + i - start
+                    any_near = _compare_singles(
+                        tiles, x, width, singles, single, others, other_singles, other, other_width, d, limit, error,
+                        found,
+                    )  # fmt: skip
+                else:
+                    if _box_apart(tiles, x, width, other_boxes, node, d, kind, power, reach):
+                        continue
+                    any_near = _compare(tiles, x, width, others, other, other_width, d, kind, power, limit, found)
+                if any_near == 0:
                     continue
                 for j in range(last - first):
                     if found[j] <= limit and labels[first + j] < best[i]:

@@ -22,11 +22,12 @@ from xpulab.engine.dataset import data_of, on_host, weights_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.neighbors import normalised
 from xpulab.kernels.rows import take
-from xpulab.kernels.trees import BEYOND, Near, Tree, count_near, joined, least_near, link_near, roots_of
+from xpulab.kernels.trees import BEYOND, Near, Tree, count_near, joined, least_listed, least_near, link_near, roots_of
 
 __all__ = ["clustered"]
 
 _SAMPLE = 1024  # rows of a rank of which regions are made
+_MOST_LISTED = 33  # `min_samples` with which neighbours are listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +116,7 @@ def _divided(task: Task, rows: np.ndarray, first: int, weights: np.ndarray | Non
     ]
     sent, counts = np.concatenate(parts), np.array([len(part) for part in parts])
     others = comm.exchange_rows(came[sent], counts)
-    halo = Tree.of(np.ascontiguousarray(others[:, :d]))
+    halo = Tree.of(np.ascontiguousarray(others[:, :d]), own.middle)
     weighed = np.ascontiguousarray(others[halo.order, d + 1])
     return _Region(
         task, own, halo, came[:, d].astype(np.int64), np.ascontiguousarray(came[:, d + 1]), weighed, sent, counts
@@ -169,8 +170,13 @@ def clustered(
     # A row that has enough neighbours keeps them, unless a weight is negative.
     growing = all(task.comm.allgather(weights is None or bool((weights >= 0).all())))
     enough = float(min_samples) if growing else np.inf
-    for tree, some in ((own, region.weights), (halo, region.halo_weights)):
-        count_near(own, tree, near, None if weights is None else some, enough, totals, look)
+    # A row with fewer than enough neighbours is compared with all of them: few rows are listed for the last step.
+    lists = np.empty((n, min_samples - 1 if weights is None and min_samples <= _MOST_LISTED else 0), np.int32)
+    listed = True
+    for tree, some, offset in ((own, region.weights, 0), (halo, region.halo_weights, n)):
+        listed &= count_near(
+            own, tree, near, None if weights is None else some, enough, totals, look, lists, offset
+        )  # fmt: skip
     core = totals >= min_samples
     task.check()
 
@@ -180,9 +186,12 @@ def clustered(
 
     task.show(doing="labelling the edges of clusters")
     labels[~core] = BEYOND
-    best, cores = labels.copy(), np.where(core, 0, -1)
-    for tree, some in ((own, labels), (halo, region.of_halo(labels))):
-        least_near(own, tree, near, some, cores, best, look)
+    best, cores, halo_labels = labels.copy(), np.where(core, 0, -1), region.of_halo(labels)
+    if listed and lists.size:
+        best[~core] = least_listed(lists[~core], totals[~core].astype(np.int64), np.append(labels, halo_labels))
+    else:
+        for tree, some in ((own, labels), (halo, halo_labels)):
+            least_near(own, tree, near, some, cores, best, look)
     best[best == BEYOND] = -1
     return region.index, best, core
 
