@@ -92,3 +92,15 @@ def test_small_memory_and_memory_of_other_devices_is_not_kept(device):
     assert device._pool.nbytes == 0
     with pytest.raises(DeviceError, match="use more engines"):
         device.recycled(2**50, np.float32)
+
+
+def test_scratch_is_used_again(device):
+    first = device.scratch("sums", 1000, np.float32)
+    fewer = device.scratch("sums", 10, np.float32)
+    assert (fewer.size, fewer.pointer) == (10, first.pointer)
+    assert len(device.fetch(fewer)) == 10
+    assert device.scratch("other sums", 1000, np.float32).pointer != first.pointer
+    assert device.scratch("sums", 10, np.float64).dtype == np.float64
+    assert device.scratch("sums", 2000, np.float64).size == 2000
+    large = [device.scratch("large", 1 << 21, np.float32) for _ in range(2)]
+    assert large[0].pointer != large[1].pointer  # not kept

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from xpulab.kernels import rows as module
-from xpulab.kernels.rows import Rows, column_sums, find_nonfinite, take
+from xpulab.kernels.rows import Rows, column_sums, copying, find_nonfinite, take
 from xpulab.sharing.memory import SharedBlock
 
 SHAPES = [(1, 1), (5, 3), (64, 14), (257, 2), (10007, 14), (10007, 64), (1030, 130), (257, 300)]
@@ -53,6 +53,40 @@ def test_rows_are_read_once_each_and_looked_at(device, monkeypatch, units):
             before, X[row, 3] = X[row, 3], value
             assert not Rows.read(device, X.shape, X.dtype, fill)[1]
             X[row, 3] = before
+
+
+@pytest.mark.parametrize("units", [1, 3, 20])
+@pytest.mark.parametrize("n", [1, 64, 1000, 1537])
+def test_rows_that_pass_are_all_rows_in_order(device, monkeypatch, units, n):
+    monkeypatch.setattr(module, "_READ_BYTES", 64 * 5 * 8)
+    monkeypatch.setattr(module, "_PASSING_BYTES", 4 * 64 * 5 * 8)
+    monkeypatch.setattr(device, "compute_units", units)
+    X, weights = table(n, 5, np.float64), np.arange(n) + 1.0
+    X[n - 1, 2] = np.nan
+    seen, last = np.empty((0, 5)), -1
+    for rows, first, finite in Rows.passing(device, X.shape, X.dtype, copying(X), weights):
+        assert first == len(seen)
+        assert first % module.BLOCK == 0
+        assert finite == (first + rows.n_samples < n)
+        np.testing.assert_array_equal(rows.host_weights(), weights[first : first + rows.n_samples])
+        seen = np.concatenate([seen, take(rows, np.arange(rows.n_samples))])
+        last = find_nonfinite(rows)
+        assert rows.n_samples <= max(4, min(units, module._READERS)) * 64
+    np.testing.assert_array_equal(seen, X)
+    assert first + last == n - 1  # nothing but zeros after the last row of each part
+
+
+def test_no_rows_pass(device):
+    assert list(Rows.passing(device, (0, 3), np.float32, copying(np.empty((0, 3), np.float32)))) == []
+
+
+def test_a_part_of_rows(device):
+    X, weights = table(1000, 5), np.arange(1000.0)
+    part = Rows.upload(device, X, weights).part(128, 300)
+    gc.collect()  # the part keeps the memory of the whole
+    np.testing.assert_array_equal(take(part, np.arange(300)), X[128:428])
+    np.testing.assert_array_equal(part.host_weights(), weights[128:428])
+    np.testing.assert_allclose(column_sums(part.part(0, 256)), X[128:384].sum(axis=0, dtype=np.float64), rtol=1e-5)
 
 
 def test_an_error_while_rows_are_read_is_raised(device, monkeypatch):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,7 @@ from xpulab.exceptions import HandleError
 from xpulab.kernels import dense, sparse
 from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.moments import column_facts
-from xpulab.kernels.rows import Fill, Rows, copying
+from xpulab.kernels.rows import Fill, Rows, copying, take
 from xpulab.kernels.scaling import host_pieces
 from xpulab.kernels.sparse import SparseRows
 from xpulab.sharing.memory import SharedBlock
@@ -32,13 +33,13 @@ __all__ = [
     "keep_rows",
     "kind_of",
     "on_host",
-    "passing_rows",
     "pieces",
     "rows_of",
     "weights_of",
     "write_block",
 ]
 
+_SPARSE = "the rows of this handle are sparse, and this estimator takes dense rows"
 _PIECE = 4 << 20  # bytes of a result that are on the host at a time
 
 
@@ -68,28 +69,107 @@ def weights_of(task: Task, weights: dict[str, Any] | None, bounds: list[int]) ->
     return array_of(weights)[bounds[task.comm.rank] : bounds[task.comm.rank + 1]]
 
 
-@dataclass(frozen=True)
 class Data:
     """The rows of all ranks as one data set.
 
     Attributes
     ----------
     rows : Rows
-        This rank's block, with its sample weights.
+        This rank's block, with its sample weights. It is read to the device at the first use, which has to be at the
+        same place on all ranks.
     targets : Rows or None
         The targets of these rows.
+    sample_weight : numpy.ndarray of shape (n_own,) or None
+        This rank's weights on the host; None if all are 1.
+    dtype : numpy.dtype
+        The dtype of the rows.
+    n_own, n_samples, n_features : int
+        Numbers of rows of this rank, of rows of all ranks, and of columns.
     bounds : list of int
         Rank r has the rows from bounds[r] up to, not including, bounds[r + 1].
+
+    Raises
+    ------
+    HandleError
+        If the rows are sparse, or are those of a handle that was freed.
     """
 
-    rows: Rows
-    targets: Rows | None
-    bounds: list[int]
+    def __init__(
+        self,
+        task: Task,
+        source: dict[str, Any],
+        weights: dict[str, Any] | None = None,
+        targets: dict[str, Any] | None = None,
+    ) -> None:
+        self._task, self._source = task, source
+        kernels, self.dtype, self.n_features = kind_of(task, source)
+        if kernels is sparse:
+            raise HandleError(_SPARSE)
+        self.bounds: list[int] = source["bounds"]
+        self.n_own = self.bounds[task.comm.rank + 1] - self.bounds[task.comm.rank]
+        self.n_samples = self.bounds[-1]
+        self.sample_weight = weights_of(task, weights, self.bounds)
+        self._targets = targets
 
-    @property
-    def n_samples(self) -> int:
-        """Number of rows of all ranks."""
-        return self.bounds[-1]
+    @cached_property
+    def rows(self) -> Rows:
+        """This rank's block on its device."""
+        rows = rows_of(self._task, self._source, self.sample_weight)
+        assert isinstance(rows, Rows)
+        return rows
+
+    @cached_property
+    def targets(self) -> Rows | None:
+        """The targets of this rank's block on its device."""
+        if self._targets is None:
+            return None
+        targets = rows_of(self._task, self._targets)
+        if not isinstance(targets, Rows):
+            raise HandleError(_SPARSE)
+        return targets
+
+    @contextmanager
+    def passing(self) -> Iterator[Fill | None]:
+        """A context with a function that reads this rank's rows for one pass, after which they are not on the device.
+
+        The function is None for rows that are on the device, or have to stay there.
+        """
+        source = self._source
+        if "rows" in vars(self) or "hold" in source or not source.keys() & {"file", "block", "memory"}:
+            yield None
+            return
+        self._task.show(doing="reading the rows")
+        with _transfer(self._task), _readable(self._task, source) as (_, fill):
+            yield fill
+
+    def parts(self) -> Iterator[tuple[Rows, Rows | None]]:
+        """Yield this rank's rows with their targets for one pass, in one part or more, on the device.
+
+        On a CPU, each part replaces the one before it in the cores' caches, if the rows are not on the device anyway.
+        After the last part, the same error is raised on all ranks if a row has NaN or infinity.
+        """
+        task, targets, finite = self._task, self.targets, True
+        with self.passing() as fill:
+            if fill is None or not task.device.is_cpu:
+                yield self.rows, targets
+                return
+            task.show(rows=self.n_own, doing="computing")
+            shape = self.n_own, self.n_features
+            for part, first, part_finite in Rows.passing(task.device, shape, self.dtype, fill, self.sample_weight):
+                yield part, None if targets is None else targets.part(first, part.n_samples)
+                finite = finite and part_finite
+        if not self._source.get("finite") and not all(task.comm.allgather(finite)):
+            self.rows  # noqa: B018 - reads all rows, and looks through them
+
+    def some(self, places: np.ndarray) -> np.ndarray:
+        """Return the rows of this rank at a few places, on the host."""
+        with self.passing() as fill:
+            if fill is None:
+                return take(self.rows, places)
+            picked = np.empty((len(places), self.n_features), self._task.device.check_dtype(self.dtype))
+            for row, place in zip(picked, places, strict=True):
+                fill(int(place), row[None])
+        return picked
 
 
 def data_of(
@@ -102,12 +182,9 @@ def data_of(
     HandleError
         If the rows of a handle are sparse, or were freed.
     """
-    bounds = source["bounds"]
-    rows = rows_of(task, source, weights_of(task, weights, bounds))
-    aligned = None if targets is None else rows_of(task, targets)
-    if not isinstance(rows, Rows) or not isinstance(aligned, Rows | None):
-        raise HandleError("the rows of this handle are sparse, and this estimator takes dense rows")
-    return Data(rows, aligned, bounds)
+    data = Data(task, source, weights, targets)
+    data.rows, data.targets  # noqa: B018 - reads them
+    return data
 
 
 def keep_rows(task: Task, rows: AnyRows, place: dict[str, Any]) -> None:
@@ -160,7 +237,8 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         process and address where the rows are in C order, with ``shape``, ``dtype`` and ``finite`` (whether they were
         checked); ``parts``, the path of a shared block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for
         data, indices and indptr, with ``shape``; ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and
-        ``order``; ``block``, the path of a shared block that has a result, with ``shape``, ``dtype`` and ``offset``;
+        ``order``; ``block``, the path of a shared block with a result, with ``shape``, ``dtype`` and ``offset``, or,
+        with ``own``, one that has the rows of this rank only, which have come from another host;
         ``local``, the rows that this rank's own code passes; ``handle``, the id of rows that the ranks keep. Rows from
         a file, a result or a rank's own code are checked here for infinity, and for NaN unless ``nan`` allows it. With
         ``hold``, the id and description of a handle, the rank keeps the rows for other tasks.
@@ -190,6 +268,8 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
             _look_through(task, rows, source)
         elif "csr" in source:
             rows = _sparse(task, source, sample_weight)
+        elif source.get("own"):
+            rows = _adopted(task, source, sample_weight)
         elif "parts" not in source:
             with _readable(task, source) as (shape, fill):
                 rows = _read(task, source, shape, fill, sample_weight)
@@ -264,18 +344,14 @@ def _read(task: Task, source: dict[str, Any], shape: Any, fill: Fill, sample_wei
     return rows
 
 
-@contextmanager
-def passing_rows(task: Task, source: dict[str, Any]) -> Iterator[tuple[tuple[int, int], Fill] | None]:
-    """A context with this rank's rows for one pass over them, which need not be on the device afterwards.
-
-    It has their shape and a function that reads them; or None, for rows that are on the device or must stay there.
-    """
-    if not source.keys() & {"file", "block", "memory"} or "hold" in source:
-        yield None
-        return
-    task.show(doing="reading the rows")
-    with _transfer(task), _readable(task, source) as readable:
-        yield readable
+def _adopted(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None) -> Rows:
+    """Use memory of this host that has this rank's rows only, with the reductions of `_read`."""
+    first, last = source["bounds"][task.comm.rank : task.comm.rank + 2]
+    with SharedBlock.open(source["block"], writable=True) as block:
+        rows = Rows.adopt(task.device, block, (last - first, int(source["shape"][1])), source["dtype"], sample_weight)
+    if not source.get("finite") and not all(task.comm.allgather(dense.find_nonfinite(rows) < 0)):
+        _look_through(task, rows, source)
+    return rows
 
 
 @contextmanager

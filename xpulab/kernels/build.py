@@ -197,7 +197,7 @@ def _known(path: Path, compiler: str) -> dict[str, Compiled]:
 
 # --- the host's functions
 
-_HOST_SOURCES = ("host_functions.py", "tree_functions.py", "forest_functions.py", "host_compiler.py")
+_HOST_SOURCES = ("host_functions.py", "tree_functions.py", "forest_functions.py", "host_compiler.py", "host_vectors.py")
 
 
 def _host_source() -> str:

@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["multiply_columns", "stage_columns", "transpose"]
+__all__ = ["loop", "multiply_columns", "stage_columns", "transpose"]
 
 _GLOBAL = 1  # the address space of a device's memory
 _INTEGER = ir.IntType(64)
@@ -133,7 +133,7 @@ def multiply_columns(
             return after
 
         zero = ir.Constant(ir.VectorType(stage_.type.pointee, n), None)
-        found = _loop(builder, rows_, [zero] * (n_left * n_right), step)
+        found = loop(builder, rows_, [zero] * (n_left * n_right), step)
         places = [_after(builder, to_, k * n) for k in range(len(found))]
         with builder.if_else(cgutils.is_not_null(builder, anew_)) as (then, otherwise):
             with then:
@@ -174,7 +174,7 @@ def transpose(
     return types.void(source, places, places, target, places, places, size), build
 
 
-def _loop(
+def loop(
     builder: ir.IRBuilder,
     count: ir.Value,
     values: list[ir.Value],

@@ -23,6 +23,7 @@ __all__ = ["Array", "Device", "lanes_of"]
 
 _PIECE = 1 << 18
 _LEAST_RECYCLED = 1 << 20
+_MOST_SCRATCH = 4 << 20
 _LEAST_ADOPTED = 1 << 20  # fewer bytes are copied, because a copy takes less time than a mapping
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -67,10 +68,22 @@ class Array:
         """Whether the memory is that of a shared block."""
         return isinstance(self.memory, Overlaid)
 
+    def part(self, start: int, size: int) -> Array:
+        """Return `size` elements from element `start` on as an array of the same memory."""
+        return _Part(self, start, size)
+
     @cached_property
     def facts(self) -> ctypes.Array[ctypes.c_int64]:
         """Number of elements, and bytes per element, which kernels get in addition to the pointer."""
         return (ctypes.c_int64 * 2)(self.size, self.dtype.itemsize)
+
+
+class _Part(Array):
+    def __init__(self, whole: Array, start: int, size: int) -> None:
+        super().__init__(whole.memory, size, whole.dtype)
+        self.pointer = whole.pointer + start * whole.dtype.itemsize
+        self.host = None if whole.host is None else whole.host[start : start + size]
+        self._whole = whole  # whose memory may be recycled when it is deleted
 
 
 class _Lasting:
@@ -172,6 +185,7 @@ class Device:
         #: Called between the steps of a compilation, which may take seconds; its exceptions end the compilation.
         self.while_compiling: Callable[[], None] = lambda: None
         self._running: list[tuple[Event, Any]] = []
+        self._scratch: dict[str, Array] = {}
         self._pool = MemoryPool(lambda nbytes: _Lasting(self.queue, nbytes))
 
     @property
@@ -234,6 +248,21 @@ class Device:
             return _Recycled(self._pool, size, dtype)
         except (dpctl.memory.USMAllocationError, MemoryError) as error:
             raise self._no_room(size * dtype.itemsize) from error
+
+    def scratch(self, use: str, size: int, dtype: npt.DTypeLike) -> Array:
+        """As `empty`, for numbers that kernels keep until the next call for the same use.
+
+        Up to a few MiB are kept for each use, because the system takes longer to clear new pages than a kernel to pass
+        over a few thousand rows.
+        """
+        dtype = np.dtype(dtype)
+        held = self._scratch.get(use)
+        if held is None or held.dtype != dtype or held.size < size:
+            held = self.empty(size, dtype)
+            if held.nbytes > _MOST_SCRATCH:
+                return held
+            self._scratch[use] = held
+        return held if held.size == size else held.part(0, size)
 
     def _no_room(self, nbytes: int) -> DeviceError:
         memory = self.queue.sycl_device.global_mem_size

@@ -285,7 +285,9 @@ def _pass(rows: Rows, codes: Rows, n_classes: int, coef: npt.NDArray[Any], inter
     matrix[:, :k] = coef
     offset = np.zeros((len(coef), tiles * form.columns), dtype)
     offset[:, :k] = intercept
-    by_tile = matrix.reshape(len(coef) * tiles, form.columns, d).swapaxes(1, 2)
+    by_tile = np.ascontiguousarray(matrix.reshape(len(coef) * tiles, form.columns, d).swapaxes(1, 2))
+    point = device.scratch("coefficients of losses", by_tile.size, dtype)
+    device.store(by_tile, point)
     chunk = min(max(1, _CHUNK_BYTES // (BLOCK * d * dtype.itemsize)), _MOST_ADDED * form.lanes // BLOCK)
     all_chunks = -(-rows.n_blocks // chunk)
     padded = -(-d // form.features) * form.features
@@ -294,13 +296,13 @@ def _pass(rows: Rows, codes: Rows, n_classes: int, coef: npt.NDArray[Any], inter
     groups = min(all_chunks, most, max(2 * device.compute_units, -(-all_chunks // _MOST_CHUNKS)))
     n_chunks = -(-all_chunks // groups)
     groups = -(-all_chunks // n_chunks)
-    stage = device.empty(groups * offset.size * (chunk * BLOCK + form.lanes), dtype)
-    partial = device.empty(groups * size, dtype)
+    stage = device.scratch("stage of losses", groups * offset.size * (chunk * BLOCK + form.lanes), dtype)
+    partial = device.scratch("sums of losses", groups * size, dtype)
     weights, weighted = rows.weights_or(stage)
     launch(
         device, _pass_kernel(dtype, second, form), groups, form.lanes,
         rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(chunk), np.int64(n_chunks),
-        device.array(np.ascontiguousarray(by_tile)), device.array(offset), np.int64(k), codes.data, weights, weighted,
+        point, device.array(offset), np.int64(k), codes.data, weights, weighted,
         stage, np.int64(tiles), partial,
     )  # fmt: skip
     found = device.fetch(partial, copied=False).reshape(groups, -1, form.lanes).sum(axis=(0, 2), dtype=np.float64)

@@ -395,8 +395,8 @@ def gram(
     if others is not None:
         _require_alike(rows, others)
     products, totals = _products(rows, others, shift, other_shift, weights, dtype, joint=True)
-    upper = np.triu(products)
-    return upper + np.triu(upper, 1).T, totals
+    np.copyto(products, products.T, where=np.tri(len(products), k=-1, dtype=bool))
+    return products, totals
 
 
 def cross(
@@ -473,8 +473,9 @@ def _products(
         groups = min(all_chunks, 2 * device.compute_units)
         chunks = min(_MOST_ROWS[form.kind] // form.chunk, -(-all_chunks // groups))
         at_once = min(len(tiles), max(1, _PARTIAL_BYTES // (groups * form.sums * dtype.itemsize)))
-        stage = device.empty(groups * columns * (_column_size(form) if form.kind == "few" else form.chunk), dtype)
-        partial = device.empty(groups * at_once * form.sums, dtype)
+        column_size = _column_size(form) if form.kind == "few" else form.chunk
+        stage = device.scratch("stage of products", groups * columns * column_size, dtype)
+        partial = device.scratch("sums of products", groups * at_once * form.sums, dtype)
         by_column = form.lanes if form.kind == "few" else 1  # totals of each column
         total = device.empty(groups * columns * by_column if own_totals else 1, dtype)
         middle = device.array(_as(shift, d, dtype))

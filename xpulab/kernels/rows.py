@@ -44,6 +44,7 @@ _LANES = 16  # work-items of a work-group that adds up columns of a span
 _STAGE_BYTES = 8 << 20
 _READ_BYTES = 1 << 20  # that a thread reads at a time, and that its core's cache holds until they are laid out
 _READERS = 8  # threads that read at the same time
+_PASSING_BYTES = 8 << 20
 _FEW = 64  # up to this many rows, a copy by the host takes less time than the launch of a kernel
 
 
@@ -184,6 +185,58 @@ class Rows:
         return cls._of(device, data, n_samples, n_features, sample_weight), finite
 
     @classmethod
+    def passing(
+        cls,
+        device: Device,
+        shape: tuple[int, ...],
+        dtype: npt.DTypeLike,
+        fill: Fill,
+        sample_weight: npt.NDArray[Any] | None = None,
+    ) -> Iterator[tuple[Rows, int, bool]]:
+        """Read rows as `read` does, but keep a few MiB of them at a time, which the cores' last cache holds.
+
+        Parameters
+        ----------
+        device, shape, dtype, fill, sample_weight
+            As for `read`.
+
+        Yields
+        ------
+        rows : Rows
+            The next rows. They replace the rows before them, after the kernels launched so far.
+        first : int
+            Index of the first of them, a multiple of BLOCK.
+        finite : bool
+            As `read` returns it, for these rows.
+
+        Raises
+        ------
+        ValueError, DeviceError
+            As `read`.
+        """
+        dtype, (n_samples, n_features) = device.check_dtype(dtype), shape
+        weights = None if sample_weight is None else _padded(device, sample_weight, n_samples, dtype)
+
+        def part(first: int, n: int) -> Rows:
+            assert data is not None
+            some = None if weights is None else weights.part(first, -(-n // BLOCK) * BLOCK)
+            return cls(device, data, n, n_features, some)
+
+        data: Array | None
+        data, most, begin, there, finite = None, 0, 0, 0, True
+        for stage, first, n, piece_finite in read_pieces(device, (n_samples, n_features), dtype, fill):
+            if data is None:
+                most = n * max(1, min(_PASSING_BYTES // (n * n_features * dtype.itemsize), -(-n_samples // n)))
+                data = device.recycled(-(-most // BLOCK) * BLOCK * n_features, dtype)
+            elif there == most:
+                yield part(begin, there), begin, finite
+                begin, there, finite = first, 0, True
+            _arrange(device, stage, data, there // BLOCK, n, n_features)
+            there, finite = there + n, finite and piece_finite
+        if data is not None:
+            yield part(begin, there), begin, finite
+
+    @classmethod
     def adopt(
         cls,
         device: Device,
@@ -231,10 +284,8 @@ class Rows:
     def _of(
         cls, device: Device, data: Array, n_samples: int, n_features: int, weights: npt.NDArray[Any] | None
     ) -> Rows:
-        if weights is not None and weights.shape != (n_samples,):
-            raise ValueError(f"weights of shape {weights.shape} were given for {n_samples} rows")
-        rows = cls(device, data, n_samples, n_features, None)
-        return rows if weights is None else weighted(rows, weights)
+        padded = None if weights is None else _padded(device, weights, n_samples, data.dtype)
+        return cls(device, data, n_samples, n_features, padded)
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -260,6 +311,13 @@ class Rows:
     def nbytes(self) -> int:
         """Number of bytes on the device."""
         return self.data.nbytes + (0 if self.sample_weight is None else self.sample_weight.nbytes)
+
+    def part(self, first: int, n: int) -> Rows:
+        """Return `n` of the rows, not copied, from row `first` on, which is a multiple of BLOCK."""
+        size = -(-n // BLOCK) * BLOCK
+        weights = None if self.sample_weight is None else self.sample_weight.part(first, size)
+        data = self.data.part(first * self.n_features, size * self.n_features)
+        return Rows(self.device, data, n, self.n_features, weights)
 
     def shift_or_zero(self, shift: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
         """Convert a shift (n_features,) to the dtype of the rows; return zeros for None."""
@@ -340,9 +398,16 @@ def copying(block: npt.NDArray[Any]) -> Fill:
 
 def weighted(rows: Rows, sample_weight: npt.NDArray[Any]) -> Rows:
     """Return the same rows, not copied, with other weights (n_samples,)."""
-    padded = np.zeros(rows.n_blocks * BLOCK, rows.dtype)
-    padded[: rows.n_samples] = sample_weight
-    return replace(rows, sample_weight=rows.device.array(padded))
+    return replace(rows, sample_weight=_padded(rows.device, sample_weight, rows.n_samples, rows.dtype))
+
+
+def _padded(device: Device, weights: npt.NDArray[Any], n: int, dtype: np.dtype[Any]) -> Array:
+    """Return weights of n rows on the device, with zeros after the last row."""
+    if weights.shape != (n,):
+        raise ValueError(f"weights of shape {weights.shape} were given for {n} rows")
+    padded = np.zeros(-(-n // BLOCK) * BLOCK, dtype)
+    padded[:n] = weights
+    return device.array(padded)
 
 
 def shift_for(rows: Rows, mean: npt.NDArray[Any]) -> npt.NDArray[Any]:

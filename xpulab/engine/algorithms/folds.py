@@ -31,8 +31,8 @@ def sharp_products(task: Task, data: Data, centre: bool, always: bool = False) -
     effect on the coefficients, which no later pass over the rows could correct. With `always` it is used for all
     float32 rows.
     """
-    n = data.rows.n_features
-    if data.rows.dtype == np.float64:
+    n = data.n_features
+    if data.dtype == np.float64:
         return products(task, data, centre), False
     if data.n_samples - centre > n and not always:
         found = products(task, data, centre)
@@ -128,8 +128,8 @@ def _linear_products(
     folds: list[tuple[np.ndarray, int]] = (),  # type: ignore[assignment]
 ) -> dict[str, Any]:
     """Return `Products` of all rows, and `fold_sums` of each assignment of rows to folds."""
-    data = data_of(task, source, weights, targets)
+    data = Data(task, source, weights, targets) if not folds else data_of(task, source, weights, targets)
     found, sharp = sharp_products(task, data, centre)
     shift = np.concatenate([found.mean, found.target_mean])
     sums = [fold_sums(task, data, fold_of_row, n_folds, shift, sharp) for fold_of_row, n_folds in folds]
-    return {"rows": data.rows.n_samples, "products": vars(found), "sharp": sharp, "folds": sums}
+    return {"rows": data.n_own, "products": vars(found), "sharp": sharp, "folds": sums}

@@ -98,12 +98,12 @@ def least_squares(
     """
     solution: Solution | None = None
     gram = np.empty((0, 0))
-    if not exact and (data.n_samples - centre >= data.rows.n_features or penalties.min() > 0):
+    if not exact and (data.n_samples - centre >= data.n_features or penalties.min() > 0):
         sums = products(task, data, centre)
         gram = sums.gram
         if task.comm.rank == 0:  # one rank decides for all, because other ranks may round differently
             most = _MOST_STEPS if refine else 0
-            solution = _by_products(sums, penalties, cutoff, data.rows.dtype, most)
+            solution = _by_products(sums, penalties, cutoff, data.dtype, most)
         solution = task.comm.bcast(solution)
     if solution is None:
         return _by_triangle(task, data, centre)
@@ -225,9 +225,9 @@ def _least_squares(
     exact: bool = False,
 ) -> dict[str, Any]:
     """Return the `Solution` of all targets, from rank 0."""
-    data = data_of(task, source, weights, targets)
+    data = Data(task, source, weights, targets)
     solution = least_squares(task, data, centre, penalties, cutoff, refine, exact)
-    return {"rows": data.rows.n_samples, **({"solution": vars(solution)} if task.comm.rank == 0 else {})}
+    return {"rows": data.n_own, **({"solution": vars(solution)} if task.comm.rank == 0 else {})}
 
 
 @task("linear_score")

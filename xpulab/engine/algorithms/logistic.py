@@ -35,7 +35,6 @@ from xpulab.kernels.logistic import loss_gradient, second_products
 from xpulab.kernels.products import gram
 from xpulab.kernels.project import project
 from xpulab.kernels.rows import Rows, take, weighted
-from xpulab.sharing.checkpoint import Checkpoint
 
 __all__ = ["Objective", "Problem", "solve"]
 
@@ -445,7 +444,7 @@ def _fit(
     if task.comm.rank != 0:
         problem.follow()
         return found
-    with Checkpoint.open(checkpoint) as kept:
+    with task.checkpoint(checkpoint) as kept:
         objective = Objective(problem, 1.0 / (C * problem.weight), resume, kept.write)
         try:
             found |= solve(objective, solver, start, tol, max_iter, verbose)

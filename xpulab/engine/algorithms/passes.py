@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.dataset import Data, data_of, give_rows, passing_rows, weights_of, write_block
+from xpulab.engine.dataset import Data, data_of, give_rows, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.moments import ColumnFacts, column_facts, column_facts_in_passing
 from xpulab.kernels.products import gram
@@ -84,18 +84,18 @@ class Products:
     target_gram: np.ndarray
 
 
-def may_be_precise(task: Task, rows: Rows) -> bool:
+def may_be_precise(task: Task, dtype: np.dtype[Any]) -> bool:
     """Return whether `products` of float32 rows can be summed in float64, which the devices of all ranks must have."""
-    mine = rows.dtype == np.float32 and task.device.has_float64
+    mine = dtype == np.float32 and task.device.has_float64
     return bool(task.comm.allreduce(np.array([mine], np.int64), np.minimum)[0])
 
 
 def rough_mean(task: Task, rows: Rows) -> np.ndarray:
     """Return an approximate mean (n_features,) in the dtype of the rows, from a few evenly spaced rows per rank."""
-    return _mean_of(task, take(rows, _sample(rows.n_samples)))
+    return _mean_of(task, take(rows, _places(rows.n_samples)))
 
 
-def _sample(n: int) -> np.ndarray:
+def _places(n: int) -> np.ndarray:
     """Return the indices of a few evenly spaced rows of n."""
     return np.linspace(0, n - 1, min(_SAMPLE, n), dtype=np.int64)
 
@@ -122,35 +122,27 @@ def moments(task: Task, rows: Rows) -> Moments:
     return found
 
 
-def _moments_in_passing(
-    task: Task, source: dict[str, Any], weights: dict[str, Any] | None
-) -> tuple[int, Moments] | None:
-    """Compute moments of rows that need not stay on the device; return their number on this rank, too.
+def _moments_in_passing(task: Task, data: Data) -> Moments | None:
+    """Compute moments of rows that need not stay on the device.
 
     Returns
     -------
-    tuple of int and Moments, or None
+    Moments or None
         None if the rows are on the device, if they need another pass, or if there may be NaN or infinity.
     """
-    mine = weights_of(task, weights, source["bounds"])
-    with passing_rows(task, source) as readable:
-        if readable is None:
+    shape = data.n_own, data.n_features
+    shift = _mean_of(task, data.some(_places(data.n_own)))
+    with data.passing() as fill:
+        if fill is None:
             return None
-        shape, fill = readable
-        dtype = task.device.check_dtype(source["dtype"])
-        places = _sample(shape[0])
-        picked = np.empty((len(places), shape[1]), dtype)
-        for row, place in zip(picked, places, strict=True):
-            fill(int(place), row[None])
-        shift = _mean_of(task, picked)
-        task.show(rows=shape[0], doing="computing")
+        task.show(rows=data.n_own, doing="computing")
         task.check()
-        facts = column_facts_in_passing(task.device, shape, dtype, fill, shift, mine)
+        facts = column_facts_in_passing(task.device, shape, data.dtype, fill, shift, data.sample_weight)
     if not all(task.comm.allgather(facts is not None)):
         return None
     assert facts is not None
     found = _reduced(task, facts, shift)
-    return None if _far(found, shift) or _lost(found, dtype) else (shape[0], found)
+    return None if _far(found, shift) or _lost(found, data.dtype) else found
 
 
 def _far(found: Moments, shift: np.ndarray) -> bool:
@@ -205,13 +197,14 @@ def products(task: Task, data: Data, centre: bool, precise: bool = False) -> Pro
     With `centre`, a rough mean is subtracted before the multiplication, and the sums are then corrected by its
     difference from the mean [1]_. If the rough mean is far from the mean, a second pass subtracts the mean.
     """
-    rows, targets = data.rows, data.targets
-    mine = rows.n_samples if rows.sample_weight is None else rows.host_weights().sum()
+    weights = data.sample_weight
+    mine = data.n_own if weights is None else weights.astype(data.dtype).sum(dtype=np.float64)
     weight = float(task.comm.allreduce(np.array([mine], np.float64))[0])
     if not centre:
         return _products_about(task, data, weight, None, None, False, precise)
+    targets = data.targets
     target_shift = None if targets is None else rough_mean(task, targets)
-    shift = rough_mean(task, rows)
+    shift = _mean_of(task, data.some(_places(data.n_own)))
     found = _products_about(task, data, weight, shift, target_shift, True, precise)
     away = np.square(np.concatenate([found.mean - shift, found.target_mean - (0 if targets is None else target_shift)]))
     spread = np.concatenate([np.diag(found.gram), np.diag(found.target_gram)])
@@ -231,16 +224,19 @@ def _products_about(
     precise: bool,
 ) -> Products:
     task.check()
-    rows, targets = data.rows, data.targets
-    dtype = np.float64 if precise else rows.dtype  # dtype of the numbers that the kernel subtracts
-    n = rows.n_features
-    size = n + (0 if targets is None else targets.n_features)
-    local, totals = gram(rows, shift, targets, target_shift, precise)
-    sums = task.comm.allreduce(np.vstack([local, totals]))
+    dtype = np.float64 if precise else data.dtype  # dtype of the numbers that the kernel subtracts
+    n = data.n_features
+    size = n + (0 if data.targets is None else data.targets.n_features)
+    local = np.zeros((size + 1, size))  # the sums of the columns come after the products
+    for rows, targets in data.parts():
+        found, totals = gram(rows, shift, targets, target_shift, precise)
+        local[:size] += found
+        local[size] += totals
+    sums = task.comm.allreduce(local)
     middle = np.zeros(size)
     if shift is not None:
         middle[:n] = shift.astype(dtype)
-    if targets is not None and target_shift is not None:
+    if target_shift is not None:
         middle[n:] = target_shift.astype(dtype)
     away = sums[size] / weight if centre and weight else np.zeros(size)
     whole, mean = sums[:size] - weight * np.outer(away, away), middle + away
@@ -250,12 +246,9 @@ def _products_about(
 @task("moments")
 def _moments(task: Task, source: dict[str, Any], weights: dict[str, Any] | None) -> dict[str, Any]:
     """Return the `Moments` of the columns."""
-    passed = _moments_in_passing(task, source, weights)
-    if passed is None:
-        rows = data_of(task, source, weights).rows
-        passed = rows.n_samples, moments(task, rows)
-    n_samples, found = passed
-    return {"rows": n_samples, "moments": vars(found)}
+    data = Data(task, source, weights)
+    found = _moments_in_passing(task, data) or moments(task, data.rows)
+    return {"rows": data.n_own, "moments": vars(found)}
 
 
 @task("products")
@@ -267,9 +260,9 @@ def _products(
     targets: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the `Products` of the columns, from rank 0."""
-    data = data_of(task, source, weights, targets)
+    data = Data(task, source, weights, targets)
     found = products(task, data, centre)
-    return {"rows": data.rows.n_samples, **({"products": vars(found)} if task.comm.rank == 0 else {})}
+    return {"rows": data.n_own, **({"products": vars(found)} if task.comm.rank == 0 else {})}
 
 
 @task("project")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.algorithms.passes import may_be_precise, products, rough_mean
-from xpulab.engine.dataset import data_of
+from xpulab.engine.dataset import Data, data_of
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.rows import BLOCK, Rows
 
@@ -250,10 +250,10 @@ def _triangular(
     With `or_gram`, without targets and with centring, the result may be `Products`, which are five times as fast. They
     are summed in float64, so that the singular values of float32 rows are as exact as those from a triangle in float32.
     """
-    data = data_of(task, source, weights, targets)
-    if or_gram and data.n_samples >= data.rows.n_features and may_be_precise(task, data.rows):
+    data = Data(task, source, weights, targets)
+    if or_gram and data.n_samples >= data.n_features and may_be_precise(task, data.dtype):
         sums = products(task, data, True, precise=True)
-        return {"rows": data.rows.n_samples, **(vars(sums) if task.comm.rank == 0 else {})}
+        return {"rows": data.n_own, **(vars(sums) if task.comm.rank == 0 else {})}
     if centre:
         found = centred_triangle(task, data.rows, data.targets)
     else:

@@ -6,7 +6,6 @@ and the iterations multiply by these products.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -134,7 +133,7 @@ def _gram_pays(data: Data, k: int, n_iter: int) -> bool:
 
     Only float32 rows use the products. They are summed in float64, so that the squares lose none of float32's digits.
     """
-    return data.rows.n_features <= min(2 * k * (2 * n_iter + 2), data.n_samples)
+    return data.n_features <= min(2 * k * (2 * n_iter + 2), data.n_samples)
 
 
 def _svd_of_gram(
@@ -188,26 +187,26 @@ def _randomized_svd(
     With `target` or `kept`, also the transformed rows: the left vectors times the singular values, or, with `whiten`,
     scaled to unit variance.
     """
-    data = data_of(task, source)
+    transformed = target is not None or kept is not None
+    data = data_of(task, source) if transformed else Data(task, source)
     left: Callable[[], Rows]
-    if _gram_pays(data, start.shape[1], n_iter) and may_be_precise(task, data.rows):
+    if _gram_pays(data, start.shape[1], n_iter) and may_be_precise(task, data.dtype):
         sums = products(task, data, True, precise=True)
         mean, whole = sums.mean, sums.gram if centre else sums.gram + sums.weight * np.outer(sums.mean, sums.mean)
-        singular, right, by = task.comm.bcast(_svd_of_gram(whole, start, n_components, n_iter, data.rows.dtype))
+        singular, right, by = task.comm.bcast(_svd_of_gram(whole, start, n_components, n_iter, data.dtype))
         squares, explained = np.diag(sums.gram), None if centre else np.einsum("ij,jk,ik->i", right, sums.gram, right)
-        matrix = Range(task, data.rows, mean if centre else np.zeros_like(mean))
-        left = functools.partial(matrix.times, by)
+        left = lambda: Range(task, data.rows, mean if centre else np.zeros_like(mean)).times(by)  # noqa: E731
     else:
         columns = moments(task, data.rows)
         mean, squares = columns.mean, columns.squares
         matrix = Range(task, data.rows, mean if centre else np.zeros_like(mean))
         singular, right, left = matrix.svd(start, n_components, n_iter, data.bounds)
         explained = None if centre else moments(task, projected(data.rows, right.T)).squares
-    if target is not None or kept is not None:
+    if transformed:
         stretch = np.full(len(singular), np.sqrt(data.n_samples - 1)) if whiten else singular
         give_rows(task, projected(left(), np.diag(stretch)), source["bounds"], target, kept)
     return {
-        "rows": data.rows.n_samples,
+        "rows": data.n_own,
         "singular": singular,
         "right": right,
         "mean": mean,
