@@ -260,3 +260,26 @@ def test_importing_is_light(module: str) -> None:
         f"import sys, {module}; print({{'IPython', 'ipywidgets', 'matplotlib', 'dpctl', 'mpi4py'}} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+def test_a_network_has_its_passes_in_place_of_kernels() -> None:
+    seconds = {"transfer": 0.5, "kernel": 2.0, "communicate": 0.25}
+    engines = [engine(rank, seconds=seconds, passes={"forward": 0.75, "backward": 1.25}) for rank in range(2)]
+    net = report(engines=0, seconds=4.0)
+    net.engines = engines
+    assert engines[0].phases == {
+        "transfer": 0.5, "forward": 0.75, "backward": 1.25, "communicate": 0.25, "wait": 0.0, "other": 0.75,
+    }  # fmt: skip
+    assert engines[0].work == 2.5
+    header = str(net).splitlines()[2].split()
+    assert header[4:] == [*engines[0].phases, "total", "(s)"]
+    assert "Computing the gradients, and adding them over the engines took longest, 1.25 s of 4 s" in str(net)
+    assert 'xpu-p-backward" title="backward 1.25 s"' in net._repr_html_()
+    bars = net.plot().axes[1].containers
+    assert [group.get_label() for group in bars] == list(engines[0].phases)
+    assert FitReport.from_dict(json.loads(json.dumps(net.to_dict()))) == net
+    beside = str(net.compare(report()))
+    assert "forward, mean of engines        750 ms      0 ms" in beside
+    assert "kernel, mean of engines           0 ms     1.5 s" in beside
+    with pytest.raises(ValueError, match=r"unknown names \['forwards'\] in passes; the names are forward, backward"):
+        engine(0, passes={"forwards": 1.0})

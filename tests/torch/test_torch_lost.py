@@ -160,7 +160,8 @@ def test_a_killed_engine_costs_a_restart_from_the_last_state(
     assert (tmp_path / "once").exists()
     assert numbers(ours) == undisturbed
     assert any("the cluster started new engines" in note for note in ours.report_.notes)
-    assert len(ours.report_.iterations) == 3
+    seen = [iteration.number for iteration in ours.report_.iterations]  # an epoch just before the loss may be missing
+    assert seen in ([1, 2, 3], [2, 3])
 
 
 def test_a_stop_after_a_loss_can_go_on(

@@ -13,6 +13,7 @@ import pytest
 
 import xpulab
 from xpulab.exceptions import EngineError, NoClusterError, UsageError
+from xpulab.report import progress
 
 skorch: Any = pytest.importorskip("skorch")
 torch: Any = pytest.importorskip("torch")
@@ -109,6 +110,30 @@ def test_a_classifier_is_that_of_skorch(engines: xpulab.XPUCluster) -> None:
     assert report.iterations[-1].metrics["valid_acc"] == pytest.approx(ours.history[-1]["valid_acc"])
     assert "with the process group xpulab" in str(report)
     assert type(ours.module_) is Net
+
+
+def test_a_view_shows_the_seconds_of_forward_and_backward_passes_while_they_grow(engines: xpulab.XPUCluster) -> None:
+    seen: list[list[dict[str, float]]] = []
+
+    class View:
+        def update(self, report: Any) -> None:
+            seen.append([dict(engine.passes) for engine in report.engines])
+
+        def close(self, report: Any) -> None:
+            pass
+
+    unsubscribe = progress.subscribe(lambda report: View())
+    try:
+        net = xpulab.torch.NeuralNetClassifier(Net, max_epochs=60, batch_size=16, verbose=0).fit(X, Y)
+    finally:
+        unsubscribe()
+    shown = [passes for passes in seen if all(passes)]
+    for rank, engine in enumerate(net.report_.engines):
+        for name in ("forward", "backward"):
+            seconds = [passes[rank][name] for passes in shown]
+            assert 0 < seconds[0] < seconds[-1] <= engine.passes[name]
+        assert engine.seconds["kernel"] == pytest.approx(sum(engine.passes.values()), rel=0.05)
+        assert sum(engine.phases.values()) == pytest.approx(engine.total, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from xpulab.exceptions import EngineLostError
 from xpulab.rendering import format_seconds
 from xpulab.report import progress
 from xpulab.report.fit import EngineReport, FitReport, Iteration, Status
-from xpulab.sharing.board import PHASES, RUNS, awaited, metrics_of
+from xpulab.sharing.board import PASSES, PHASES, RUNS, awaited, metrics_of
 from xpulab.sharing.checkpoint import Checkpoint
 
 __all__ = ["Call", "Functions", "Packing", "last_report"]
@@ -205,6 +205,8 @@ class Call:
                 engine.rows = int(record["rows"])
                 engine.total = float(record["total"])
                 engine.seconds = dict(zip(PHASES, map(float, record["seconds"]), strict=True))
+                if not np.isnan(record["passes"]).any():
+                    engine.passes = dict(zip(PASSES, map(float, record["passes"]), strict=True))
         if mine[0] and records[0]["iteration"] > 0:
             self._follow_iteration(records[0])
         self._handle.update()
@@ -291,6 +293,8 @@ def _fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
         engine.seconds, engine.total = dict(seconds), total
         engine.rows = result.get("rows", engine.rows)
         engine.tile = result.get("tile")
+        if "passes" in result:
+            engine.passes = dict(zip(PASSES, result["passes"], strict=True))
     tried, took = answer.results[0].get("tuning", (0, 0.0))
     if tried:
         report.notes.append(f"the engines tried {tried} tiles in between, in {format_seconds(took)}")

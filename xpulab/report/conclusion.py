@@ -16,6 +16,8 @@ _DOING = {
     "transfer": "moving rows between the host and the devices",
     "compile": "finishing kernels for the devices",
     "kernel": "computing on the devices",
+    "forward": "computing the outputs of the module",
+    "backward": "computing the gradients, and adding them over the engines",
     "communicate": "exchanging results between the engines",
     "wait": "engines that waited for each other",
     "other": "work of the engines beside their devices",
@@ -77,7 +79,7 @@ def _advice(report: FitRecord, name: str) -> str:
     if name == "compile":
         return "the next call takes the compiled kernels from a cache"
     uneven = report.imbalance is not None and report.imbalance >= _ADVICE
-    if uneven and name in ("kernel", "wait"):
+    if uneven and name in ("kernel", "forward", "backward", "wait"):
         return _about_slowest(report)
     if name == "kernel" and report.dtype == "float64":
         return "float32 takes about half as long, if its precision is enough: X.astype('float32')"

@@ -22,6 +22,8 @@ COLOURS: dict[str, tuple[str, str]] = {
     "transfer": ("#0072b2", "//"),
     "compile": ("#cc79a7", ".."),
     "kernel": ("#009e73", ""),
+    "forward": ("#009e73", ""),
+    "backward": ("#9a7d00", "oo"),
     "communicate": ("#d55e00", "\\\\"),
     "wait": ("#8a8a8a", "||"),
     "other": ("#ffffff", "--"),
@@ -72,8 +74,9 @@ def _draw_engines(report: FitRecord, axes: Axes) -> None:
     unit, factor = time_unit(report.engines)
     names = [f"{engine.rank}  {shorten(engine.device, 32)}" for engine in report.engines]
     starts = [0.0] * len(names)
-    for phase, (colour, hatch) in COLOURS.items():
-        widths = [engine.phases[phase] * factor for engine in report.engines]
+    phases = dict.fromkeys(phase for engine in report.engines for phase in engine.phases)
+    for phase, (colour, hatch) in ((phase, COLOURS[phase]) for phase in phases):
+        widths = [engine.phases.get(phase, 0.0) * factor for engine in report.engines]
         axes.barh(
             names, widths, left=starts, label=phase, color=colour, hatch=hatch, edgecolor="#404040", linewidth=0.5
         )

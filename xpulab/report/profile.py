@@ -100,7 +100,8 @@ def _row(number: int, report: FitReport) -> list[str]:
     engines = report.engines
     phases: list[float | None] = [None] * (len(PHASES) + 1)
     if engines:
-        phases = [sum(e.phases[p] for e in engines) / len(engines) for p in engines[0].phases]
+        by_engine = [(*engine.seconds.values(), engine.other) for engine in engines]
+        phases = [sum(seconds) / len(engines) for seconds in zip(*by_engine, strict=True)]
     slowest, imbalance = report.slowest, report.imbalance
     ended = "" if report.state == "finished" else f", {report.state}"
     return [

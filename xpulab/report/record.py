@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any, Literal, TypeVar, get_args
 
 from xpulab.rendering import counted, format_count, format_number, format_seconds, plain
-from xpulab.sharing.board import PHASES
+from xpulab.sharing.board import PASSES, PHASES
 
 __all__ = [
     "DISPLAYS",
@@ -66,11 +66,14 @@ class EngineReport:
         Seconds by phase, under the names in `PHASES`; missing phases count as 0.
     total : float
         Seconds from the call's arrival at the engine to its answer.
+    passes : dict of str to float
+        Seconds of the forward and the backward passes if the call trains a network, under the names in `PASSES`. The
+        phase "kernel" is their sum. Empty for other calls.
 
     Raises
     ------
     ValueError
-        If `seconds` has a phase that is not in `PHASES`.
+        If `seconds` has a phase that is not in `PHASES`, or `passes` a name that is not in `PASSES`.
     """
 
     rank: int
@@ -83,10 +86,13 @@ class EngineReport:
     tile: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     total: float = 0.0
+    passes: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if unknown := set(self.seconds) - set(PHASES):
             raise ValueError(f"unknown phases {sorted(unknown)} in seconds; the phases are {', '.join(PHASES)}")
+        if unknown := set(self.passes) - set(PASSES):
+            raise ValueError(f"unknown names {sorted(unknown)} in passes; the names are {', '.join(PASSES)}")
         # The dict has all phases from the start, because a view may read it while another thread updates it.
         self.seconds = {phase: float(self.seconds.get(phase, 0.0)) for phase in PHASES}
 
@@ -102,8 +108,14 @@ class EngineReport:
 
     @property
     def phases(self) -> dict[str, float]:
-        """Seconds by phase, `other` included, in the order in which they are drawn."""
-        return {**self.seconds, "other": self.other}
+        """Seconds by phase, `other` included, in the order in which they are drawn.
+
+        A network has the passes in place of "compile" and "kernel": PyTorch compiles nothing for it.
+        """
+        if not (passes := self.passes):
+            return {**self.seconds, "other": self.other}
+        rest = {phase: self.seconds[phase] for phase in PHASES if phase not in ("compile", "kernel")}
+        return {"transfer": rest.pop("transfer"), **passes, **rest, "other": self.other}
 
 
 @dataclass
@@ -284,14 +296,19 @@ class FitRecord(Timed):
         return 100 * (self.slowest.work / mean - 1)
 
     @property
+    def mean_phases(self) -> dict[str, float]:
+        """`EngineReport.phases`, the mean of all engines; empty without engines."""
+        engines = [engine.phases for engine in self.engines]
+        names = dict.fromkeys(name for phases in engines for name in phases)
+        return {name: sum(phases.get(name, 0.0) for phases in engines) / len(engines) for name in names}
+
+    @property
     def longest(self) -> tuple[str, float] | None:
         """The longest part of the call and its seconds; None before anything took time.
 
         The part is a phase, with its mean over the engines, or "copy" (`sent`), or "queue" (`waited`).
         """
-        n = len(self.engines)
-        parts = {name: sum(e.phases[name] for e in self.engines) / n for name in self.engines[0].phases} if n else {}
-        parts |= {"copy": self.sent, "queue": self.waited}
+        parts = {**self.mean_phases, "copy": self.sent, "queue": self.waited}
         name = max(parts, key=parts.__getitem__)
         return (name, parts[name]) if parts[name] > 0 else None
 

@@ -106,8 +106,9 @@ def comparison_table(first: FitRecord, second: FitRecord) -> tuple[list[str], li
         _times("copying rows", first.sent, second.sent),
     ]
     if first.engines and second.engines:
-        means = [_mean_phases(report.engines) for report in reports]
-        rows += [_times(f"{phase}, mean of engines", means[0][phase], means[1][phase]) for phase in means[0]]
+        means = [report.mean_phases for report in reports]
+        phases = dict.fromkeys(phase for mean in means for phase in mean)
+        rows += [_times(f"{p}, mean of engines", means[0].get(p, 0.0), means[1].get(p, 0.0)) for p in phases]
         busiest = [max(report.engines, key=lambda engine: engine.work) for report in reports]
         rows.append(["engine that was busy longest", *(f"engine {engine.rank}" for engine in busiest), ""])
         rows.append(_times("how long it was busy", busiest[0].work, busiest[1].work))
@@ -117,10 +118,6 @@ def comparison_table(first: FitRecord, second: FitRecord) -> tuple[list[str], li
 def _times(name: str, first: float, second: float) -> list[str]:
     ratio = f"{first / second:.2f}" if second > 0 else ""
     return [name, format_seconds(first), format_seconds(second), ratio]
-
-
-def _mean_phases(engines: list[EngineReport]) -> dict[str, float]:
-    return {phase: sum(engine.phases[phase] for engine in engines) / len(engines) for phase in engines[0].phases}
 
 
 def _objectives(reports: Iterable[FitRecord]) -> list[list[str]]:

@@ -17,10 +17,23 @@ import numpy as np
 
 from xpulab.sharing.memory import SharedBlock
 
-__all__ = ["METRICS", "PHASES", "RUNS", "USERS", "Board", "awaited", "metrics_of", "new_task_number", "running"]
+__all__ = [
+    "METRICS",
+    "PASSES",
+    "PHASES",
+    "RUNS",
+    "USERS",
+    "Board",
+    "awaited",
+    "metrics_of",
+    "new_task_number",
+    "running",
+]
 
 #: Phases of a task. In a collective, `wait` is the time until all ranks have called it, and `communicate` the rest.
 PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
+#: The parts of `kernel` in the training of a network, which compiles no kernels.
+PASSES = ("forward", "backward")
 
 #: The board has the lengths of this many latest runs. The length of run r is at index (r - 1) modulo this number.
 RUNS = 64
@@ -47,6 +60,7 @@ _RANK = np.dtype(
         ("metrics", "f8", (METRICS,)),  # values of the iteration, under the names in metric_names
         ("metric_names", "S64"),  # names that the task registered, separated by commas
         ("seconds", "f8", (len(PHASES),)),
+        ("passes", "f8", (len(PASSES),)),  # NaN if the task trains no network
         ("tile", "S96"),  # last launch parameters, and the number of ranges of sizes that have tuned parameters
         ("total", "f8"),  # seconds since the task arrived
         ("signs", "f8"),  # of a rank of another host: a number that grows with its use of a processor or a device
@@ -124,6 +138,8 @@ class Board:
     ----------
     ranks : numpy.ndarray of shape (size,)
         A structured array with one record per rank.
+    every : numpy.ndarray of shape (size + 1,)
+        The same, with the record of the helper rank (see `xpulab.engine.helper`) at the end; zeros without a helper.
     """
 
     def __init__(self, block: SharedBlock) -> None:
@@ -131,14 +147,15 @@ class Board:
         whole = block.array((block.nbytes,), np.uint8)
         self._head: Any = whole[: _HEAD.itemsize].view(_HEAD)
         size = int(self._head["size"][0])
-        self.ranks: Any = whole[_HEAD.itemsize : _HEAD.itemsize + size * _RANK.itemsize].view(_RANK)
+        self.every: Any = whole[_HEAD.itemsize : _HEAD.itemsize + (size + 1) * _RANK.itemsize].view(_RANK)
+        self.ranks: Any = self.every[:size]
         self._cancelled: Any = self._head["cancelled"][0]
-        self._failed: Any = self.ranks["failed"]
+        self._failed: Any = self.every["failed"]
 
     @classmethod
     def create(cls, size: int) -> Board:
         """Create a board for `size` ranks, all zeros."""
-        block = SharedBlock.create(_HEAD.itemsize + size * _RANK.itemsize, "xpulab-board")
+        block = SharedBlock.create(_HEAD.itemsize + (size + 1) * _RANK.itemsize, "xpulab-board")
         block.array((_HEAD.itemsize,), np.uint8).view(_HEAD)["size"] = size
         return cls(block)
 
@@ -183,5 +200,5 @@ class Board:
 
     def close(self) -> None:
         """Close the shared memory."""
-        self._head = self._cancelled = self._failed = self.ranks = None
+        self._head = self._cancelled = self._failed = self.ranks = self.every = None
         self._block.close()

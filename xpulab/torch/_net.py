@@ -212,15 +212,10 @@ class _OnEngines:
     def _take(self, answer: Answer, call: Call) -> dict[str, Any]:
         """Set the attributes from the state that rank 0 has returned."""
         first = answer.results[0]
-        with SharedBlock.open(first["state"]["path"]) as block:
-            state: dict[str, Any] = cloudpickle.loads(block.array((first["state"]["nbytes"],), np.uint8).tobytes())
+        state: dict[str, Any] = _received(first["state"])
         self._set(state)
         setting = f"PyTorch computed on {first['device']} ({first['why']}), with the process group {first['backend']}"
-        seconds = "; ".join(
-            f"rank {rank}: {each['forward']:.2f} s and {each['backward']:.2f} s"
-            for rank, each in enumerate(answer.results)
-        )
-        call.report.notes += [setting, f"forward and backward passes took, on {seconds}"]
+        call.report.notes.append(setting)
         return state
 
     def _set(self, state: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from xpulab.engine.dataset import array_of
 from xpulab.engine.engine import Interrupted, Task
 from xpulab.engine.files import file_rows
+from xpulab.engine.helper import SentCheckpoint
 from xpulab.engine.torch.batches import Batches
 from xpulab.engine.torch.setting import init
 from xpulab.engine.torch.words import allgather
@@ -153,12 +154,12 @@ class RankNet:
             float(row.get("valid_acc", math.nan)),
             speed,
         )
-        self._count()
         self._task.show(run=1, iteration=epoch + 1, metrics=metrics)
         self._saves.history.append((1, epoch + 1, *metrics, time.perf_counter() - self._began))
 
-    def _count(self) -> None:
+    def _show_passes(self) -> None:
         self._task.device.kernel_seconds = self.forward_seconds + self.backward_seconds
+        self._task.show(passes=(self.forward_seconds, self.backward_seconds))
 
     # A step.
 
@@ -248,7 +249,7 @@ class RankNet:
         )
         dist.all_reduce(numbers)
         self._task.comm.communicate += time.perf_counter() - started
-        self._count()
+        self._show_passes()
         return float(numbers[0]), bool(numbers[1]), bool(numbers[2])
 
     #: Predictions for a callback, such as a score without a cache, are computed on each rank as in one process.
@@ -271,20 +272,21 @@ class _Saves:
     ----------
     resume : dict or None
         A state that `state` has made.
-    checkpoint : str or None
+    checkpoint : Checkpoint, SentCheckpoint or None
         Where rank 0 keeps states.
     every : float
         Seconds between two states.
     """
 
-    def __init__(self, resume: dict[str, Any] | None, checkpoint: str | None, every: float) -> None:
+    def __init__(
+        self, resume: dict[str, Any] | None, checkpoint: Checkpoint | SentCheckpoint | None, every: float
+    ) -> None:
         self.place: dict[str, Any] = {"epoch": 0, "drawn": None, "step": 0, "rows": 0}
         self.history: list[tuple[Any, ...]] = []
         self._randoms: list[Any] | None = None
         if resume is not None:
             self.place, self._randoms = resume["place"], resume["randoms"]
-        first = dist.get_rank() == 0
-        self._checkpoint = Checkpoint.open(checkpoint) if checkpoint is not None and first else None
+        self._checkpoint = checkpoint
         self._every, self._last = every, time.monotonic()
 
     def due(self) -> bool:
@@ -430,7 +432,8 @@ def _fit(
     resume: dict[str, Any] | None,
     checkpoint: str | None,
 ) -> dict[str, Any]:
-    saves = _Saves(resume, checkpoint, every)
+    kept = task.checkpoint(checkpoint) if checkpoint is not None and dist.get_rank() == 0 else None
+    saves = _Saves(resume, kept, every)
     set_randoms(sent["randoms"])
     net = _net(sent, None if resume is None else resume["net"], task, saves, setting)
     task.show(rows=0, doing="computing")
@@ -459,12 +462,11 @@ def _result(task: Task, net: Any, saves: _Saves, setting: Any, converged: bool) 
         "device": str(setting.device),
         "backend": setting.backend,
         "why": setting.why,
-        "forward": net.forward_seconds,
-        "backward": net.backward_seconds,
+        "passes": (net.forward_seconds, net.backward_seconds),
     }
     if dist.get_rank() == 0:
         raw = np.frombuffer(cloudpickle.dumps(state), np.uint8)
-        result["state"] = {"path": task.lend([raw]), "nbytes": raw.nbytes}
+        result["state"] = task.given([raw])
     return result
 
 
@@ -488,9 +490,7 @@ def forward(task: Task, call: bytes, buffers: Sequence[Any], device: str | None,
         parts = [to_device(net.evaluation_step(batch), "cpu") for batch in batches]
         task.device.kernel_seconds += time.perf_counter() - started
     raw = np.frombuffer(cloudpickle.dumps(parts), np.uint8)
-    if not task.engine.host.here:
-        return {"rows": last - first, "parts": raw.tobytes()}
-    return {"rows": last - first, "parts": {"path": task.lend([raw]), "nbytes": raw.nbytes}}
+    return {"rows": last - first, "parts": task.given([raw])}
 
 
 def _joined(values: Any, n: int) -> Any:
