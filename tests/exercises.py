@@ -46,14 +46,24 @@ STATEMENTS = {
         assert abs(r2_score(y_test, raw.predict(X_test)) - r2) < 1e-3
         assert PCA(2).fit(X_train).explained_variance_ratio_[0] > 0.9
         """,
+    "09": """
+        first, second, third, fourth = [engine.host for engine in c.status().engines]
+        assert first == second != third == fourth  # "The column *host* of the status says where each engine runs"
+        assert endless.report_.status == "interrupted"  # "The Stop button ... ends a fit on all engines of both hosts"
+        """,
 }
 #: Code of a solution -> the output that the notebook's text says.
 PRINTED = {
     "print(comm.allgather(": "[0-3] [0, 1, 4, 9]\n",
     'print("here again")': "[0-3] here again\n",
+    "print(len(loader))": "[0-1] 22\n",
 }
 #: Code of a solution -> a line of its output.
-LINES = {"print(comm.alltoall(": "[1] ['01', '11', '21', '31']"}
+LINES = {
+    "print(comm.alltoall(": "[1] ['01', '11', '21', '31']",
+    "print(bool(torch.equal(ours,": "[1] False",
+    'print("the file is here:"': "[2-3] the file is here: False",
+}
 
 
 def solutions_of(notebook: Any) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-__all__ = ["MARK", "processes_marked", "processes_of", "shared_memory"]
+__all__ = ["MARK", "not_of_others", "processes_marked", "processes_of", "shared_memory"]
 
 # All processes that this run starts inherit this variable: engines, kernels, servers, and their children. Each worker
 # of pytest-xdist counts as a run.
@@ -46,3 +47,12 @@ def processes_marked() -> dict[int, str]:
 def shared_memory() -> set[str]:
     """Return all names in /dev/shm."""
     return {f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()}
+
+
+def not_of_others(names: set[str]) -> set[str]:
+    """Return the names in /dev/shm that no process of another run, such as another worker, has mapped."""
+    theirs: set[str] = set()
+    for pid in _processes(lambda environment: environment.get("XPULAB_TESTS", MARK) != MARK) if names else ():
+        with contextlib.suppress(OSError):
+            theirs.update(line.rpartition(" ")[2] for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+    return names - theirs

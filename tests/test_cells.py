@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,12 @@ with ThreadPoolExecutor() as pool:
         assert output.values["kept"] == [1]
         with pytest.raises(UsageError, match=r"received 0,7, expected ranks from 0 to 1"):
             run_cell(self.pair, "1", ranks=[0, 7])
+
+    def test_a_cell_on_some_ranks_does_not_wait_for_output_of_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("xpulab.deploy.exchange._PRINTED", 20.0)
+        started = time.monotonic()
+        run_cell(self.pair, "1", ranks=[1])
+        assert time.monotonic() - started < 10
 
     def test_an_exception_is_shown_once_with_its_ranks_and_a_traceback_from_the_cell(self) -> None:
         with pytest.raises(EngineError) as caught:

@@ -45,6 +45,7 @@ LAYERS = [
         "engine.dataset",
         "engine.engine",
         "engine.files",
+        "engine.helper",
         "engine.host",
         "engine.interruptible",
         "engine.meeting",

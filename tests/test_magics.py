@@ -158,6 +158,7 @@ def completions(shell: Any, line: str) -> set[str]:
             "%xpu_cluster start ",
             {"-h", "--help", "-n", "--devices", "--strict", "--timeout", "--recover", "--no-recover", "--silence"}
             | {"--env", "--detach", "--name", "--display", "--mpi", "--mpi-args"}
+            | {"--nodes", "--time", "--partition", "--job-args"}
             | {"--hosts", "--hostfile", "--ssh-config", "--launcher"},
         ),
         ("%xpu_cluster start -n 2 --st", {"--strict"}),

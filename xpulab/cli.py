@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import xpulab
-from xpulab.commands import Help, Parser, add_hosts, add_mpi, add_placement, count, placement
+from xpulab.commands import Help, Parser, add_hosts, add_placement, count, placement
 from xpulab.deploy.mpi.command import split
 from xpulab.exceptions import OversubscribedWarning, UsageError, XpulabError, XpulabWarning
 
@@ -67,7 +67,7 @@ def _parser() -> Parser:
         commands, "run", _run, "run a script on ranks, as mpirun does: one rank on each device, or set of cores"
     )
     add_placement(run, None, None, False)
-    add_mpi(run)
+    add_hosts(run)
     run.add_argument("--show", action="store_true", help="print the plan and the command line; starts nothing")
     run.add_argument("script", type=_script, metavar="SCRIPT", help="file of Python code")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="its arguments")
@@ -126,9 +126,13 @@ def _plan(arguments: Any) -> int:
 def _run(arguments: Any) -> int:
     from xpulab.deploy import script
 
-    plan = xpulab.XPUCluster(
-        arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env), launcher="local"
-    ).plan()
+    where = placement(arguments)
+    if arguments.hosts is None and arguments.hostfile is None:
+        where["launcher"] = arguments.launcher or "local"  # a script in a job may be meant for one node
+    cluster = xpulab.XPUCluster(**where, display="none", recover=False)
+    if not cluster.local:
+        return _run_on_hosts(arguments, cluster)
+    plan = cluster.plan()
     command = script.command(plan, arguments.script, arguments.arguments, split(arguments.mpi_args), arguments.mpi)
     if arguments.show:
         print(plan, script.shown(command), sep="\n\n")
@@ -136,6 +140,22 @@ def _run(arguments: Any) -> int:
     for warning in plan.warnings:
         warnings.warn(warning, OversubscribedWarning, stacklevel=2)
     return script.run(plan, command)
+
+
+def _run_on_hosts(arguments: Any, cluster: xpulab.XPUCluster) -> int:
+    from xpulab.deploy.script_on_engines import run_on_engines
+
+    if arguments.show:
+        print(cluster.plan(show=True), "\nthe engines run the script, and are ended", sep="\n")
+        return 0
+
+    def on_rank(task: Any, *about: Any) -> None:  # cloudpickle sends it whole: engines do not import this module
+        from xpulab.spmd.__main__ import on_engine
+
+        on_engine(*about)
+
+    with cluster:
+        return run_on_engines(cluster, on_rank, arguments.script, arguments.arguments)
 
 
 def _devices(arguments: Any) -> int:

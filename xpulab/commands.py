@@ -19,6 +19,7 @@ __all__ = [
     "Parser",
     "add_choice_of_mpi",
     "add_hosts",
+    "add_job",
     "add_mpi",
     "add_placement",
     "add_ssh",
@@ -31,7 +32,7 @@ __all__ = [
 
 #: Values that completion offers for an option. SYCL selectors are not among them, because finding these means asking
 #: the drivers.
-_VALUES = {"--devices": ("gpu", "cpu"), "--mpi": NAMES}
+_VALUES = {"--devices": ("gpu", "cpu"), "--launcher": LAUNCHERS, "--mpi": NAMES}
 
 
 class Help(Exception):
@@ -171,9 +172,25 @@ def add_hosts(parser: Parser) -> None:
     parser.add_argument(
         "--launcher",
         choices=LAUNCHERS,
-        help="local: this host only; slurm: the nodes of the job in which you are, which is the default there",
+        help="local: this host only; slurm, pbs: the nodes of the job in which you are, which is the default there, or "
+        "of a job that is submitted, and ends with the engines",
     )
+    add_job(parser)
     add_mpi(parser)
+
+
+def add_job(parser: Parser) -> None:
+    """Add the options for a job that is submitted to a scheduler."""
+    parser.add_argument("--nodes", type=count, metavar="K", help="number of nodes of the job; 1 by default")
+    parser.add_argument(
+        "--time", metavar="LIMIT", help="time limit of the job: minutes, or hours:minutes:seconds, days-hours:minutes"
+    )
+    parser.add_argument("--partition", metavar="NAME", help="partition or queue of the job; by default the site's")
+    parser.add_argument(
+        "--job-args",
+        metavar="ARGS",
+        help='further options for the script of the job, as in --job-args="--gres=gpu:2 --account=a"',
+    )
 
 
 def add_ssh(parser: Parser) -> None:
@@ -192,6 +209,10 @@ def placement(arguments: argparse.Namespace) -> dict[str, Any]:
         "hostfile": arguments.hostfile,
         "ssh_config": arguments.ssh_config,
         "launcher": arguments.launcher,
+        "nodes": arguments.nodes,
+        "time": arguments.time,
+        "partition": arguments.partition,
+        "job_args": arguments.job_args,
         "mpi": arguments.mpi,
         "mpi_args": arguments.mpi_args,
     }

@@ -31,6 +31,7 @@ from xpulab.commands import (
 from xpulab.deploy.addresses import addresses
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster
 from xpulab.deploy.hosts import look
+from xpulab.deploy.keys import make_keys
 from xpulab.deploy.status import ClusterStatus
 from xpulab.estimator.call import last_report
 from xpulab.estimator.interrupted import interrupted
@@ -184,6 +185,9 @@ class XPUMagics(Magics):
         )
         hosts.add_argument("hosts", nargs="?", metavar="A,B", help="the hosts, as ssh knows them: node1,node2")
         hosts.add_argument("--hostfile", metavar="FILE", help="file that names them, as for start")
+        hosts.add_argument(
+            "--make-keys", action="store_true", help="make a key for ssh, and install it where ssh asks for a password"
+        )
         add_ssh(hosts)
         add_choice_of_mpi(hosts)
         attach = parser.command(commands, "attach", self._attach, "use a cluster that another kernel of yours started")
@@ -273,6 +277,10 @@ def _changes(arguments: Any, running: XPUCluster) -> str:
         "--hostfile": (arguments.hostfile, None, running.hostfile),
         "--ssh-config": (arguments.ssh_config, None, running.ssh_config),
         "--launcher": (arguments.launcher, None, running.launcher),
+        "--nodes": (arguments.nodes, None, running.nodes),
+        "--time": (arguments.time, None, running.time),
+        "--partition": (arguments.partition, None, running.partition),
+        "--job-args": (arguments.job_args, None, running.job_args),
         "--mpi": (arguments.mpi, "intel", running.mpi),
         "--mpi-args": (arguments.mpi_args, None, running.mpi_args),
         "--recover": (arguments.recover, True, running.recover),
@@ -302,7 +310,10 @@ def _plan(arguments: Any) -> Any:
 def _hosts(arguments: Any) -> Any:
     if arguments.hosts is None and arguments.hostfile is None:
         arguments.parser.error("expected names of hosts, such as node1,node2, or --hostfile FILE")
-    return look(addresses(arguments.hosts, arguments.hostfile), arguments.ssh_config, arguments.mpi)
+    named = addresses(arguments.hosts, arguments.hostfile)
+    if arguments.make_keys:
+        return make_keys(named, arguments.ssh_config)
+    return look(named, arguments.ssh_config, arguments.mpi)
 
 
 def _detach(arguments: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 import xpulab
 from xpulab.deploy.addresses import Address, addresses, is_here
+from xpulab.deploy.mpi.command import Ranks
 from xpulab.deploy.plan import Offer, Plan, plan
 from xpulab.deploy.probe import DeviceInfo, Probe
-from xpulab.exceptions import PlanError, UsageError
+from xpulab.exceptions import DeviceNotFoundError, PlanError, UsageError
 
 CPU = DeviceInfo("opencl", 0, "cpu", "CPU", "Intel", "1", 4, 2**34, 2**32, 2**15, 4096, True, True, True, 0, None)
 GPU = replace(CPU, backend="level_zero", kind="gpu", name="GPU")
@@ -127,3 +129,34 @@ def test_warnings_and_idle_devices_name_their_host() -> None:
     assert answer.warnings == ("5 engines share the cores 0-3 of a",)
     with pytest.raises(PlanError, match="of a; type -n 8"):
         plan([Offer(probed("a", CPU), slots=5), Offer(probed("b", CPU), "node2", 1)], strict=True)
+
+
+def test_a_notebooks_host_without_a_device_gets_no_engine() -> None:
+    answer = plan([Offer(probed("a")), Offer(probed("b", CPU), "node2")], 2)
+    assert [rank.address for rank in answer.ranks] == ["node2", "node2"]
+    answer = plan([Offer(probed("a", CPU)), Offer(probed("b", GPU), "node2")], devices="gpu")
+    assert [rank.address for rank in answer.ranks] == ["node2"]
+
+
+@pytest.mark.parametrize(
+    "offers",
+    [
+        [Offer(probed("a")), Offer(probed("b"), "node2")],
+        [Offer(probed("a"), slots=1), Offer(probed("b", CPU), "node2")],  # the user wants an engine there
+        [Offer(probed("a", CPU)), Offer(probed("b"), "node2")],
+    ],
+)
+def test_a_host_that_should_have_an_engine_and_has_no_device_is_refused(offers: list[Offer]) -> None:
+    with pytest.raises(DeviceNotFoundError, match=r"no SYCL device was found on [ab]"):
+        plan(offers)
+
+
+def test_the_helper_rank_is_the_last_one_and_on_the_notebooks_host() -> None:
+    answer = plan([Offer(probed("b", CPU), "node2"), Offer(probed("c", CPU), "node3")])
+    assert answer.n_processes == 2
+    answer = replace(answer, address="10.0.0.1", interface="eth0", helper="lab")
+    assert answer.ranks_of_hosts == [Ranks("node2", 1), Ranks("node3", 1), Ranks("10.0.0.1", 1)]
+    assert answer.n_processes == 3
+    for shown in (str(answer), answer._repr_html_()):
+        assert "carries rows, computes nothing" in shown
+    assert Plan.from_dict(json.loads(json.dumps(answer.to_dict()))) == answer

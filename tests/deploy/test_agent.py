@@ -36,7 +36,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_folders_are_private_and_removed_but_for_those_of_other_clusters(folder: Path) -> None:
-    one, other = (_Agent({"folder": str(folder / name), "mpi": "intel", "munge": ""}) for name in ("one", "other"))
+    one, other = (
+        _Agent({"folder": str(folder / name), "silence": 30.0, "mpi": "intel", "munge": ""})
+        for name in ("one", "other")
+    )
     for path, mode in ((folder / "one", 0o700), (folder / "one" / HOST, 0o600)):
         assert stat.S_IMODE(path.stat().st_mode) == mode
     assert json.loads((folder / "one" / HOST).read_text()) == {
@@ -44,7 +47,7 @@ def test_folders_are_private_and_removed_but_for_those_of_other_clusters(folder:
         "environment": {"FI_TCP_IFACE": "lo"},
     }
     with pytest.raises(FileExistsError):  # it could be another user's
-        _Agent({"folder": str(folder / "one"), "mpi": "intel", "munge": ""})
+        _Agent({"folder": str(folder / "one"), "silence": 30.0, "mpi": "intel", "munge": ""})
     one.end()
     assert [path.name for path in folder.iterdir()] == ["other"]
     other.end()
@@ -54,7 +57,7 @@ def test_folders_are_private_and_removed_but_for_those_of_other_clusters(folder:
 def test_requests_and_failures_of_other_hosts_reach_the_board_even_if_it_is_made_later(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    agent = _Agent({"folder": str(folder / "one"), "mpi": "intel", "munge": ""})
+    agent = _Agent({"folder": str(folder / "one"), "silence": 30.0, "mpi": "intel", "munge": ""})
     agent.take({"cancelled": [7, 9], "failed": [5, 6, 0]})
     board = Board.create(3)
     board.ranks["pid"][1], board.ranks["failed"][1] = os.getpid(), 4

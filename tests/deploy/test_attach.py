@@ -29,14 +29,14 @@ from xpulab.report import progress
 pytestmark = pytest.mark.cluster
 
 PRELUDE = """
-import os, sys, time, threading
+import os, signal, sys, time, threading
 import numpy as np
 import xpulab
 from xpulab.cluster import KMeans
 X = np.random.default_rng(0).normal(size=(100_000, 8)).astype(np.float32)
 """
 X = np.random.default_rng(0).normal(size=(100_000, 8)).astype(np.float32)
-LONG = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 300, "n_init": 6, "init": "random"}
+LONG = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 300, "n_init": 15, "init": "random"}
 
 
 def notebook(code: str, *arguments: str) -> subprocess.Popen[str]:
@@ -83,6 +83,7 @@ def orphan() -> Iterator[xpulab.XPUCluster]:
         "nameless = c.scatter(X[:5])\n"
         f"threading.Thread(target=lambda: KMeans(**{LONG}).fit(X), daemon=True).start()\n"
         "while c._board.ranks[0]['iteration'] < 3: time.sleep(0.01)\n"
+        "for fact in c.facts: os.kill(fact['pid'], signal.SIGSTOP)\n"
         "print(nameless.id, flush=True); time.sleep(100)",
         name,
     )
@@ -92,13 +93,16 @@ def orphan() -> Iterator[xpulab.XPUCluster]:
     cluster = xpulab.XPUCluster.attach(name)
     cluster.nameless = nameless  # type: ignore[attr-defined]
     try:
+        cluster.first = cluster.status()  # type: ignore[attr-defined]
+        for fact in cluster.facts:  # they were stopped so that their fit lasts until here on any machine
+            os.kill(fact["pid"], signal.SIGCONT)
         yield cluster
     finally:
         cluster.stop()
 
 
 def test_a_fit_outlives_its_notebook_and_the_next_one_sees_it(orphan: xpulab.XPUCluster) -> None:
-    status = orphan.status()
+    status = orphan.first  # type: ignore[attr-defined]
     assert [engine.state for engine in status.engines] == ["KMeans.fit", "KMeans.fit"]
     assert status.engines[0].iteration >= 3
     assert f"xpulab cluster {orphan.name}: running, 2 engines" in str(status)

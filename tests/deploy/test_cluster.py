@@ -294,6 +294,20 @@ def test_a_start_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert set(processes_marked()) <= before
 
 
+@pytest.mark.timeout(60)
+def test_a_rank_that_is_stopped_when_all_have_registered_ends_the_start() -> None:
+    class Stopping(xpulab.XPUCluster):
+        def _exchange(self, name: str, *given: Any) -> list[dict[str, Any]]:
+            assert self._processes is not None
+            for process in map(psutil.Process, self._processes.pids()):
+                if process.cmdline()[1:3] == ["-m", "xpulab.engine"]:
+                    process.suspend()
+            return super()._exchange(name, *given)
+
+    with pytest.raises(ClusterStartError, match=r"an engine \(pid \d+\) was stopped while the cluster was starting"):
+        Stopping(1, silence=1.0).start()
+
+
 def test_restart_gives_new_engines_and_forgets_the_rows() -> None:
     with xpulab.XPUCluster(1) as cluster:
         first = pids_of(cluster)

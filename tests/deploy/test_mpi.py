@@ -12,6 +12,8 @@ import pytest
 
 import xpulab
 from xpulab import cli, oneapi
+from xpulab.deploy.launchers import slurm
+from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.launchers.slurm import Srun
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice, intel, mpich, openmpi
@@ -43,7 +45,7 @@ def test_a_command_by_srun_shares_its_node_with_the_other_steps_of_the_job() -> 
 
 def test_intel_mpi_starts_by_srun_in_a_job() -> None:
     ranks = [Ranks("10.0.0.1", 2), Ranks("node2", 1)]
-    ours = intel.command(ranks, "eth1", None, (), "7").environment
+    ours = intel.command(ranks, "eth1", None, (), slurm.starter(Job("7", ("node1", "node2")))).environment
     assert {name: value for name, value in ours.items() if "BOOTSTRAP" in name} == {
         "I_MPI_HYDRA_BOOTSTRAP": "rsh",
         "I_MPI_HYDRA_BOOTSTRAP_EXEC": "srun",
@@ -55,7 +57,7 @@ def test_intel_mpi_starts_by_srun_in_a_job() -> None:
 def test_other_mpis_are_refused_on_several_nodes_of_a_job(mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "find", lambda name: Found("/a/mpiexec", (4, 1, 4)))
     with pytest.raises(UsageError, match=rf"mpi='{mpi}' .* --mpi intel, .* --launcher local, .* --hosts "):
-        choice.command(mpi, [Ranks("10.0.0.1", 1), Ranks("node2", 1)], "eth1", job="7")
+        choice.command(mpi, [Ranks("10.0.0.1", 1), Ranks("node2", 1)], "eth1", job=Job("7", ("node1", "node2")))
 
 
 def test_intel_mpi_on_this_host_uses_shared_memory_and_the_loopback_interface() -> None:

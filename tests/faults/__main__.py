@@ -1,4 +1,7 @@
-"""``python -m tests.faults --seed 1 --trials 100``: faults at random moments, and a table of their outcomes."""
+"""``python -m tests.faults --seed 1 --trials 100``: faults at random moments, and a table of their outcomes.
+
+With ``--hosts 2`` or ``--hosts 3``, the cluster is one over this machine and one or two hosts of `machines`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[0]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
+import trials_of_hosts
 from clients import several
+from machines import network, why_not
 from trials import FAULTS, PHASES, Bench, Trial
 
 import xpulab
@@ -23,12 +29,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--engines", type=int, default=2)
-    parser.add_argument("--faults", nargs="*", choices=list(FAULTS), default=list(FAULTS))
+    parser.add_argument("--faults", nargs="*", help="by default all")
+    parser.add_argument("--hosts", type=int, choices=(2, 3), help="as root: a cluster over so many hosts")
     parser.add_argument(
         "--clients", type=int, default=0, help="no faults: so many clients at once, with --trials tasks"
     )
-    parser.add_argument("--phases", nargs="*", choices=PHASES, default=list(PHASES))
+    parser.add_argument("--phases", nargs="*", help="by default all")
     arguments = parser.parse_args()
+    for name, every in _choices(arguments.hosts).items():
+        given = getattr(arguments, name) or every
+        if unknown := sorted({*given} - {*every}):
+            parser.error(f"--{name}: received {unknown[0]!r}, expected some of {', '.join(every)}")
+        setattr(arguments, name, given)
+    if arguments.hosts:
+        sys.exit(not _over_hosts(arguments))
     if arguments.clients:
         sys.exit(not _together(arguments.clients, arguments.trials, arguments.engines))
     chance = random.Random(arguments.seed)
@@ -51,6 +65,48 @@ def main() -> None:
         longest = max(trial.seconds for trial in of)
         print(f"{fault:10} {phase:10} {len(of):6} {sum(not trial.wrong for trial in of):5} {longest:12.2f}")
     sys.exit(any(trial.wrong for trial in done))
+
+
+def _choices(hosts: int | None) -> dict[str, list[str]]:
+    """All faults and phases."""
+    if hosts:
+        return {"faults": list(trials_of_hosts.FAULTS), "phases": list(trials_of_hosts.PHASES)}
+    return {"faults": list(FAULTS), "phases": list(PHASES)}
+
+
+def _over_hosts(arguments: argparse.Namespace) -> bool:
+    """Run trials on a cluster over hosts, and return whether all were good. The faults take turns."""
+    if reason := why_not():
+        sys.exit(reason)
+    chance = random.Random(arguments.seed)
+    done: list[trials_of_hosts.Trial] = []
+    with network(arguments.hosts - 1) as hosts:
+        bench = trials_of_hosts.Bench(hosts, arguments.phases)
+        try:
+            for number in range(arguments.trials):
+                fault = arguments.faults[(arguments.seed + number) % len(arguments.faults)]
+                trial = bench.trial(fault, chance.choice(arguments.phases), chance)
+                done.append(trial)
+                print(
+                    f"{number:4} {trial.fault:10} {trial.victim:12} {trial.phase:8} after {trial.moment:6.3f} s: "
+                    f"{trial.outcome:10} seen {trial.seen:6.2f} s, ended {trial.seconds:6.2f} s later  "
+                    f"{trial.words.partition(chr(10))[0]}",
+                    *([f"     WRONG: {trial.wrong}\n{trial.words}"] * bool(trial.wrong)),
+                    sep="\n",
+                    flush=True,
+                )
+        finally:
+            bench.close()
+    outcomes = ("done", "recovered", "told", "ended")
+    print(f"\n{'fault':10} {'trials':>6} {'good':>5} {'seen (s)':>9} {'end (s)':>8}  outcomes; the longest times")
+    for fault in sorted({trial.fault for trial in done}):
+        of = [trial for trial in done if trial.fault == fault]
+        counts = {name: sum(trial.outcome == name for trial in of) for name in outcomes}
+        print(
+            f"{fault:10} {len(of):6} {sum(not trial.wrong for trial in of):5} {max(t.seen for t in of):9.2f} "
+            f"{max(t.seconds for t in of):8.2f}  {', '.join(f'{n} {name}' for name, n in counts.items() if n)}"
+        )
+    return not any(trial.wrong for trial in done)
 
 
 def _together(clients: int, tasks: int, engines: int) -> bool:

@@ -28,8 +28,8 @@ from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.sharing.checkpoint import Checkpoint
 
 cluster_test = pytest.mark.cluster
-X = np.random.default_rng(1).normal(size=(200_000, 8)).astype(np.float32)
-PARAMETERS = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 200, "n_init": 2, "init": "random"}
+X = np.random.default_rng(1).normal(size=(400_000, 8)).astype(np.float32)
+PARAMETERS = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 300, "n_init": 2, "init": "random"}
 
 
 def test_the_latest_state_is_read_and_one_too_large_is_passed_over() -> None:
@@ -198,13 +198,19 @@ def test_time_that_this_process_slept_does_not_count() -> None:
 def during(
     cluster: xpulab.XPUCluster, iteration: int, act: Callable[[], object], seconds: float = 0
 ) -> threading.Thread:
-    """Call a function after the next fit has reached an iteration, and has run for this number of seconds."""
+    """Call a function after the next fit has reached an iteration, and has run for this number of seconds.
+
+    The function is not called if the fit does not get there within 20 s.
+    """
 
     def wait() -> None:
         assert cluster._board is not None
         rank = cluster._board.ranks[0]
+        until = time.monotonic() + 20
         # An idle rank shows the iterations of the previous fit.
         while not rank["task"] or rank["iteration"] < iteration or rank["total"] < seconds:
+            if time.monotonic() > until:
+                return
             time.sleep(0.005)
         act()
 

@@ -26,7 +26,7 @@ from xpulab import oneapi
 from xpulab.cluster import KMeans
 from xpulab.exceptions import XpulabError
 
-__all__ = ["FAULTS", "PHASES", "Bench", "Trial", "forget", "remember"]
+__all__ = ["FAULTS", "PHASES", "Bench", "Trial", "Watched", "forget", "later", "remember", "same"]
 
 PHASES = ("start", "transfer", "compile", "tune", "init", "iteration", "predict", "gather")
 SILENCE = 3.0  # seconds; 30 by default, which would make the trials long
@@ -173,7 +173,7 @@ class Bench:
             FAULTS[fault](self, chance)
 
         def call() -> Any:
-            with _later(moment, strike):
+            with later(moment, strike):
                 return self.calls[phase]()
 
         outcome, found = self._outcome(call)
@@ -207,18 +207,18 @@ class Bench:
             return "" if allowed else f"{type(found).__name__}: {found}"
         if outcome not in ("recovered", "done"):
             return "not an error of xpulab"
-        return "" if _same(found, self.right[phase]) else "the result is another"
+        return "" if same(found, self.right[phase]) else "the result is another"
 
     def _wrong_afterwards(self, fault: str, phase: str, outcome: str) -> str:
         """Check that the next calls are right, and that nothing is left."""
         self._start()
         if outcome == "interrupted" and phase in ("init", "iteration", *COLD) and self.fitted._stopped is not None:
             resumed = self.fitted.resume()
-            if not _same((resumed.cluster_centers_, resumed.labels_), self.right[phase]):
+            if not same((resumed.cluster_centers_, resumed.labels_), self.right[phase]):
                 return "the resumed fit is another"
         if phase == "tune":  # or the next fit, with other sizes, would tune as well
             self.cluster.run(remember)
-        if not _same(self._fit(_SMALL), self.right["compile"]):
+        if not same(self._fit(_SMALL), self.right["compile"]):
             return "the next fit is another"
         if phase == "compile":
             self.cluster.run(remember)
@@ -335,13 +335,13 @@ def _hard() -> int:
     return resource.getrlimit(resource.RLIMIT_AS)[1]
 
 
-def _same(found: Any, right: Any) -> bool:
+def same(found: Any, right: Any) -> bool:
     pairs = zip(found, right, strict=True) if isinstance(found, tuple) else [(found, right)]
     return all(np.allclose(ours, theirs, rtol=1e-4, atol=1e-4) for ours, theirs in pairs)
 
 
 @contextlib.contextmanager
-def _later(seconds: float, act: Callable[[], Any]) -> Iterator[None]:
+def later(seconds: float, act: Callable[[], Any]) -> Iterator[None]:
     """Call a function in another thread after this number of seconds, unless the block has ended by then."""
     timer = threading.Timer(seconds, act)
     timer.start()

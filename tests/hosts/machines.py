@@ -3,6 +3,8 @@
 The machine itself takes part, as a notebook's host does: it has an address on the bridge. Each host has its own UTS,
 PID, IPC, mount and time namespaces, so that a pid, a path in /proc, a file in /tmp, shared memory or a monotonic clock
 of one host means nothing on another. This needs root, and the packages openssh-server and iproute2.
+
+`python tests/hosts/machines.py COMMAND ...` runs a command on the machine while there is one such host, node1.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,6 +32,7 @@ __all__ = ["Host", "Network", "network", "why_not"]
 _REPOSITORY = Path(xpulab.__file__).resolve().parents[1]
 _TOOLS = ("ip", "setpriv", "unshare", "nsenter", "sshd", "ssh", "ssh-keygen")
 _ALONE = ("--uts", "--mount", "--ipc", "--pid", "--time")
+_SSH_CONFIG = "/etc/ssh/ssh_config"
 _AHEAD = 1_000_000  # seconds by which the monotonic clock of each host is ahead of that of the host before it
 _NAME = re.compile(r"\bxpu(\d+)[a-z]?\b")
 _START = 10.0  # seconds that an sshd has to start
@@ -121,6 +125,14 @@ class Network:
     hosts: tuple[Host, ...]
     address: str
     ssh_config: str
+
+    def known_to(self, *words: str) -> list[str]:
+        """The command line of a command on this machine for which ssh knows the hosts without further options.
+
+        The command and its children see `ssh_config` in place of the system's configuration; other processes do not.
+        """
+        mount = f'mount --bind {shlex.quote(self.ssh_config)} {_SSH_CONFIG} && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", mount, "sh", *words]
 
 
 def _run(*words: str) -> None:
@@ -224,3 +236,9 @@ def _remove_old() -> None:
     for pid in {int(found[1]) for found in _NAME.finditer(shown + spaces)}:
         if not psutil.pid_exists(pid):
             _remove(f"xpu{pid}", 26)
+
+
+if __name__ == "__main__":
+    with network(1) as made:
+        ended = subprocess.run(made.known_to(*sys.argv[1:]), check=False)
+    sys.exit(ended.returncode)

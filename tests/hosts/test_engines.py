@@ -5,37 +5,27 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from machines import Host, Network
-from scipy import sparse
+from calls_of_hosts import X, busy, interrupted_when, require_clean, require_same, results, until
+from machines import Network
 
 import xpulab
-from xpulab.cluster import DBSCAN, KMeans
-from xpulab.decomposition import PCA
+from xpulab.cluster import KMeans
 from xpulab.deploy.limits import Demand
-from xpulab.ensemble import RandomForestClassifier
-from xpulab.exceptions import ClusterError, EngineError, EngineLostError, NotEnoughMemoryError
-from xpulab.linear_model import LogisticRegression
-from xpulab.neighbors import NearestNeighbors
+from xpulab.exceptions import EngineError, EngineLostError, NotEnoughMemoryError
 
 pytestmark = pytest.mark.cluster
 
-RANDOM = np.random.RandomState(0)
-X = np.concatenate([RANDOM.randn(4_000, 6) + centre for centre in (0, 5, 11)]).astype(np.float32)
-RANDOM.shuffle(X)
-Y = (X[:, 0] > 5).astype(int)
-WEIGHTS = RANDOM.rand(len(X))
 LIMIT = 5.0  # seconds without a sign of a host after which it is lost
 
 
@@ -55,24 +45,6 @@ def both(hosts: Network) -> Iterator[xpulab.XPUCluster]:
 @pytest.fixture
 def on_both(both: xpulab.XPUCluster) -> xpulab.XPUCluster:
     return both.activate()
-
-
-def until(condition: Callable[[], Any], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def busy(cluster: xpulab.XPUCluster, iterations: int = 0) -> bool:
-    """Whether all ranks are in the same task, and in this iteration at least."""
-    assert cluster._board is not None
-    ranks = cluster._board.ranks
-    return bool(ranks["task"][0] and len({*ranks["task"]}) == 1 and (ranks["iteration"] >= iterations).all())
-
-
-def require_clean(host: Host) -> None:
-    until(lambda: not host.processes() and not host.files())
 
 
 def test_ranks_run_on_both_hosts_and_the_status_shows_them(on_both: xpulab.XPUCluster, hosts: Network) -> None:
@@ -101,50 +73,8 @@ def test_what_ranks_of_other_hosts_print_is_shown(
         assert sorted(said) == [f"[{rank}] line {number} of {rank}" for rank in range(3)]
 
 
-def results(cluster: xpulab.XPUCluster, folder: Path) -> dict[str, Any]:
-    """Results of calls whose rows, weights and results travel in all ways that there are."""
-    cluster.activate()
-    in_rows, in_columns = folder / "rows.npy", folder / "columns.npy"
-    np.save(in_rows, X)
-    np.save(in_columns, np.asfortranarray(X))
-    found: dict[str, Any] = {}
-    for name, rows in {
-        "array": X,
-        "float64": X.astype(np.float64),
-        "few": X[:1],
-        "file": np.load(in_rows, mmap_mode="r"),
-        "file in columns": np.load(in_columns, mmap_mode="r")[:, 1:],
-        "sparse": sparse.csr_matrix(np.where(X > 4, X, 0)),
-        "handle": cluster.scatter(X, counts=[1_000, *[0] * (cluster.size - 2), 11_000]),
-    }.items():
-        model = KMeans(1 if name == "few" else 3, random_state=0).fit(rows)
-        found[f"{name} centres"], found[f"{name} labels"] = model.cluster_centers_, model.labels_
-        found[f"{name} predicted"] = model.predict(rows)
-    found["weights"] = KMeans(3, random_state=0).fit(X, sample_weight=WEIGHTS).cluster_centers_
-    pca = PCA(3).fit(X)
-    found["components"], found["variance"] = pca.components_, pca.explained_variance_
-    made = pca.transform(X)  # in shared memory that the engines have written, from where the next call reads it
-    found["transformed"] = made
-    found["fit of transformed"] = KMeans(3, random_state=0).fit(made).cluster_centers_
-    handle = cluster.scatter(X)
-    found["gathered"] = handle.gather()
-    found["kept"] = pca.transform(handle).gather()
-    nearest = NearestNeighbors(n_neighbors=4).fit(X)
-    found["distances"], found["indices"] = nearest.kneighbors(X[:500])
-    found["density"] = DBSCAN(eps=0.9, min_samples=5).fit(X).labels_
-    found["coefficients"] = LogisticRegression().fit(X, Y).coef_
-    return found
-
-
 def test_results_are_those_of_one_host(both: xpulab.XPUCluster, pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    expected, found = results(pair, tmp_path), results(both, tmp_path)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        if value.dtype.kind == "f":
-            np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-3, err_msg=name)
-        else:
-            np.testing.assert_array_equal(found[name], value, err_msg=name)
-    np.testing.assert_array_equal(found["gathered"], X)
+    require_same(results(both, tmp_path), results(pair, tmp_path))
 
 
 def test_several_messages_to_each_host(both: xpulab.XPUCluster) -> None:
@@ -227,21 +157,6 @@ def test_rows_that_do_not_fit_into_a_hosts_memory_are_refused(on_both: xpulab.XP
             on_both.require_room(Demand("X", [0, 10**12, 0], 8, sent=sent))
 
 
-def test_forests_are_refused(on_both: xpulab.XPUCluster) -> None:
-    with pytest.raises(ClusterError, match=r"RandomForestClassifier .* one host only, and .* some on node1"):
-        RandomForestClassifier(2).fit(X, Y)
-
-
-def interrupted_when(condition: Callable[[], Any]) -> threading.Thread:
-    def interrupt() -> None:
-        until(condition)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    return thread
-
-
 def test_stop_ends_a_fit_on_all_hosts_at_the_same_iteration(on_both: xpulab.XPUCluster) -> None:
     rows = np.random.RandomState(0).rand(300_000, 6).astype(np.float32)
     model = KMeans(50, init="random", n_init=1, max_iter=3, tol=0, random_state=0).fit(rows)  # compiles
@@ -258,7 +173,6 @@ def test_stop_ends_a_fit_on_all_hosts_at_the_same_iteration(on_both: xpulab.XPUC
 
 def test_stop_ends_a_users_code_on_all_hosts(on_both: xpulab.XPUCluster) -> None:
     def sleep(task: Any) -> None:
-        import time
 
         time.sleep(1000)
 

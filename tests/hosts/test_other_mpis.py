@@ -89,6 +89,21 @@ def test_a_stop_leaves_nothing(both: xpulab.XPUCluster, hosts: Network) -> None:
     require_clean(hosts.hosts[0])
 
 
+def test_a_helper_rank_carries_the_rows(hosts: Network, mpi: str) -> None:
+    """Open MPI gives the first rank to the notebook's host, and MPICH the last one."""
+    arguments: dict[str, Any] = {"display": "none", "timeout": 120, "recover": False}
+    with xpulab.XPUCluster(hosts="node1:1,node2:1", ssh_config=hosts.ssh_config, mpi=mpi, **arguments) as cluster:
+        assert [engine.host for engine in cluster.status().engines] == ["node1", "node2"]
+        model = KMeans(3, random_state=0).fit(X)
+        np.testing.assert_array_equal(model.labels_, model.predict(X))
+        assert cluster._helper is not None
+        os.kill(cluster._helper["pid"], 9)
+        with pytest.raises(EngineLostError, match=r"the helper rank .* ended: killed by signal: 9"):
+            cluster.run(lambda task: __import__("time").sleep(30))
+    for host in hosts.hosts:
+        require_clean(host)
+
+
 def test_hosts_are_asked_for_the_mpi(hosts: Network, mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
     names = addresses(f"{hosts.address},node1", None)
     found = look(names, hosts.ssh_config, mpi)

@@ -30,6 +30,7 @@ from xpulab.deploy.launchers import munge
 from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.silence import Signs
+from xpulab.deploy.starting import Starting
 from xpulab.sharing import host_memory
 from xpulab.sharing.board import USERS, Board
 from xpulab.sharing.folder import BOARD, HOST, write_private
@@ -41,6 +42,8 @@ _SAID = 0.5  # seconds after which a message is sent also if nothing has changed
 _AGAIN = 0.5  # seconds until SIGINT is repeated to a user's code
 _END = 3.0  # seconds that killed processes have to end
 _CLEAN = 0.5  # seconds that the programs of MPI which have started the engines have to end by themselves
+
+_ENGINE = "xpulab.engine"  # a word of the command line of an engine, but not of the programs that it starts
 
 #: What the names of these programs begin with: of Intel MPI and MPICH, Open MPI 4, and Open MPI 5.
 _LAUNCHERS = ("hydra", "orted", "prted")
@@ -97,7 +100,8 @@ class _Agent:
     ----------
     start : dict
         The relay's first message: ``folder``, ``limit``, the seconds of silence after which the engines end,
-        ``mpi``, and ``munge``, the socket of munge's daemon.
+        ``silence``, the seconds that an engine may stand still while it starts, ``mpi``, and ``munge``, the socket of
+        munge's daemon.
     """
 
     def __init__(self, start: dict[str, Any]) -> None:
@@ -105,21 +109,27 @@ class _Agent:
         self.made_parent = not self.folder.parent.exists()
         self.folder.parent.mkdir(0o700, exist_ok=True)
         self.folder.mkdir(0o700)  # an error if it is there: it would be another user's
-        for name in ("log", "security"):
-            (self.folder / name).mkdir(0o700)
         self.socket: str = start["munge"]
         self.board: Board | None = None
         self.ranks: list[int] = []
         self.told: dict[str, Any] = {}  # the latest message of the relay about tasks
+        self.starting: Starting | None = Starting(start["silence"])  # None after the first task
         self.signs: Signs | None = None
         self.watched: dict[int, int] = {}  # descriptor -> rank
         self.launchers: set[psutil.Process] = set()
+        self.engines: set[int] = set()
         self.logs: dict[Path, int] = {}
         self._signalled = 0.0
         self._sent: Any = None
         self._said = 0.0
         environment = choice.module(start["mpi"]).interface_variables(interface_with(reached_at()))
-        write_private(self.folder / HOST, json.dumps({"owner": os.getpid(), "environment": environment}))
+        try:
+            for name in ("log", "security"):
+                (self.folder / name).mkdir(0o700)
+            write_private(self.folder / HOST, json.dumps({"owner": os.getpid(), "environment": environment}))
+        except OSError:
+            self._remove()
+            raise
 
     def take(self, message: dict[str, Any]) -> None:
         """Do what a message of the relay says."""
@@ -134,17 +144,18 @@ class _Agent:
         self.board.requests = self.told["cancelled"]
         for rank, number in enumerate(self.told["failed"]):
             if rank not in self.ranks:
-                self.board.ranks["failed"][rank] = number
+                self.board.every["failed"][rank] = number
 
     def look(self) -> None:
         """Open the board of this host when the engines have made it, and send what has changed."""
+        self._look_at_start()
         if self.board is None:
             found = board_of(self.folder)
             if found is None:
                 self._say({})
                 return
             self.board, self.ranks = found
-        records = self.board.ranks[self.ranks]
+        records = self.board.every[self.ranks]
         if self.signs is None:
             if not records["pid"].all():
                 return
@@ -162,6 +173,21 @@ class _Agent:
             for rank, record, signs in zip(self.ranks, records, self.signs(zeros), strict=True)
         }
         self._say({"ranks": about, "free": host_memory.available(), "logs": self._new_lines()}, records.tobytes())
+
+    def _look_at_start(self) -> None:
+        """Tell the relay of an engine that ends or is stopped before its first task, when nothing else shows it."""
+        if self.board is not None and (self.board.every["name"][self.ranks] != b"").all():
+            self.starting = None
+        if self.starting is not None and (what := self.starting.lost(self._engines)):
+            say({"lost": f"{what} while the cluster was starting"})
+
+    def _engines(self) -> set[int]:
+        """The engines of this host, also those that have ended, while the program that has started them runs."""
+        for process in _engines_of(self.folder):
+            with contextlib.suppress(psutil.Error):
+                if _ENGINE in process.cmdline():
+                    self.engines.add(process.pid)
+        return self.engines
 
     def _say(self, message: dict[str, Any], state: Any = None) -> None:
         """Send a message if the state has changed, or if nothing was sent for a while."""
@@ -203,21 +229,30 @@ class _Agent:
 
     def end(self) -> None:
         """End the processes of this host, and remove what they leave."""
-        for process in (engines := _engines_of(self.folder)):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        _, left = psutil.wait_procs(self.launchers, _CLEAN)  # they remove their files after the engines have ended
-        for end in (psutil.Process.terminate, psutil.Process.kill):
-            for process in left:
-                with contextlib.suppress(psutil.Error):
-                    end(process)
-            _, left = psutil.wait_procs(left, _CLEAN)
-        psutil.wait_procs([*left, *engines], _END)
+        _end_all(self.folder, self.launchers)
+        self._remove()
+
+    def _remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.made_parent:
             with contextlib.suppress(OSError):  # it has the folder of another cluster
                 self.folder.parent.rmdir()
-        remove_leftovers()
+
+
+def _end_all(folder: Path, launchers: set[psutil.Process]) -> None:
+    """End the processes of the cluster with this folder on this host, and remove what they leave."""
+    for process in (engines := _engines_of(folder)):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    _, left = psutil.wait_procs(launchers, _CLEAN)  # they remove their files after the engines have ended
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                end(process)
+        _, left = psutil.wait_procs(left, _CLEAN)
+    psutil.wait_procs([*left, *engines], _END)
+    shutil.rmtree(folder, ignore_errors=True)
+    remove_leftovers()
 
 
 def say(message: dict[str, Any]) -> None:
@@ -258,12 +293,19 @@ def main() -> None:
     if not messages:
         return
     start = messages.pop(0)
-    agent = _Agent(start)
+    if start.get("remove"):
+        _end_all(Path(start["folder"]), set())
+        return
     try:
-        _serve(agent, lines, messages, poll, start["limit"])
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        agent.end()
+        agent = _Agent(start)
+        try:
+            _serve(agent, lines, messages, poll, start["limit"])
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            agent.end()
+    except OSError as error:
+        with contextlib.suppress(BrokenPipeError):
+            say({"lost": f"the files of the cluster cannot be written into {start['folder']} there: {error}"})
 
 
 def _ended(*_: Any) -> NoReturn:

@@ -6,6 +6,9 @@ import atexit
 import contextlib
 import multiprocessing
 import os
+import platform
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -14,11 +17,14 @@ from typing import Any, cast
 
 import xpulab
 from xpulab.advice import to_start
-from xpulab.deploy.addresses import Address, addresses, is_here
+from xpulab.deploy.addresses import Address, addresses
 from xpulab.deploy.conversation import not_running
 from xpulab.deploy.hosts import interface_to, look
-from xpulab.deploy.launchers import LAUNCHERS, slurm
-from xpulab.deploy.launchers.slurm import Job
+from xpulab.deploy.launchers import LAUNCHERS
+from xpulab.deploy.launchers import choice as schedulers
+from xpulab.deploy.launchers.choice import SCHEDULERS
+from xpulab.deploy.launchers.scheduler import Job, Wanted
+from xpulab.deploy.launchers.ssh import CONNECT, HURRIED
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, HERE, Command, Ranks, split
 from xpulab.deploy.plan import Offer, Plan, plan
@@ -29,12 +35,19 @@ from xpulab.deploy.rows import RowsOnEngines
 from xpulab.deploy.signals import uninterrupted
 from xpulab.deploy.silence import SILENT
 from xpulab.deploy.status import ClusterStatus, engine_statuses
+from xpulab.deploy.submission import JobPlan, Submission, holding, wanted
 from xpulab.deploy.variables import VariablesOnEngines
-from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError, OversubscribedWarning, UsageError
+from xpulab.exceptions import (
+    ClusterError,
+    ClusterStartError,
+    NoClusterError,
+    OversubscribedWarning,
+    UsageError,
+    XpulabError,
+)
 from xpulab.rendering import Displayed, counted
 from xpulab.report import progress
 from xpulab.report.record import Display
-from xpulab.sharing.board import Board
 
 __all__ = ["XPUCluster", "current_cluster", "find_current", "in_place_of_cluster", "latest_cluster"]
 
@@ -124,15 +137,24 @@ class XPUCluster(VariablesOnEngines, Displayed):
         told the engine its rank, and before the device's driver is loaded.
     hosts : str or sequence of str, optional
         Hosts on which engines run, as ssh knows them: ``"node1,node2"``, or with numbers of engines
-        ``"node1:2,node2:4"``. By default this host, or, in a job of Slurm, the nodes of the job.
+        ``"node1:2,node2:4"``. By default this host, or, in a job of Slurm or PBS, the nodes of the job.
     hostfile : path-like, optional
         File that names a host on each line, in place of `hosts`: ``node1``, ``node1:2`` or ``node1 slots=2``.
     ssh_config : path-like, optional
         File with ssh's configuration; by default the user's and the system's.
-    launcher : {"local", "ssh", "slurm"}, optional
+    launcher : {"local", "ssh", "slurm", "pbs"}, optional
         How engines start on other hosts. "local" uses this host only. "ssh" uses the hosts of `hosts` or `hostfile`.
-        "slurm" uses the nodes of the job in which this process runs, by srun. By default "ssh" if hosts are named,
-        "slurm" in a job of Slurm, and otherwise "local".
+        "slurm" and "pbs" use the nodes of the job in which this process runs, or else submit a job, which ends with the
+        cluster. By default "ssh" if hosts are named, the scheduler in one of its jobs, and otherwise "local".
+    nodes : int, optional
+        Number of nodes of the job that is submitted; 1 by default.
+    time : int or str, optional
+        Time limit of this job: minutes, or one of Slurm's forms such as ``"1:30:00"``; by default that of the site.
+    partition : str, optional
+        Partition or queue of this job; by default that of the site.
+    job_args : str, optional
+        Further options for the script of this job, as a shell reads them: ``"--gres=gpu:2 --account=a"``. `plan` with
+        ``show=True`` shows the whole script.
     mpi : {"intel", "openmpi", "mpich"}
         MPI that connects the engines. "intel" is Intel MPI, which pip installs with this package. The others have to be
         on PATH; the engines load their library, or the one that the variable ``MPI4PY_LIBMPI`` names.
@@ -192,6 +214,10 @@ class XPUCluster(VariablesOnEngines, Displayed):
         hostfile: str | os.PathLike[str] | None = None,
         ssh_config: str | os.PathLike[str] | None = None,
         launcher: str | None = None,
+        nodes: int | None = None,
+        time: int | str | None = None,
+        partition: str | None = None,
+        job_args: str | None = None,
         mpi: str = DEFAULT,
         mpi_args: str | None = None,
         timeout: float = 120.0,
@@ -210,6 +236,10 @@ class XPUCluster(VariablesOnEngines, Displayed):
         self.hostfile = None if hostfile is None else os.fspath(hostfile)
         self.ssh_config = None if ssh_config is None else os.fspath(ssh_config)
         self.launcher = launcher
+        self.nodes = nodes
+        self.time = time
+        self.partition = partition
+        self.job_args = job_args
         self.mpi = mpi
         self.mpi_args = mpi_args
         self.timeout = timeout
@@ -220,6 +250,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         self.interrupted: Any = None
         self.last_output: Any = None
         self._plan: Plan | None = None
+        self._submission: Submission | None = None
         self._seconds_to_start: float | None = None
         self._last_words = ""
         self._owner = os.getpid()
@@ -227,35 +258,78 @@ class XPUCluster(VariablesOnEngines, Displayed):
     def plan(self, *, show: bool = False) -> Plan:
         """Which engine would run on which device, and which of these devices other clusters use. Starts nothing.
 
+        If `start` would submit a job, its nodes are not known. The result then is the plan of the job, without devices.
+
         Parameters
         ----------
         show : bool
-            Whether the plan has the command line that starts the engines.
+            Whether the plan has the command line that starts the engines, and the script of a job that is submitted.
 
         Raises
         ------
+        UsageError
+            If an argument of `XPUCluster` about hosts or a job has a wrong type or value.
         PlanError, DeviceNotFoundError
             If the engines cannot be placed.
         DeviceError
             If a driver crashes or hangs.
         """
+        if not (self._plan and self.running) and (asked := self._requested()):
+            return self._plan_of_job(asked, show)
         chosen = self._plan if self._plan and self.running else self._planned(*self._where())
         chosen = replace(chosen, others=self._others(chosen))
         if not show:
             return chosen
         command = self._command_of(chosen)
-        return replace(chosen, command=engines_shown(command, len(chosen.ranks)))
+        return replace(chosen, command=engines_shown(command, chosen.n_processes))
+
+    def _plan_of_job(self, asked: Wanted, show: bool) -> JobPlan:
+        """What `start` would submit, and with placeholders for what only the job knows, the other command lines."""
+        assert self.launcher is not None
+        found = JobPlan((), (), (), scheduler=self.launcher, wanted=asked, engines=self.n)
+        if not show:
+            return found
+        scheduler = schedulers.module(self.launcher)
+        name = "xpulab-NAME"
+        names = [f"NODE{number + 1}" for number in range(asked.nodes)]
+        job = Job("JOB", tuple(names), "", self.launcher, submitted=True)
+        n = self.n or asked.nodes
+        sizes = [len(range(node, n, asked.nodes)) for node in range(asked.nodes)]
+        ranks = [Ranks(name, size) for name, size in zip(names, sizes, strict=True) if size]
+        ranks.append(Ranks("ADDRESS", 1))  # the helper rank
+        reached = scheduler.launcher(names[-1], job, self._ssh_config)
+        commands = {
+            "submits it": shlex.join(scheduler.submission()),
+            "runs xpulab's programs on a node": shlex.join(reached.command([sys.executable, "-m", "MODULE"])),
+            "starts the engines": engines_shown(self._command(ranks, "INTERFACE", self.env, job), n + 1),
+            "ends the job": shlex.join(scheduler.cancellation("JOB")),
+        }
+        script = scheduler.script(asked, name, holding("hold", name), os.path.abspath(f"{name}.log"))
+        return replace(found, script=script, commands=commands)
 
     def _command_of(self, chosen: Plan) -> Command:
         """MPI's command line for a plan."""
         return self._command(chosen.ranks_of_hosts, chosen.interface, chosen.environment_of_all, chosen.job)
 
-    def _command(self, ranks: list[Ranks], interface: str, variables: Iterable[str] = (), job: str = "") -> Command:
+    def _command(
+        self, ranks: list[Ranks], interface: str, variables: Iterable[str] = (), job: Job | None = None
+    ) -> Command:
         """MPI's command line. Ranks on other hosts get the variables with these names, and those of xpulab."""
         ours = [name for name in os.environ if name.startswith("XPULAB_")]
         names = [*ENGINES, *ours, *variables]
         mpi, extra = choice.require(self.mpi), split(self.mpi_args)
         return choice.command(mpi, ranks, interface or "lo", self._ssh_config, extra, names, job)
+
+    @property
+    def local(self) -> bool:
+        """Whether all engines run on this host, and no job is submitted for them.
+
+        Raises
+        ------
+        UsageError, ClusterStartError
+            As `plan`.
+        """
+        return not self._requested() and not self._where()[0]
 
     @property
     def _ssh_config(self) -> str | None:
@@ -296,32 +370,39 @@ class XPUCluster(VariablesOnEngines, Displayed):
             say = _teller(handle)
             say("starting the controller and looking for devices")
             named, job = self._where()
-            elsewhere = bool(named)
+            asked = self._requested()
+            elsewhere = bool(named or asked)
             self._processes = processes = Launched(self._owner, self.name, silence=self.silence, hosts=elsewhere)
             try:
+                if asked:
+                    named, job = self._submitted(processes, asked, say)
+                    elsewhere = bool(named)
                 if elsewhere:
                     chosen = self._planned(named, job)
                     say("connecting to the other hosts")
-                    processes.start_relay(chosen, self._ssh_config, self.mpi, chosen.job)
+                    processes.start_relay(chosen, self._ssh_config, self.mpi)
                     processes.start_controller(chosen.address)
                 else:
                     processes.start_controller("")  # it starts while the drivers are asked, which takes about as long
                 if n := self._started_early(elsewhere):
                     processes.start_engines(n, {}, self._command([Ranks(HERE, n)], ""))
-                self._plan = chosen if elsewhere else self._planned([], None)
+                self._plan = chosen if elsewhere else self._planned([], job)
                 n = len(self._plan.ranks)
                 handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
                 for warning in self._plan.warnings:
                     _warn(warning)
-                processes.start(self._plan, self._command_of(self._plan), self.timeout, say)
-                self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
-                self._board = Board.open(self.facts[0]["board"])
-                processes.watch([fact["pid"] for fact in self.facts if fact["here"]])
+                with processes.start(self._plan, self._command_of(self._plan), self.timeout, say):
+                    self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
+                self._open_board(processes)
+                processes.watch([fact["pid"] for fact in self._everyone if fact["here"]])
                 self._require_alive(processes)
                 self._seconds_to_start = time.monotonic() - begun
                 self._publish(processes)
-            except BaseException:
+            except BaseException as error:
+                ended = self._end_of_job()
                 self.stop()
+                if ended and isinstance(error, XpulabError) and ended not in str(error):
+                    raise ClusterStartError(f"{ended}, before the engines had started\n{error}") from None
                 raise
             handle.report.done = n
             handle.report.finish("finished", self._about_others())
@@ -358,6 +439,10 @@ class XPUCluster(VariablesOnEngines, Displayed):
             "hostfile": self.hostfile,
             "ssh_config": self.ssh_config,
             "launcher": self.launcher,
+            "nodes": self.nodes,
+            "time": self.time,
+            "partition": self.partition,
+            "job_args": self.job_args,
             "mpi": self.mpi,
             "mpi_args": self.mpi_args,
             "recover": self.recover,
@@ -429,7 +514,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         cluster._processes = Processes(record)
         try:
             cluster._processes.attach(timeout)
-            cluster._board = Board.open(cluster.facts[0]["board"])
+            cluster._open_board(cluster._processes)
         except BaseException:
             cluster._processes.leave()
             raise
@@ -449,19 +534,41 @@ class XPUCluster(VariablesOnEngines, Displayed):
         self._processes = None
         self._exit()
         processes.leave()
+        if self._submission is not None:
+            self._submission.leave()
+            self._submission = None
 
     def stop(self) -> None:
         """End every process of the cluster, for all attached processes. Does nothing if the cluster is not running."""
         self.interrupted = None
         self._close(on_purpose=True)
 
-    def _close(self, on_purpose: bool) -> None:
+    def _close(self, on_purpose: bool, keep_job: bool = False) -> None:
         processes, self._processes = self._processes, None
         self._exit()
-        if processes is not None:
-            with uninterrupted():
+        if keep_job and self._submission is not None and self._end_of_job():
+            self._job_over, keep_job = True, False
+        with uninterrupted():
+            if processes is not None:
                 self._last_words = processes.logs()
-                processes.stop(on_purpose)
+                processes.stop(on_purpose, keep_job)
+            if not keep_job:
+                self._abandon()
+
+    def _abandon(self) -> None:
+        if self._submission is not None:
+            self._submission.end()
+            self._submission = None
+
+    def _end_of_job(self) -> str:
+        """How the job that was submitted for the engines has ended; empty if it runs, or if there is none."""
+        if self._submission is None or self._submission.job is None:
+            return ""
+        job = self._submission.job
+        look = schedulers.asked(job.scheduler, job.id, self._processes.logs() if self._processes else "")
+        if look.state in ("ending", "ended"):
+            return self._submission.ended_soon() or f"{schedulers.label(job)} {look.words or 'has ended'}"
+        return ""
 
     def _exit(self) -> None:
         """Forget the cluster: it has stopped, or this process no longer uses it."""
@@ -479,12 +586,15 @@ class XPUCluster(VariablesOnEngines, Displayed):
     def restart(self) -> XPUCluster:
         """Stop the cluster, and start it with the same settings. Rows and variables on the engines are lost.
 
+        A job that was submitted for the cluster goes on.
+
         Raises
         ------
         PlanError, DeviceNotFoundError, ClusterStartError
             As `start`.
         """
-        self.stop()
+        self.interrupted = None
+        self._close(on_purpose=True, keep_job=True)
         return self.start()
 
     def __enter__(self) -> XPUCluster:
@@ -559,6 +669,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         if not isinstance(self.mpi_args, str | None):
             raise UsageError(f"XPUCluster: mpi_args={self.mpi_args!r} was given; expected a text such as '-genv A 1'")
         split(self.mpi_args)
+        self._wanted()
         choice.find(choice.require(self.mpi))
         if not isinstance(self.device_filter, str | None):
             raise UsageError(
@@ -577,40 +688,70 @@ class XPUCluster(VariablesOnEngines, Displayed):
             return 0
         return self.n if isinstance(self.n, int) and 0 < self.n <= 2 * len(os.sched_getaffinity(0)) else 0
 
+    def _wanted(self) -> Wanted:
+        return wanted(self.nodes, self.time, self.partition, self.job_args)
+
+    def _asks(self) -> str:
+        """The options that ask a scheduler for a job, as users type them; empty if there are none."""
+        values = (self.nodes, self.time, self.partition, self.job_args)
+        options = ("--nodes", "--time", "--partition", "--job-args")
+        return ", ".join(option for option, value in zip(options, values, strict=True) if value is not None)
+
     def _where(self) -> tuple[list[Address], Job | None]:
-        """The hosts that the user named, or the nodes of Slurm's job, and this job; no hosts for this host alone.
+        """The hosts that the user named, or the nodes of the job in which this process runs; none for this host alone.
 
         Raises
         ------
         UsageError
-            If the arguments do not go together, or if the launcher is "slurm" and this process runs in no job.
+            If the arguments do not go together.
         ClusterStartError
             If the nodes of the job are not known, or this host is none of them.
         """
-        named = addresses(self.hosts, self.hostfile)
+        named, asks = addresses(self.hosts, self.hostfile), self._asks()
         if self.launcher not in (None, *LAUNCHERS):
             raise UsageError(f"launcher={self.launcher!r} was given; expected one of {', '.join(LAUNCHERS)}")
         if self.launcher == "ssh" and not named:
             raise UsageError("launcher='ssh' was given without hosts; name them: --hosts node1,node2")
-        if self.launcher in ("local", "slurm") and named:
+        if self.launcher in ("local", *SCHEDULERS) and named:
             raise UsageError(f"launcher={self.launcher!r} was given with hosts; leave out one of them")
-        if named or self.launcher == "local":
-            return named, None
-        job = slurm.allocation(os.environ)
-        if job is None and self.launcher == "slurm":
+        alone = named or self.launcher == "local"
+        job = None if alone else schedulers.allocation(os.environ, self.launcher)
+        if asks and job is not None:
             raise UsageError(
-                "launcher='slurm' was given, but this process runs in no job of Slurm (SLURM_JOB_ID is not set); start "
-                "Jupyter in a job, such as: srun --nodes 2 --ntasks-per-node 1 --pty bash"
+                f"{asks} was given, but this process runs in {schedulers.label(job)}, whose nodes "
+                f"{', '.join(job.nodes)} are used; leave out {asks}, or start Jupyter outside of a job"
             )
-        if job is None or job.nodes == (job.here,):
-            return [], None
-        if job.here not in job.nodes and not any(map(is_here, job.nodes)):
-            raise ClusterStartError(
-                f"this host is no node of Slurm's job {job.id}, whose nodes are {', '.join(job.nodes)}; rank 0 has to "
-                f"run on the notebook's host. Start Jupyter on the first node, by: srun --jobid={job.id} --overlap "
-                "--nodes=1 --ntasks=1 --pty bash, or, to use this host only, type: %xpu_cluster start --launcher local"
+        if asks and self.launcher not in SCHEDULERS:
+            others = "leave out the hosts" if named else "say which scheduler"
+            raise UsageError(
+                f"{asks} was given, which asks a scheduler for a job; {others}: --launcher slurm {asks} ..."
             )
-        return [Address(name) for name in job.nodes], job
+        nodes = named if job is None else self._nodes_of(job)
+        return nodes, job if nodes else None
+
+    def _requested(self) -> Wanted | None:
+        """The job that has to be submitted; None if the engines need none."""
+        if self.launcher not in SCHEDULERS or schedulers.allocation(os.environ, self.launcher) is not None:
+            return None
+        return self._wanted()
+
+    def _nodes_of(self, job: Job) -> list[Address]:
+        """The nodes of a job; none if this host is the only one."""
+        if job.nodes == (job.here,):
+            return []
+        return [Address(name) for name in job.nodes]
+
+    def _submitted(self, processes: Launched, asked: Wanted, say: Callable[[str], None]) -> tuple[list[Address], Job]:
+        """Wait until a job runs that ends with this cluster; a job that the cluster has goes on. Returns its nodes."""
+        if self._submission is not None and not self._submission.ended:
+            self._submission.follow(processes.folder)
+        else:
+            assert self.launcher is not None
+            self._submission = Submission(processes.folder, self.launcher, asked, self._owner, self._ssh_config)
+        self._job_over = False
+        processes.keep_job(self._submission.pid)
+        job = self._submission.wait(say)
+        return self._nodes_of(job), job
 
     def _planned(self, named: list[Address], job: Job | None) -> Plan:
         """The plan for this host, or for these hosts, which are nodes of a job, or which ssh reaches.
@@ -620,24 +761,25 @@ class XPUCluster(VariablesOnEngines, Displayed):
         ClusterStartError
             If engines cannot run on a host.
         """
+        submitted = job is not None and job.submitted
         if not named:
-            return self._make_plan(probe())
-        found = look(named, self._ssh_config, choice.require(self.mpi), job)
+            return replace(self._make_plan(probe(), submitted), job=job)
+        connect = HURRIED if self._replaces else CONNECT
+        found = look(named, self._ssh_config, choice.require(self.mpi), job, connect)
         found.require_ready()
-        chosen = self._make_plan(found.offers())
+        chosen = self._make_plan(found.offers(), submitted)
         others = [host.address for host in found.hosts if host.name in {rank.address for rank in chosen.ranks}]
         if not others:
             return chosen
-        if chosen.ranks[0].address:
-            raise UsageError(
-                f"hosts={self.hosts or self.hostfile!r} does not name the notebook's host, on which rank 0 has to run; "
-                f"type: --hosts localhost,{','.join(address.name for address in named)}"
-            )
         interface, address = interface_to(others[0])
-        return replace(chosen, interface=interface, address=address, job=job.id if job else "")
+        helper = platform.node() if chosen.ranks[0].address else ""
+        return replace(chosen, interface=interface, address=address, job=job, helper=helper)
 
-    def _make_plan(self, found: Probe | list[Offer]) -> Plan:
-        return plan(found, n=self.n, devices=self.device_filter, strict=self.strict, env=self.env)
+    def _make_plan(self, found: Probe | list[Offer], submitted: bool = False) -> Plan:
+        """The plan. In a job that was submitted for these engines, more engines than devices are a mistake."""
+        instead = "ask for more nodes: --nodes K" if submitted else "leave out --strict"
+        strict = self.strict or submitted
+        return plan(found, n=self.n, devices=self.device_filter, strict=strict, env=self.env, instead=instead)
 
 
 def _places(facts: list[dict[str, Any]]) -> set[tuple[str, int | str]]:

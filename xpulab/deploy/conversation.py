@@ -16,7 +16,7 @@ from xpulab.deploy.signals import postponed
 from xpulab.deploy.silence import SILENT, Signs, Silence, most_silence
 from xpulab.deploy.users_code import GONE, Following, raise_for_users, results_of
 from xpulab.deploy.waiting import told_of_waiting
-from xpulab.exceptions import EngineLostError, EngineStuckError, NoClusterError, UsageError
+from xpulab.exceptions import EngineLostError, EngineStuckError, NoClusterError, UsageError, XpulabError
 from xpulab.report import usage
 from xpulab.report.record import DISPLAYS, Display
 from xpulab.sharing.board import USERS, Board
@@ -46,10 +46,14 @@ class Conversation:
         self.silence = silence
         self.attached = False
         self.facts: list[dict[str, Any]] = []
+        self._helper: dict[str, Any] | None = None  # the helper rank, if no engine runs on this host
         self.unheard: dict[int, float] = {}
         self._processes: Processes | None = None
         self._board: Board | None = None
         self._stuck = False
+        #: Whether the job in which the engines ran has ended by itself. No call submits another one.
+        self._job_over = False
+        self._replaces = False  # whether `start` replaces engines, for a call that waits
         self._words_before = ""  # last log lines of the lost engines, which the present engines replace
         self._sending = threading.RLock()
 
@@ -61,9 +65,15 @@ class Conversation:
         """Last log lines of the controller and the engines."""
         raise NotImplementedError
 
-    def _close(self, on_purpose: bool) -> None:
-        """End all processes of the cluster. `on_purpose` is False if another process has to learn of lost engines."""
+    def _close(self, on_purpose: bool, keep_job: bool = False) -> None:
+        """End all processes of the cluster. `on_purpose` is False if another process has to learn of lost engines.
+
+        With `keep_job`, a job that was submitted for the engines goes on, for new engines.
+        """
         raise NotImplementedError
+
+    def _abandon(self) -> None:
+        """End a job that was kept for new engines which are not started. Does nothing if there is none."""
 
     @property
     def display(self) -> Display:
@@ -87,9 +97,19 @@ class Conversation:
         return len(self.facts) if self.running else 0
 
     @property
+    def _everyone(self) -> list[dict[str, Any]]:
+        """The descriptions of all engines, and of the helper rank."""
+        return self.facts if self._helper is None else [*self.facts, self._helper]
+
+    def _open_board(self, processes: Processes) -> None:
+        """Open the board of this host, and find out about the helper rank."""
+        path, self._helper = processes.board(self.facts)
+        self._board = Board.open(path)
+
+    @property
     def recovers(self) -> bool:
         """Whether calls continue after engines are lost. Only the process that started the cluster can do this."""
-        return self.recover and not self.attached
+        return self.recover and not self.attached and not self._job_over
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Call ``function(task, *args, **kwargs)`` on every engine.
@@ -151,15 +171,22 @@ class Conversation:
             yield following
         except (EngineLostError, EngineStuckError) as error:
             raised = self._finished(following)
+            recovers = recovers and not self._job_over
             if error.__cause__ is not None or (isinstance(error, EngineLostError) and not recovers):
+                self._leave_job()
                 error.args = (f"{error}\n{raised}".rstrip(),)
                 raise
-            self.start_again()
+            self.start_again(error)
             reason = error.reason if isinstance(error, EngineLostError) else str(error)
             error.args = (f"{reason}.\n{raised}{GONE}",)
             raise
         finally:
             self._finished(following)
+
+    def _leave_job(self) -> None:
+        """End a job that was kept, unless another thread has started new engines in it."""
+        if not self.running:
+            self._abandon()
 
     @staticmethod
     def _finished(following: Following | None) -> str:
@@ -168,15 +195,28 @@ class Conversation:
         following.finish()
         return following.raised()
 
-    def start_again(self) -> None:
-        """Start new engines to replace engines that were lost, or that do not end their task."""
+    def start_again(self, lost: EngineLostError | EngineStuckError) -> None:
+        """Start new engines to replace engines that were lost, or that do not end their task.
+
+        Raises
+        ------
+        PlanError, ClusterStartError
+            As `start`; the message begins with what was lost.
+        """
         with self._sending:  # if several threads lost the engines, the first starts new ones
             if self.running and not self._stuck:
                 return
-            self._close(on_purpose=True)
+            self._close(on_purpose=True, keep_job=True)
             self._words_before = ""
-            words = self.logs()
-            self.start()
+            words, self._replaces = self.logs(), True
+            try:
+                self.start()
+            except XpulabError as error:
+                reason = lost.reason if isinstance(lost, EngineLostError) else str(lost)
+                error.args = (f"{reason}.\nNew engines could not be started: {error}",)
+                raise
+            finally:
+                self._replaces = False
             self._words_before, self._stuck = words, False
 
     def call(
@@ -229,8 +269,9 @@ class Conversation:
                 break
             except EngineLostError as lost:
                 if again is None or not self.recovers or attempt == _RECOVERIES:
+                    self._leave_job()
                     raise
-                self.start_again()
+                self.start_again(lost)
                 payload = again(lost)
         raise_errors(replies, users=False)
         answer = Answer(replies)
@@ -265,7 +306,7 @@ class Conversation:
             if processes is None:
                 raise not_running()
             exchange = Exchange(processes.client, self._board, name, payload)
-        signs = Signs([fact["pid"] if fact["here"] else 0 for fact in self.facts], self.silence)
+        signs = Signs([fact["pid"] if fact["here"] else 0 for fact in self._everyone], self.silence)
         silence = Silence(self.silence, users=name in USERS)
 
         def require_well() -> None:
@@ -303,23 +344,30 @@ class Conversation:
                 "another process has stopped or restarted the cluster; type: %xpu_cluster start, or %xpu_cluster attach"
             )
         lost = processes.lost_on_hosts()
-        gone = [fact for fact in self.facts if fact["here"] and fact["pid"] in processes.first_gone]
+        gone = [fact for fact in self._everyone if fact["here"] and fact["pid"] in processes.first_gone]
         if lost is not None:
             if lost["why"]:
                 self._give_up(processes, f"{lost['why']}, so all engines were ended")
-            gone = [self.facts[rank] for rank in lost["ranks"]]
+            gone = [self._everyone[rank] for rank in lost["ranks"]]
         if gone:
-            self._give_up(processes, ", ".join(f"{_who(fact)} ended{processes.cause(fact)}" for fact in gone))
+            processes.await_mpi()
+            causes = [(fact, processes.cause(fact)) for fact in gone]
+            if not any(cause for _, cause in causes):  # those that mpiexec names have taken these along
+                causes = [(fact, cause) for fact in self._everyone if (cause := processes.cause(fact))] or causes
+            self._give_up(processes, ", ".join(f"{_who(fact)} ended{cause}" for fact, cause in causes))
         self._give_up(processes, f"the {ended} ended, and so did the engines")
 
     def _require_heard(self, processes: Processes, signs: Signs, silence: Silence, users: bool) -> None:
         """End the engines if one gives no sign of life, because it was stopped or hangs in a driver."""
-        ranks = self._board.ranks if self._board is not None else None
+        if self._board is None:  # the engines describe themselves, at the end of the start
+            processes.require_started()
+        ranks = self._board.every[: len(self._everyone)] if self._board is not None else None
         stuck = silence.stuck(signs(ranks["heartbeat"] + ranks["signs"])) if ranks is not None else []
-        self.unheard = silence.unheard(min(SILENT, self.silence))
+        unheard = silence.unheard(min(SILENT, self.silence))
+        self.unheard = {rank: seconds for rank, seconds in unheard.items() if rank < self.size}
         if stuck:
-            where = ", ".join(_who(self.facts[rank]) for rank in stuck)
-            limit = most_silence(self.silence, len(stuck), self.size, users)
+            where = ", ".join(_who(self._everyone[rank]) for rank in stuck)
+            limit = most_silence(self.silence, len(stuck), len(self._everyone), users)
             self._give_up(processes, f"{where} gave no sign of life for {limit:g} s, so all engines were ended")
 
     def _give_up(self, processes: Processes, reason: str) -> None:
@@ -329,7 +377,7 @@ class Conversation:
             if self._processes is processes:
                 words, processes.lost = processes.logs(15), reason
                 # The process that started the cluster must see that engines were lost, so that it can start new ones.
-                self._close(on_purpose=not self.attached)
+                self._close(on_purpose=not self.attached, keep_job=self.recovers)
             reason = processes.lost or reason
         raise EngineLostError(f"{reason}.\n{words}\ntype: %xpu_cluster start", reason)
 
@@ -339,4 +387,6 @@ def not_running() -> NoClusterError:
 
 
 def _who(fact: dict[str, Any]) -> str:
+    if "device" not in fact:
+        return f"the helper rank (pid {fact['pid']} on {fact['host']}), which carries rows to the engines,"
     return f"rank {fact['rank']} (pid {fact['pid']} on {fact['host']}, {fact['device']['name']})"

@@ -222,7 +222,8 @@ class Exchange:
 
     def _await_output(self, replies: list[dict[str, Any]]) -> None:
         """Wait until the relay has copied what the ranks of other hosts have printed in a user's code."""
-        ran = [rank for rank, reply in enumerate(replies) if "outcome" in (reply["result"] or {})]
+        outcomes = [(reply["result"] or {}).get("outcome", "left out") for reply in replies]
+        ran = [rank for rank, outcome in enumerate(outcomes) if outcome != "left out"]
         deadline = time.monotonic() + _PRINTED
         while self._ranks is not None and time.monotonic() < deadline:
             if (self._ranks["ended"][ran] == self.number).all():

@@ -15,8 +15,9 @@ from typing import Any
 
 from xpulab.deploy import about
 from xpulab.deploy.addresses import Address, interface_with, is_here, own_address
-from xpulab.deploy.launchers.slurm import Job, Srun
-from xpulab.deploy.launchers.ssh import Ssh
+from xpulab.deploy.launchers import choice as schedulers
+from xpulab.deploy.launchers.scheduler import Job
+from xpulab.deploy.launchers.ssh import CONNECT, Ssh
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT
 from xpulab.deploy.plan import Offer
@@ -33,8 +34,8 @@ _BY_SSH = (
     ("Host key verification failed", "its key is not known, or has changed; compare it, and type once: {ssh}{name}"),
     (
         "Permission denied",
-        "ssh has no key for it; type in a terminal: ssh-copy-id {options}{name} (and if you have no key at all, first "
-        "type: ssh-keygen)",
+        "ssh has no key for it; type: %xpu_cluster hosts --make-keys {name} (or, with a key of your own, in a "
+        "terminal: ssh-copy-id {options}{name})",
     ),
     ("Could not resolve hostname", "its name is not known; give its address, or a Host entry in ~/.ssh/config"),
     ("Connection refused", "no sshd answers there; start it, or give its port in ~/.ssh/config"),
@@ -88,14 +89,14 @@ class Hosts(Displayed):
         File with ssh's configuration.
     mpi : str
         Name of the MPI that they all have to have.
-    job : str
-        Slurm's job whose nodes they are; empty if ssh reaches them.
+    job : Job or None
+        The scheduler's job whose nodes they are.
     """
 
     hosts: tuple[Host, ...]
     ssh_config: str | None = None
     mpi: str = DEFAULT
-    job: str = ""
+    job: Job | None = None
 
     @property
     def ready(self) -> bool:
@@ -105,8 +106,10 @@ class Hosts(Displayed):
     @property
     def to_type(self) -> str:
         """What to type next."""
+        if self.job and self.job.submitted:
+            return f"the nodes are those of {schedulers.label(self.job)}, which was ended"
         if self.job:
-            return f"to use only this host of Slurm's job {self.job}, type: %xpu_cluster start --launcher local"
+            return f"to use only this host of {schedulers.label(self.job)}, type: %xpu_cluster start --launcher local"
         if not self.ready:
             return "after you have mended this, look again: %xpu_cluster hosts " + self._options
         return f"all hosts are ready; type: %xpu_cluster start --hosts {self._options}"
@@ -167,6 +170,7 @@ def look(
     ssh_config: str | os.PathLike[str] | None = None,
     mpi: str = DEFAULT,
     job: Job | None = None,
+    connect: int = CONNECT,
 ) -> Hosts:
     """Look at all hosts at the same time, at other hosts by a program that ssh or srun starts there.
 
@@ -178,7 +182,9 @@ def look(
     mpi : str
         Name of the MPI that has to be on all hosts.
     job : Job, optional
-        Slurm's job whose nodes the hosts are; srun then takes the place of ssh.
+        The scheduler's job whose nodes the hosts are; in a job of Slurm, srun takes the place of ssh.
+    connect : int
+        Seconds after which a host that does not answer ssh counts as not reachable.
 
     Returns
     -------
@@ -194,7 +200,7 @@ def look(
     config = None if ssh_config is None else os.path.abspath(ssh_config)
     if config is not None and not os.access(config, os.R_OK):
         raise UsageError(f"--ssh-config: received {config!r}, expected a file that you may read")
-    node, number = (job.here, job.id) if job else ("", "")
+    node = job.here if job else ""
     hosts = [Host(each.name, each.name == node or is_here(each.name), each.slots) for each in addresses]
     hosts.sort(key=lambda host: not host.here)
     if sum(host.here for host in hosts) > 1:
@@ -202,15 +208,15 @@ def look(
         raise UsageError(f"{names} are names of the same host, this one; expected each host once")
     mpiexec = choice.find(mpi).mpiexec
     with ThreadPoolExecutor(max(1, len(hosts)), "xpulab-hosts") as pool:
-        found = list(pool.map(lambda host: _looked_at(host, config, number, (mpi, mpiexec)), hosts))
-    return Hosts(tuple(found), config, mpi, number)
+        found = list(pool.map(lambda host: _looked_at(host, config, job, (mpi, mpiexec), connect), hosts))
+    return Hosts(tuple(found), config, mpi, job)
 
 
-def _looked_at(host: Host, config: str | None, job: str, mpi: tuple[str, str]) -> Host:
+def _looked_at(host: Host, config: str | None, job: Job | None, mpi: tuple[str, str], connect: int) -> Host:
     if host.here:
         document, problem = about.describe(*mpi), ""
     else:
-        document, problem = _answer_of(host.name, config, job, mpi)
+        document, problem = _answer_of(host.name, config, job, mpi, connect)
     if problem:
         return replace(host, problem=problem)
     theirs, mine = document["versions"], about.versions(*mpi)
@@ -225,18 +231,18 @@ def _looked_at(host: Host, config: str | None, job: str, mpi: tuple[str, str]) -
     return replace(host, address=address, probe=Probe.from_dict(document["probe"]))
 
 
-def _answer_of(name: str, config: str | None, job: str, mpi: tuple[str, str]) -> tuple[dict[str, Any], str]:
+def _answer_of(
+    name: str, config: str | None, job: Job | None, mpi: tuple[str, str], connect: int
+) -> tuple[dict[str, Any], str]:
     """What `about` says on another host, or why it does not, and what to type."""
-    launcher = Srun(name, job) if job else Ssh(name, config)
+    scheduler = schedulers.module(job.scheduler) if job else None
+    launcher = scheduler.launcher(name, job, config) if scheduler and job else Ssh(name, config, connect)
     command = launcher.command([sys.executable, "-m", "xpulab.deploy.about", *mpi])
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT)
     except FileNotFoundError:
-        if job:
-            return (
-                {},
-                "srun was not found on PATH; before you start Jupyter, load your site's module: module load slurm",
-            )
+        if scheduler and not scheduler.BY_SSH:
+            return {}, f"{scheduler.REACH} was not found on PATH; {scheduler.INSTALL}"
         return {}, "this host has no ssh; type: sudo apt install openssh-client"
     except subprocess.TimeoutExpired:
         return {}, f"it did not answer within {_TIMEOUT:g} s"
@@ -246,12 +252,16 @@ def _answer_of(name: str, config: str | None, job: str, mpi: tuple[str, str]) ->
         return {}, _reason(name, config, job, (done.stderr or done.stdout).strip())
 
 
-def _reason(name: str, config: str | None, job: str, words: str) -> str:
+def _reason(name: str, config: str | None, job: Job | None, words: str) -> str:
     """What is wrong, and what to type, from what ssh, srun or the host has said."""
     options = "" if config is None else f"-F {config} "
-    reach = shlex.join(Srun("", job).command([])[:-1]) + " " if job else f"ssh {options}"
+    scheduler = schedulers.module(job.scheduler) if job else None
+    by_ssh = scheduler is None or scheduler.BY_SSH
+    reach = f"ssh {options}"
+    if scheduler and job and not by_ssh:
+        reach = shlex.join(scheduler.launcher("", job, config).command([])[:-1]) + " "
     known = {"name": name, "python": sys.executable, "options": options, "ssh": reach}
-    for pattern, cure in _ON_HOST if job else (*_BY_SSH, *_ON_HOST):
+    for pattern, cure in (*_BY_SSH, *_ON_HOST) if by_ssh else _ON_HOST:
         if re.search(pattern, words):
             return cure.format(**known)
     return f"the program that looks for devices did not answer; it said: {words[-2000:] or 'nothing'}"

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from xpulab import oneapi
+from xpulab.deploy.launchers import choice as schedulers
+from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.mpi.command import HERE, Ranks
 from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges
 from xpulab.exceptions import DeviceNotFoundError, PlanError
@@ -107,8 +109,10 @@ class Plan(Displayed):
     interface, address : str
         The network interface of the notebook's host that leads to the other hosts, and its address there; empty if all
         engines run on the notebook's host.
-    job : str
-        Slurm's job whose nodes the other hosts are; empty if ssh reaches them.
+    job : Job or None
+        The scheduler's job whose nodes the hosts are.
+    helper : str
+        Name of the notebook's host, if no engine runs there: one more rank there carries rows to the engines.
     """
 
     ranks: tuple[Placement, ...]
@@ -118,7 +122,8 @@ class Plan(Displayed):
     command: str = ""
     interface: str = ""
     address: str = ""
-    job: str = ""
+    job: Job | None = None
+    helper: str = ""
 
     def environment(self, rank: int) -> dict[str, str]:
         """Environment variables that the process of `rank` needs before it loads its runtimes."""
@@ -136,7 +141,12 @@ class Plan(Displayed):
         """The hosts in the order of the ranks, by the names or addresses with which mpiexec reaches them."""
         here = self.address or HERE
         counts = Counter(rank.address or here for rank in self.ranks)  # the ranks of a host follow each other
-        return [Ranks(host, n) for host, n in counts.items()]
+        return [Ranks(host, n) for host, n in counts.items()] + [Ranks(here, 1)] * bool(self.helper)
+
+    @property
+    def n_processes(self) -> int:
+        """Number of ranks that mpiexec starts: the engines, and the helper rank as the last."""
+        return len(self.ranks) + bool(self.helper)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable values."""
@@ -156,18 +166,23 @@ class Plan(Displayed):
             tuple(content.get("others", ())),
             interface=content.get("interface", ""),
             address=content.get("address", ""),
-            job=content.get("job", ""),
+            job=Job(**{**job, "nodes": tuple(job["nodes"])}) if (job := content.get("job")) else None,
+            helper=content.get("helper", ""),
         )
 
     def __str__(self) -> str:
-        table = table_text(_HEADER, map(_row, self.ranks), _ALIGN)
+        table = table_text(_HEADER, self._rows(), _ALIGN)
         command = [f"\n{plain(self.command)}"] * bool(self.command)
         return "\n".join([self._title, table, *(f"  {plain(note)}" for note in self._notes()), *command])
 
     def _repr_html_(self) -> str:
-        table = table_html(_HEADER, map(_row, self.ranks), _ALIGN, caption=self._title)
+        table = table_html(_HEADER, self._rows(), _ALIGN, caption=self._title)
         notes = [f'<div class="xpu-note">{escape(note)}</div>' for note in self._notes()]
         return block("plan of engines", [table, *notes, *[f"<pre>{escape(self.command)}</pre>"] * bool(self.command)])
+
+    def _rows(self) -> list[tuple[object, ...]]:
+        rows = [*map(_row, self.ranks)]
+        return rows + [("helper", self.helper, "carries rows, computes nothing", *[""] * 5)] * bool(self.helper)
 
     @property
     def _title(self) -> str:
@@ -179,7 +194,8 @@ class Plan(Displayed):
         if self.interface:
             yield f"the notebook's host is {self.address} (interface {self.interface}) to the other hosts"
         if self.job:
-            yield f"the hosts are nodes of Slurm's job {self.job}, in which the notebook runs"
+            whose = "which ends with the cluster" if self.job.submitted else "in which the notebook runs"
+            yield f"the hosts are nodes of {schedulers.label(self.job)}, {whose}"
         yield from self.others
         users: dict[str, list[int]] = {}
         for rank in self.ranks:
@@ -221,6 +237,7 @@ def plan(
     devices: str | None = None,
     strict: bool = False,
     env: Mapping[str, str] | None = None,
+    instead: str = "leave out --strict",
 ) -> Plan:
     """Place engines on devices.
 
@@ -242,6 +259,8 @@ def plan(
         Raise an error if engines would share cores or a GPU.
     env : mapping of str to str, optional
         Environment variables of the engines: ``{"NAME": "VALUE"}`` for all, ``{"1:NAME": "VALUE"}`` for rank 1.
+    instead : str
+        What a user can type in place of a smaller number of engines, if ``strict`` is set.
 
     Returns
     -------
@@ -257,8 +276,7 @@ def plan(
     """
     if n is not None and (isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1):
         raise PlanError(f"the number of engines must be an integer of at least 1; received {n!r}")
-    offers = [Offer(probe)] if isinstance(probe, Probe) else list(probe)
-    chosen = [_choose(offer.probe, devices) for offer in offers]
+    offers, chosen = _with_devices([Offer(probe)] if isinstance(probe, Probe) else list(probe), devices)
     sizes = _spread(offers, [len(slots) for slots, _ in chosen], None if n is None else int(n))
     variables = _variables(env or {}, sum(sizes))
     ranks: list[Placement] = []
@@ -273,8 +291,23 @@ def plan(
         ranks += _placements(offer, used, variables, len(ranks))
     if strict and warnings:
         most = sum(_most(offer.probe, slots) for offer, (slots, _) in zip(offers, chosen, strict=True))
-        raise PlanError(f"{'; '.join(warnings)}; type -n {most}, or leave out --strict")
+        raise PlanError(f"{'; '.join(warnings)}; type -n {most}, or {instead}")
     return Plan(tuple(ranks), tuple(warnings), tuple(idle))
+
+
+def _with_devices(
+    offers: Sequence[Offer], devices: str | None
+) -> tuple[list[Offer], list[tuple[list[_Slot], list[Idle]]]]:
+    """The hosts on which engines can run, with their slots. The notebook's may have none if there are other hosts."""
+    used, chosen = [], []
+    for offer in offers:
+        try:
+            chosen.append(_choose(offer.probe, devices))
+            used.append(offer)
+        except DeviceNotFoundError:
+            if offer.address or offer.slots or len(offers) == 1:
+                raise
+    return used, chosen
 
 
 def _most(probe: Probe, slots: Sequence[_Slot]) -> int:

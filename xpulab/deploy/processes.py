@@ -17,7 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,18 +35,21 @@ from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, LIBMPI, Command, shown
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.record import Record, identity, runs
+from xpulab.deploy.starting import Starting
 from xpulab.exceptions import ClusterError, ClusterStartError
-from xpulab.sharing.folder import ALONE
+from xpulab.sharing.folder import ALONE, BOARD
 from xpulab.sharing.owner import RECORD
 from xpulab.sharing.transcript import RAISED
 
-__all__ = ["ENGINES", "Launched", "Processes", "controller_settings", "engine_settings", "engines_shown"]
+__all__ = ["ENGINES", "JOB", "Launched", "Processes", "controller_settings", "engine_settings", "engines_shown"]
 
-#: Name of the process that connects the hosts of a cluster, among those that are watched.
-RELAY = "relay"
+#: Names of two processes among those that are watched: the relay connects the hosts of a cluster, and the keeper keeps
+#: the job that xpulab has submitted for it.
+RELAY, JOB = "relay", "job"
 
 _RELAYED = 1.0  # seconds in which the relay notices that an engine has ended
 _RELAY_GRACE = 6.0  # seconds that the relay and the agents have to end all processes of other hosts
+_JOB_GRACE = 15.0  # seconds that a scheduler has to end a job
 _MPIEXEC_GRACE = 2.0  # seconds that an mpiexec has to end the ranks by itself
 _STOP_GRACE = 3.0  # seconds to wait until a killed process has ended
 
@@ -120,7 +124,13 @@ ENGINES = ("IPP_CLUSTER_ID", "IPP_PROFILE_DIR", "IPYTHONDIR", "MPLBACKEND", "XPU
 
 
 def engine_settings(
-    folder: Path, owner: int, variables: Mapping[str, str], command: Command, n: int, relayed: bool = False
+    folder: Path,
+    owner: int,
+    variables: Mapping[str, str],
+    command: Command,
+    n: int,
+    relayed: bool = False,
+    helped: bool = False,
 ) -> Config:
     """ipyparallel's settings for the engines.
 
@@ -134,9 +144,11 @@ def engine_settings(
     command : Command
         MPI's command line.
     n : int
-        Number of engines.
+        Number of engines, with the helper rank.
     relayed : bool
         Whether there are engines on other hosts.
+    helped : bool
+        Whether one of the ranks is the helper rank.
     """
     config = Config()
     config.MPIEngineSetLauncher.mpi_cmd = [command.words[0]]
@@ -153,6 +165,7 @@ def engine_settings(
                 "owner": owner,
                 "folder": str(folder),
                 "relayed": relayed,
+                "helped": helped,
                 "cwd": os.getcwd(),
                 "mpi": command.expected(n),
                 "placements": str(folder / "placements.json"),
@@ -170,7 +183,6 @@ _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
 
-_LOOK = 0.5  # seconds between two checks of ranks that start
 _KNOCK = 1.0  # seconds to wait for the controller's first answer before asking again
 
 
@@ -290,6 +302,9 @@ class Processes:
         if time.monotonic() > deadline:
             raise _Ended("the engines were not ready in time; their log so far:")
 
+    def require_started(self) -> None:
+        """End the start if ranks that have not described themselves yet were lost or stopped, or take too long."""
+
     @property
     def launcher(self) -> int:
         """The pid of mpiexec, which is an ancestor of the engines."""
@@ -315,26 +330,41 @@ class Processes:
 
         threading.Thread(target=wait, name="xpulab-watch", daemon=True).start()
 
-    def lost_on_hosts(self) -> dict[str, Any] | None:
-        """What the relay says that was lost: ``ranks`` that ended first, or ``why``; None without other hosts."""
+    def board(self, facts: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any] | None]:
+        """The board of this host, and the helper rank: ``rank``, ``pid``, ``host``, ``here``; None if there is none."""
         if RELAY not in self._watched:
+            return facts[0]["board"], None
+        about = json.loads((self.folder / BOARD).read_text())
+        return about["path"], about["helper"] and {**about["helper"], "here": True}
+
+    def lost_on_hosts(self) -> dict[str, Any] | None:
+        """What relay or keeper say that was lost: ``ranks`` that ended first, or ``why``; None if they say nothing."""
+        tellers = [self._watched[name][1] for name in (RELAY, JOB) if name in self._watched]
+        if not tellers:
             return None
         poll = select.poll()
-        poll.register(self._watched[RELAY][1], select.POLLIN)
-        poll.poll(1000 * _RELAYED)  # one engine's end takes all others along, and the relay sees which was first
+        for descriptor in tellers:
+            poll.register(descriptor, select.POLLIN)
+        # One engine's end takes all others along, and the relay sees which was first.
+        ended = {descriptor for descriptor, _ in poll.poll(1000 * _RELAYED)}
         with contextlib.suppress(OSError, ValueError):
             found: dict[str, Any] = json.loads((self.folder / relay.LOST).read_text())
             return found
+        if RELAY in self._watched and self._watched[RELAY][1] in ended:  # it was killed: it writes before it ends
+            return {"why": "the relay, which connects the hosts, ended", "ranks": []}
         return None
 
-    def cause(self, fact: Mapping[str, Any]) -> str:
-        """Why an engine ended, from mpiexec's log: ``": killed by signal: 9 (Killed)"``, or ""."""
+    def await_mpi(self) -> None:
+        """Wait for the end of mpiexec, which ends the other engines after one has ended, and logs the cause."""
         poll = select.poll()
         for name, (_, descriptor) in list(self._watched.items()):
             if name == "mpiexec":
                 poll.register(descriptor, select.POLLIN)
-        poll.poll(2000)  # mpiexec ends the other engines, logs the cause, and ends
-        found = self._mpi.cause(self.logs(200), fact["rank"], fact["pid"])
+        poll.poll(2000)
+
+    def cause(self, fact: Mapping[str, Any]) -> str:
+        """Why an engine ended, from mpiexec's log: ``": killed by signal: 9 (Killed)"``, or ""."""
+        found = self._mpi.cause(self.logs(200), fact.get("mpi_rank", fact["rank"]), fact["pid"])
         return f": {found}" if found else ""
 
     def ended(self) -> str:
@@ -379,13 +409,15 @@ class Processes:
             os.close(descriptor)
         self._watched.clear()
 
-    def stop(self, on_purpose: bool = True) -> None:
+    def stop(self, on_purpose: bool = True, keep_job: bool = False) -> None:
         """End every process within seconds, and remove the folder. May be called twice.
 
         Parameters
         ----------
         on_purpose : bool
             If False, the folder is kept, so that other processes learn that the cluster was lost and not stopped.
+        keep_job : bool
+            Whether a job that xpulab has submitted for the cluster goes on.
         """
         if on_purpose:  # first, so that no process attaches any more
             (self.folder / RECORD).unlink(missing_ok=True)
@@ -395,13 +427,17 @@ class Processes:
         if RELAY in self._watched:  # it has the processes of other hosts ended
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._watched[RELAY][0], signal.SIGTERM)
-        for pid in [pid for name in self._watched if name != RELAY for pid in self._pids_of(name)]:
+        for pid in [pid for name in self._watched if name not in (RELAY, JOB) for pid in self._pids_of(name)]:
             with contextlib.suppress(psutil.NoSuchProcess):  # the process has ended
                 process = psutil.Process(pid)
                 process.kill()
                 processes.append(process)
         _still_there(processes, _STOP_GRACE)
-        self._end_relay()
+        self._await(RELAY, _RELAY_GRACE)
+        if JOB in self._watched and not keep_job:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._watched[JOB][0], signal.SIGTERM)
+            self._await(JOB, _JOB_GRACE)
         self.leave()
         if on_purpose:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -421,14 +457,14 @@ class Processes:
         poll.register(descriptor, select.POLLIN)
         poll.poll(1000 * _MPIEXEC_GRACE)
 
-    def _end_relay(self) -> None:
-        """Wait until the relay and the agents have ended, and kill the relay if they do not."""
-        if RELAY not in self._watched:
+    def _await(self, name: str, seconds: float) -> None:
+        """Wait until relay or keeper have ended what they have started, and kill them if they do not."""
+        if name not in self._watched:
             return
         poll = select.poll()
-        poll.register(self._watched[RELAY][1], select.POLLIN)
-        if not poll.poll(1000 * _RELAY_GRACE):
-            for each in self._pids_of(RELAY):
+        poll.register(self._watched[name][1], select.POLLIN)
+        if not poll.poll(1000 * seconds):
+            for each in self._pids_of(name):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(each, signal.SIGKILL)
 
@@ -453,8 +489,8 @@ class Launched(Processes):
         self._owner = owner
         self._silence = silence
         self._relay: subprocess.Popen[bytes] | None = None
-        self._looked = 0.0  # time of the last check for ranks that were lost while they start
-        self._odd: dict[tuple[int, str], float] = {}  # (pid, state) -> time since which the process is in that state
+        self._starting = Starting(silence)
+        self._deadline = float("inf")  # of the start
         self._cluster = ipp.Cluster(
             engines=_Engines,
             controller=_Controller,
@@ -466,7 +502,17 @@ class Launched(Processes):
             shutdown_atexit=False,
         )
 
-    def start_relay(self, plan: Plan, ssh_config: str | None, mpi: str, job: str = "") -> None:
+    def keep_job(self, pid: int) -> None:
+        """Watch the keeper of the job in which the engines run; `stop` then has the job ended.
+
+        Parameters
+        ----------
+        pid : int
+            Pid of the keeper.
+        """
+        self._watched[JOB] = (pid, os.pidfd_open(pid))
+
+    def start_relay(self, plan: Plan, ssh_config: str | None, mpi: str) -> None:
         """Start the relay, which starts the agents of the other hosts. Does nothing without other hosts.
 
         Parameters
@@ -476,19 +522,19 @@ class Launched(Processes):
             File with ssh's configuration.
         mpi : str
             Name of the MPI.
-        job : str
-            Slurm's job, in which srun takes the place of ssh; empty for ssh.
         """
         if not plan.interface:
             return
         options = {
             "hosts": list(dict.fromkeys(rank.address for rank in plan.ranks if rank.address)),
             "ssh_config": ssh_config,
-            "job": job,
+            "job": asdict(plan.job) if plan.job else None,
             "owner": self._owner,
             "interface": plan.interface,
             "mpi": mpi,
+            "helped": bool(plan.helper),
             "limit": relay.LIMIT,
+            "silence": self._silence,
         }
         (self.folder / relay.OPTIONS).write_text(json.dumps(options))
         (self.folder / "log").mkdir(exist_ok=True)
@@ -516,7 +562,7 @@ class Launched(Processes):
         pid = self._cluster.controller.process.pid
         self._watched["controller"] = (pid, os.pidfd_open(pid))
 
-    def start_engines(self, n: int, variables: Mapping[str, str], command: Command) -> None:
+    def start_engines(self, n: int, variables: Mapping[str, str], command: Command, helped: bool = False) -> None:
         """Start mpiexec and the engines without waiting for them, before their devices are chosen.
 
         The engines import the modules that do not depend on the device, and wait until `start` tells them their device.
@@ -524,22 +570,27 @@ class Launched(Processes):
         Parameters
         ----------
         n : int
-            Number of engines.
+            Number of engines, with the helper rank.
         variables : mapping of str to str
             The user's environment variables for all engines.
         command : Command
             MPI's command line.
+        helped : bool
+            Whether one of the ranks is the helper rank.
         """
         self._mpi = choice.module(command.mpi)
         self._cluster.update_config(
-            engine_settings(self.folder, self._owner, variables, command, n, self._relay is not None)
+            engine_settings(self.folder, self._owner, variables, command, n, self._relay is not None, helped)
         )
         self._cluster.start_engines_sync(n)
         pid = self._cluster.engine_set.process.pid
         self._watched["mpiexec"] = (pid, os.pidfd_open(pid))
 
-    def start(self, plan: Plan, command: Command, timeout: float, progress: Callable[[str], None]) -> None:
-        """Start the engines if they were not started before, tell each its device, and wait until every rank answers.
+    @contextlib.contextmanager
+    def start(self, plan: Plan, command: Command, timeout: float, progress: Callable[[str], None]) -> Iterator[None]:
+        """Start the engines if they were not started before, tell each its device, and wait until every rank is ready.
+
+        The start ends with the context, in which the ranks describe themselves; `require_started` is for this wait.
 
         Parameters
         ----------
@@ -556,21 +607,22 @@ class Launched(Processes):
         ClusterStartError
             If an engine does not start; the message has the logs, and no process is left running.
         """
-        deadline = time.monotonic() + timeout
+        self._deadline = time.monotonic() + timeout
         n = len(plan.ranks)
         try:
             progress("starting mpiexec and the engines")
             self._place(plan)
             if "mpiexec" not in self._watched:
-                self.start_engines(n, plan.environment_of_all, command)
-            self._connect(deadline)
+                self.start_engines(plan.n_processes, plan.environment_of_all, command, bool(plan.helper))
+            self._connect(self._deadline)
             known = -1
             while len(self.client.ids) < n:
                 if len(self.client.ids) != known:
                     known = len(self.client.ids)
                     progress(f"{known} of {n} engines are ready")
-                self._still_starting(deadline)
+                self._still_starting(self._deadline)
                 time.sleep(0.02)
+            yield
         except BaseException as error:
             words, alone = self.logs(), self._alone()
             lost = self.lost_on_hosts() if isinstance(error, _Ended) else None
@@ -578,12 +630,12 @@ class Launched(Processes):
             if isinstance(error, _Ended) and alone:
                 raise ClusterStartError(alone) from None
             if isinstance(error, _Ended):
-                words = f"{lost['why']}\n{words}" if lost and lost["why"] else words
+                what = f"{lost['why']}; the log of all processes:" if lost and lost["why"] else str(error)
                 cure = "to look for a cause, type: %xpu_cluster doctor"
                 if command.own_library:
                     named = f"{LIBMPI} names {command.environment[LIBMPI]}"
                     cure = f"{named}, which may not go with {command.words[0]}; {cure}"
-                raise ClusterStartError(f"{error}\n{words}\n{cure}") from None
+                raise ClusterStartError(f"{what}\n{words}\n{cure}") from None
             raise
 
     def _place(self, plan: Plan) -> None:
@@ -597,6 +649,9 @@ class Launched(Processes):
         part.write_text(json.dumps(ranks))
         part.rename(whole)
 
+    def require_started(self) -> None:
+        self._still_starting(self._deadline)
+
     def _alone(self) -> str:
         """What a rank has written if mpiexec and the library of MPI do not belong together; otherwise ""."""
         with contextlib.suppress(FileNotFoundError):
@@ -607,28 +662,8 @@ class Launched(Processes):
         super()._still_starting(deadline)
         if self._alone():
             raise _Ended
-        if self._looked + _LOOK < time.monotonic():
-            self._looked = time.monotonic()
-            self._require_ranks()
-
-    def _require_ranks(self) -> None:
-        """Raise if a rank ended or was stopped before it initialised MPI; mpiexec would wait for it for ever."""
-        # A child process of a rank that has just ended is a zombie for a moment; this is not an error.
-        limits: dict[str, tuple[float, str]] = {
-            psutil.STATUS_ZOMBIE: (_LOOK / 2, "ended"),
-            psutil.STATUS_STOPPED: (self._silence, "was stopped"),
-        }
-        since: dict[tuple[int, str], float] = {}
-        for pid in self._pids_of("mpiexec"):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                state: str = psutil.Process(pid).status()
-                if state in limits:
-                    since[pid, state] = self._odd.get((pid, state), self._looked)
-        self._odd = since
-        for (pid, odd), first in since.items():
-            limit, what = limits[odd]
-            if self._looked - first > limit:
-                raise _Ended(f"an engine (pid {pid}) {what} while the cluster was starting; the log of all processes:")
+        if what := self._starting.lost(lambda: self._pids_of("mpiexec")):
+            raise _Ended(f"{what} while the cluster was starting; the log of all processes:")
 
     def publish(self, **about: Any) -> None:
         """Complete the record with which other processes of this user find the cluster, after it has started.

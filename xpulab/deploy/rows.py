@@ -16,7 +16,7 @@ import numpy as np
 from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, place_named
 from xpulab.deploy.conversation import Conversation
 from xpulab.deploy.limits import LEAST, Demand, require_room
-from xpulab.exceptions import ClusterError, EngineLostError, HandleError
+from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.sharing import host_memory
 from xpulab.sharing.memory import BlockPool, SharedBlock
 from xpulab.sharing.process_memory import ProcessMemory, allow
@@ -77,8 +77,8 @@ class RowsOnEngines(Conversation):
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples,)
             float32 and float64 keep their dtype, other numbers become float64. The engines themselves read a
-            memory-mapped array (``np.load(path, mmap_mode="r")``); rank 0 reads and sends the rows of engines on other
-            hosts.
+            memory-mapped array (``np.load(path, mmap_mode="r")``), also on other hosts that have the same file; other
+            hosts get their rows from this one.
         counts : list of int, optional
             Number of rows of each rank; the sum must be n_samples. By default the rows are distributed evenly.
         name : str, optional
@@ -130,9 +130,9 @@ class RowsOnEngines(Conversation):
                 return {"source": source, "handle": array.id, "about": array.about()}
 
             answer = self.call("scatter", payload(), again=payload)
-            if any(result["shared"] for result in answer.results):
+            if any(result["shared"] for result in answer.results) and (sent := outgoing.keep()):
                 # The rows live in these blocks until the handle is deleted; those of other hosts in memory there.
-                blocks += (block for block, fact in zip(outgoing.keep(), self.facts, strict=True) if fact["here"])
+                blocks += (block for block, fact in zip(sent, self.facts, strict=True) if fact["here"])
         self._handles.add(array.id)
         if name is not None:
             keeper.detach()
@@ -207,7 +207,7 @@ class RowsOnEngines(Conversation):
     def load_npy(
         self, path: str | os.PathLike[str], *, counts: list[int] | None = None, name: str | None = None
     ) -> ShardedArray:
-        """Load rows from a file of `numpy.save` onto the engines. Each engine on this host reads its rows itself.
+        """Load rows from a file of `numpy.save` onto the engines. Each engine reads its rows, if its host has the file.
 
         Parameters
         ----------
@@ -253,14 +253,6 @@ class RowsOnEngines(Conversation):
                 "type: cluster.scatter(X) again"
             )
 
-    def require_one_host(self, what: str) -> None:
-        """Raise `ClusterError` if there are engines on several hosts, for a task that needs memory which all share."""
-        if others := sorted({fact["host"] for fact in self.facts if not fact["here"]}):
-            raise ClusterError(
-                f"{what} grows with engines on one host only, and this cluster has some on {', '.join(others)}, "
-                "too; type: %xpu_cluster stop, and then %xpu_cluster start without --hosts"
-            )
-
     def require_room(self, rows: Demand) -> None:
         """Raise `NotEnoughMemoryError` if host or devices have too little memory for the rows and working arrays."""
         if self._board is None or rows.nbytes < LEAST:
@@ -269,6 +261,9 @@ class RowsOnEngines(Conversation):
         hosts: dict[tuple[bool, str], list[int]] = {}
         for rank, fact in enumerate(self.facts):
             hosts.setdefault((fact["here"], fact["host"]), []).append(rank)
+        if self._helper is not None and rows.sent and not rows.there:
+            room = host_memory.available(swap=True) + self.blocks.nbytes - rows.nbytes
+            require_room(replace(rows, counts=[]), [], [], room)
         for (here, host), ranks in hosts.items():
             part = replace(rows, counts=[rows.counts[rank] for rank in ranks])
             if here:  # rows for other hosts pass through this host's shared memory

@@ -134,8 +134,12 @@ class Following:
                 by_text.setdefault(text, []).append(rank)
         return "".join(f"Before, rank {core_ranges(ranks)} raised:\n{text}\n" for text, ranks in by_text.items())
 
+    def raised_on(self, rank: int) -> str:
+        """The traceback of a rank that has raised an exception; "" if it has not."""
+        return self._transcripts.raised(rank)
+
     def _last_line(self, rank: int) -> str:
-        lines = self._transcripts.raised(rank).strip().splitlines()
+        lines = self.raised_on(rank).strip().splitlines()
         return f" ({lines[-1]})" if lines else ""
 
     def _say(self, line: str) -> None:

@@ -35,7 +35,7 @@ def main() -> None:
         _go_to(options["cwd"])
         if options["relayed"]:  # the owner of an engine is a process of its host
             about = _await_file(os.path.join(options["folder"], HOST))
-            options["owner"] = about["owner"]
+            options["owner"], options["helps"] = about["owner"], about.get("helps", False)
             os.environ.update(about["environment"])
         if options["owner"]:
             owner.end_with(options["owner"], functools.partial(owner.successors, options["folder"]))
@@ -52,7 +52,10 @@ def main() -> None:
         libmpi.require_together(options["mpi"], MPI)
         signal.alarm(0)
         _close(inherited)
-        _serve(options, MPI.COMM_WORLD.rank)
+        if options["helped"]:
+            _serve_with_helper(options)
+        else:
+            _serve(options, MPI.COMM_WORLD.rank)
     except libmpi.Alone as alone:
         write_private(Path(options["folder"], ALONE), str(alone))
         os.kill(os.getpid(), signal.SIGKILL)
@@ -64,12 +67,33 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _serve(options: dict[str, Any], rank: int) -> None:
+def _serve_with_helper(options: dict[str, Any]) -> None:
+    """Serve as an engine, or, on the notebook's host, as the helper. The engines' world is one without the helper.
+
+    Open MPI gives the first rank to the notebook's host, other MPIs the last one.
+    """
+    from mpi4py import MPI
+
+    world, helps = MPI.COMM_WORLD, options["helps"]
+    engines = world.Split(int(helps), world.rank)
+    every: Any = world.Split(0, world.size if helps else world.rank)
+    requests, pairs = every.Dup(), every.Dup()
+    if helps:
+        from xpulab.engine import helper
+
+        helper.serve(every, requests, pairs, options["folder"], world.rank)
+    else:
+        setattr(MPI, "COMM_WORLD", engines)  # noqa: B010 -- mpi4py declares it final
+        _serve(options, engines.rank, (every, requests, pairs), world.rank)
+
+
+def _serve(options: dict[str, Any], rank: int, helper: tuple[Any, ...] = (), mpi_rank: int | None = None) -> None:
     from ipyparallel.engine.app import IPEngine
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
     _import_without_debugpy()
     placement = _await_file(options["placements"])[rank]
+    placement["mpi_rank"] = rank if mpi_rank is None else mpi_rank
     os.environ.update(placement["environment"])
     if placement["cores"]:
         oneapi.confine(placement["cores"])
@@ -78,10 +102,10 @@ def _serve(options: dict[str, Any], rank: int) -> None:
     from xpulab.engine import engine, tasks  # noqa: F401 -- registers the tasks
 
     engine.ignore_interrupts()
-    this = engine.Engine(placement, options["relayed"])
+    this = engine.Engine(placement, options["relayed"], helper)
     libmpi.unlink_files()
     if options["relayed"]:
-        this.host.show_board(options["folder"], this.board.path)
+        this.show_board(options["folder"])
     _await_file(options["connection"])
     # The engine's state is on the board, and its output goes to its log. Messages about these would make an empty task
     # take a quarter longer, and nobody reads them.

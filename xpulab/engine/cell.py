@@ -188,9 +188,7 @@ def _lent(task: Task, name: str) -> dict[str, Any]:
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(task.engine.namespace[name])
 
     def share(raw: np.ndarray) -> bytes | dict[str, Any]:
-        if not task.engine.host.here:  # the notebook cannot open the memory of another host
-            return raw.tobytes()
-        return {"path": task.lend([raw]), "nbytes": raw.nbytes}
+        return task.given([raw])
 
     return {"pickle": file.getvalue(), "buffers": shared_or_sent(buffers, share)}
 

@@ -18,7 +18,8 @@ import numpy as np
 from mpi4py import MPI
 
 from xpulab.engine.comm import Communicator, PeerFailed
-from xpulab.engine.host import RankHost
+from xpulab.engine.helper import Helper, SentCheckpoint
+from xpulab.engine.host import host_of, show_board
 from xpulab.engine.interruptible import WORLD, Intracomm
 from xpulab.engine.travel import travelled
 from xpulab.engine.waiting import interrupt
@@ -26,6 +27,7 @@ from xpulab.kernels.device import Device
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.tune import MODE, Tuner
 from xpulab.sharing.board import PHASES, Board
+from xpulab.sharing.checkpoint import Checkpoint
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["Engine", "Interrupted", "Task", "task", "this_engine", "users_code", "warm_up", "warms_up"]
@@ -135,9 +137,13 @@ class Engine:
         The board of this host, shared with its other ranks, and on the notebook's host with the notebook.
     record : numpy.void
         This rank's record on the board.
+    helper : Helper or None
+        The helper rank, if no engine runs on the notebook's host.
     """
 
-    def __init__(self, placement: dict[str, Any], several_hosts: bool = False) -> None:
+    def __init__(
+        self, placement: dict[str, Any], several_hosts: bool = False, helper: Sequence[MPI.Intracomm] = ()
+    ) -> None:
         world = WORLD
         self.rank: int = world.rank
         self.size: int = world.size
@@ -153,9 +159,10 @@ class Engine:
         self.task: Task | None = None
         self.lent: dict[tuple[int, int], list[SharedBlock]] = {}
         self._communicators: dict[tuple[int, ...], Intracomm] = {}
-        self.host = RankHost(world, several_hosts)
+        self.helper = Helper(*helper) if helper else None
+        self.host, comm = host_of(world, several_hosts, self.helper is not None)
         board = Board.create(self.size) if self.host.leads else None
-        path = self.host.comm.bcast(board.path if board else None)
+        path = comm.bcast(board.path if board else None)
         self.board = board or Board.open(path)
         self.record = self.board.ranks[self.rank]
         self._comm, self._ends = world.Dup(), world.Dup()
@@ -173,6 +180,7 @@ class Engine:
         """The description of this rank: rank, host, pid, device, cores and so on."""
         return {
             "rank": self.rank,
+            "mpi_rank": self.placement.get("mpi_rank", self.rank),
             "size": self.size,
             "host": platform.node(),
             "pid": os.getpid(),
@@ -277,13 +285,20 @@ class Engine:
         self._communicators.clear()
         self._comm = WORLD.Create_group(WORLD.group, self._generation)
         self._ends = self._comm.Dup()
+        if self.helper is not None:
+            self.helper.renew(self._generation)
         self._users_world()
         self._stale = False
 
     @property
     def pairs(self) -> MPI.Intracomm:
-        """A communicator for messages between two ranks within a task."""
-        return self._comm
+        """A communicator for messages between two ranks within a task, of which the helper rank is a member."""
+        return self._comm if self.helper is None else self.helper.pairs
+
+    def show_board(self, folder: str) -> None:
+        """Tell the relay or the agent of this host where the board is."""
+        if self.host.leads:
+            show_board(folder, self.board.path, [self.rank, *self.host.followers])
 
     def communicator(self, ranks: Sequence[int]) -> Intracomm:
         """The communicator of these ranks for a user's code. Only these ranks take part in its creation."""
@@ -336,7 +351,7 @@ class Task:
         record = engine.record
         record["seconds"] = record["total"] = 0
         record["iteration"] = record["run"] = record["lengths"] = 0
-        record["metrics"] = np.nan
+        record["metrics"] = record["passes"] = np.nan
         record["metric_names"] = ",".join(METRIC_NAMES.get(name, ())).encode()
         record["doing"] = b""
         self.client = client
@@ -386,6 +401,25 @@ class Task:
         if self.failed():
             raise PeerFailed
 
+    def checkpoint(self, path: str) -> Checkpoint | SentCheckpoint:
+        """Open the notebook's memory for the state of a fit, on rank 0; it writes there, or has the helper rank write.
+
+        Parameters
+        ----------
+        path : str
+            `Checkpoint.path`.
+
+        Returns
+        -------
+        Checkpoint or SentCheckpoint
+            A context manager with `write` and `close`.
+        """
+        helper = self.engine.helper
+        return Checkpoint.open(path) if helper is None else SentCheckpoint(helper, path)
+
+    def await_message(self, comm: MPI.Intracomm, rank: int, tag: int) -> None:
+        """Return at once: rank 0 receives results when it has computed its own."""
+
     def lend(self, parts: Sequence[np.ndarray]) -> str:
         """Copy arrays into shared memory, one after the other, for the client.
 
@@ -408,6 +442,12 @@ class Task:
             block.write(part, at)
             at += part.nbytes
         return block.path
+
+    def given(self, parts: Sequence[np.ndarray]) -> bytes | dict[str, Any]:
+        """Arrays for the client, one after the other: their place in shared memory, or, from another host, bytes."""
+        if self.engine.host.here:
+            return {"path": self.lend(parts), "nbytes": sum(part.nbytes for part in parts)}
+        return b"".join(part.tobytes() for part in parts)
 
     def show(self, **fields: Any) -> None:
         """Write this rank's progress on the board; see `xpulab.sharing.board` for the fields."""

@@ -34,7 +34,7 @@ from xpulab.engine.usage import measured
 from xpulab.engine.users_code import Here, answer_of
 from xpulab.kernels.choice import kernels_for
 from xpulab.kernels.rows import Rows
-from xpulab.sharing.process_memory import ProcessMemory
+from xpulab.sharing.process_memory import can_read
 
 __all__ = [
     "cell",
@@ -68,14 +68,17 @@ def _describe(task: Task) -> dict[str, Any]:
 
 @task("reads")
 def _reads(task: Task, memory: dict[str, Any], expected: bytes) -> dict[str, Any]:
-    """Find out whether this rank can read the memory of the process that sends rows."""
-    place = dict(memory)
-    address, found = place.pop("address"), np.zeros(len(expected), np.uint8)
-    try:
-        ProcessMemory(**place).read(address, found)
-    except OSError:
-        return {"read": False}
-    return {"read": found.tobytes() == expected}
+    """Find out whether this rank can read the memory of the process that sends rows.
+
+    Ranks of other hosts need not. The helper rank reads it in their place, if there is one: rank 0 asks it.
+    """
+    if not task.engine.host.here:
+        helper = task.engine.helper
+        if helper is None or task.engine.rank != 0:
+            return {"read": True}
+        helper.ask({"memory": memory, "expected": expected})
+        return {"read": helper.take_answer()}
+    return {"read": can_read(memory, expected)}
 
 
 @task("release")

@@ -68,7 +68,6 @@ class ForestProxy(Proxy):
     def _grow(self, X: Any, y: Any, sample_weight: Any) -> Any:
         """Fit the forest, in the steps of scikit-learn's `fit`."""
         cluster = current_cluster()
-        cluster.require_one_host(type(self).__name__)
         self._require_computed()
         X = self._checked(cluster, X, reset=True)
         y = gathered_targets(self, cluster, X, y)
@@ -247,8 +246,8 @@ class ForestProxy(Proxy):
         counts = result["counts"]
         shape = (sum(counts), self.n_outputs_, max(1, *classes))
         found = []
-        with SharedBlock.open(result["nodes"]) as nodes, SharedBlock.open(result["values"]) as values:
-            every, all_values = nodes.array(shape[:1], NODE_DTYPE), values.array(shape, np.float64)
+        every, all_values = _array_of(result["nodes"], NODE_DTYPE), _array_of(result["values"], np.float64)
+        all_values = all_values.reshape(shape)
         for (first, last), depth in zip(itertools.pairwise([0, *np.cumsum(counts)]), result["depths"], strict=True):
             found.append((every[first:last], all_values[first:last], depth))
         return found
@@ -376,6 +375,14 @@ class ForestProxy(Proxy):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the handle of the trees on the engines. A copy sends the trees again if needed."""
         return {name: value for name, value in super().__getstate__().items() if name not in ("_index", "_oob")}
+
+
+def _array_of(given: bytes | dict[str, Any], dtype: Any) -> np.ndarray:
+    """Return an array that a rank has given."""
+    if isinstance(given, bytes):
+        return np.frombuffer(bytearray(given), dtype)
+    with SharedBlock.open(given["path"]) as block:
+        return block.array((given["nbytes"] // np.dtype(dtype).itemsize,), dtype)
 
 
 def _rounded_down(thresholds: np.ndarray) -> np.ndarray:

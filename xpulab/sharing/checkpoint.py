@@ -48,7 +48,10 @@ class Checkpoint:
 
     def write(self, state: dict[str, Any]) -> None:
         """Keep this state instead of the last one. A state that is too large for a slot is ignored."""
-        packed = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
+        self.write_packed(pickle.dumps(state, pickle.HIGHEST_PROTOCOL))
+
+    def write_packed(self, packed: bytes) -> None:
+        """Keep a state that is pickled already."""
         if len(packed) > self._room:
             return
         slot = (int(self._head[0]) + 1) % 2

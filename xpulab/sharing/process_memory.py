@@ -15,10 +15,11 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-__all__ = ["ProcessMemory", "allow"]
+__all__ = ["ProcessMemory", "allow", "can_read"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _SET_PTRACER = 0x59616D61  # PR_SET_PTRACER of prctl(2)
@@ -81,6 +82,24 @@ class ProcessMemory:
         """Raise `ProcessLookupError` if the process has ended, so that what was read may be another one's memory."""
         if _started(self.pid) != self.started:
             raise ProcessLookupError(f"process {self.pid}, whose memory has the rows, has ended")
+
+
+def can_read(memory: dict[str, Any], expected: bytes) -> bool:
+    """Return whether this process reads these bytes in the memory of another one.
+
+    Parameters
+    ----------
+    memory : dict
+        Fields of `ProcessMemory`, and ``address``.
+    expected : bytes
+    """
+    place = dict(memory)
+    address, found = place.pop("address"), np.zeros(len(expected), np.uint8)
+    try:
+        ProcessMemory(**place).read(address, found)
+    except OSError:
+        return False
+    return found.tobytes() == expected
 
 
 def _started(pid: int) -> str:

@@ -65,7 +65,31 @@ def _pipe(run: dict[str, Any], descriptor: int) -> IO[bytes]:
     return open(f"/proc/{run['pid']}/fd/{descriptor}", "wb", buffering=0)
 
 
-def _run(script: str, arguments: list[str]) -> int:
+class ScriptEnded(Exception):
+    """The script has failed on this rank; the argument is its exit status."""
+
+
+def on_engine(script: str, source: bytes, arguments: list[str]) -> None:
+    """Run a script on an engine of a cluster, which has loaded all runtimes.
+
+    Parameters
+    ----------
+    script : str
+        Its path, which this host need not have.
+    source : bytes
+        Its code.
+    arguments : list of str
+
+    Raises
+    ------
+    ScriptEnded
+        If its exit status is not 0.
+    """
+    if status := _run(script, arguments, source):
+        raise ScriptEnded(status)
+
+
+def _run(script: str, arguments: list[str], source: bytes | None = None) -> int:
     """Run the script, and return its exit status."""
     sys.argv[:] = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
@@ -73,7 +97,7 @@ def _run(script: str, arguments: list[str]) -> int:
     module.__file__ = script
     sys.modules["__main__"] = module
     try:
-        exec(compile(Path(script).read_bytes(), script, "exec"), vars(module))
+        exec(compile(source or Path(script).read_bytes(), script, "exec"), vars(module))
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0

@@ -1,6 +1,6 @@
-"""How a command is started on a host: the words of the command line, from pure functions."""
+"""How a job is submitted, and a command started on a host: command lines and scripts, from pure functions."""
 
 __all__ = ["LAUNCHERS"]
 
 #: The launchers from which users choose.
-LAUNCHERS = ("local", "ssh", "slurm")
+LAUNCHERS = ("local", "ssh", "slurm", "pbs")

@@ -1,4 +1,4 @@
-"""Commands on the nodes of a Slurm job, by srun.
+"""Slurm: the script of a job, the command lines that submit, ask and cancel it, and commands on its nodes by srun.
 
 Every command is a job step of its own. It shares the node's cores, memory and GPUs with the other steps of the job, and
 so never waits for one of them.
@@ -6,17 +6,49 @@ so never waits for one of them.
 
 from __future__ import annotations
 
+import re
+import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import psutil
+
+from xpulab.deploy.launchers.scheduler import Job, Launcher, Look, Wanted, body, lines
 from xpulab.exceptions import ClusterStartError
 
-__all__ = ["Job", "Srun", "allocation", "config", "ending", "options", "state"]
+__all__ = [
+    "BY_SSH",
+    "INSTALL",
+    "LABEL",
+    "REACH",
+    "UNKNOWN",
+    "Srun",
+    "allocation",
+    "cancellation",
+    "config",
+    "cure",
+    "ending",
+    "ids",
+    "launcher",
+    "named",
+    "number",
+    "options",
+    "own_name",
+    "query",
+    "read",
+    "script",
+    "starter",
+    "submission",
+]
+
+LABEL = "Slurm"
+BY_SSH = False
+REACH = "srun"
+UNKNOWN = "Invalid job id"
+INSTALL = "before you start Jupyter, load your site's module: module load slurm"
 
 _ANSWER = 10.0  # seconds that Slurm's controller has to answer
-
-_STATE = 0.7  # seconds that it has to answer while a call waits to know why engines were lost
 
 #: How a job ends, what srun then writes, and Slurm's states for it.
 _ENDINGS = (
@@ -27,22 +59,21 @@ _ENDINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Job:
-    """A job of Slurm in which this process runs.
+#: States in which a job has no nodes yet that can be used (squeue(1), JOB STATE CODES), and those in which it has.
+_WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+_RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
 
-    Attributes
-    ----------
-    id : str
-    nodes : tuple of str
-        Slurm's names of its nodes.
-    here : str
-        The name of the node on which this process runs; empty if Slurm has not started this process.
-    """
-
-    id: str
-    nodes: tuple[str, ...]
-    here: str
+#: What sbatch says -> what to type.
+_CURES = (
+    ("partition", "for the partitions of your site, type: !sinfo --summarize"),
+    (
+        "account",
+        "for your accounts, type: !sacctmgr show associations user=$USER, and then add: --job-args=--account=A",
+    ),
+    ("time limit", "for the limits of the partitions, type: !sinfo --summarize"),
+    ("node count|node configuration", "ask for fewer nodes, or for another partition; type: !sinfo --summarize"),
+    ("option|argument", "for the options of sbatch, type: !man sbatch"),
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +106,73 @@ def options(job: str) -> list[str]:
     return [f"--jobid={job}", "--overlap", *one, "--cpu-bind=none", "--mpi=none", "--chdir=/", "--quiet", "--nodelist"]
 
 
+def script(wanted: Wanted, name: str, program: Sequence[str], output: str) -> str:
+    """The script of a job, for `submission`.
+
+    The job gets its nodes alone, with all cores, GPUs and memory, unless the user's own options, which follow and so
+    take precedence, say otherwise: with --ntasks-per-node alone, Slurm would give it one core of each node. Slurm must
+    not start it again, because the cluster that it served has then ended.
+    """
+    asked = [f"--job-name={name}", "--output=/dev/null", "--chdir=/", f"--nodes={wanted.nodes}", "--ntasks-per-node=1"]
+    asked += ["--exclusive", "--mem=0", "--no-requeue"]
+    asked += [f"--time={wanted.time}"] * bool(wanted.time) + [f"--partition={wanted.partition}"] * bool(
+        wanted.partition
+    )
+    asked = [line for word in asked for line in lines("#SBATCH", [word])]
+    own = lines("#SBATCH", wanted.extra)
+    return "\n".join(["#!/bin/sh", *asked, *own, *body(program, output)])
+
+
+def submission() -> list[str]:
+    """The command line that submits the script on its standard input."""
+    return ["sbatch", "--parsable"]
+
+
+def number(said: str) -> str:
+    """The job's id from what the submission prints: "7", or "7;cluster"."""
+    return said.strip().rpartition("\n")[2].partition(";")[0]
+
+
+def ids(name: str) -> list[str]:
+    """The command line that prints the ids of this user's jobs with a name."""
+    return ["squeue", "--me", "--noheader", f"--name={name}", "--format=%i"]
+
+
+def query(job: str) -> list[str]:
+    """The command line that asks for a job's state, its reason, its expected start and its nodes."""
+    return ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r|%S|%B|%N"]
+
+
+def read(said: str, log: str = "") -> Look:
+    """What `query` has printed; `log` is what srun has written."""
+    if not said.strip():
+        return Look("ended", "has ended")  # Slurm forgets a job some minutes after its end
+    state, reason, start, first, nodes = said.strip().splitlines()[0].split("|", 4)
+    about = "" if reason in ("None", "") else f" ({reason})"
+    if state in _WAITING:
+        when = "" if start in ("N/A", "") or state != "PENDING" else f", expected to start at {start.replace('T', ' ')}"
+        return Look("waiting", f"{state}{about}{when}")
+    if state in _RUNNING:
+        return Look("running", state + ("" if state == "RUNNING" else about), nodes, first)
+    how = ending(state, log)
+    if state == "COMPLETING":
+        return Look("ending", "" if state in how else how, nodes, first)
+    return Look("ended", how, nodes, first)
+
+
+def cancellation(job: str) -> list[str]:
+    """The command line that ends a job."""
+    return ["scancel", job]
+
+
+def cure(refusal: str) -> str:
+    """What to type after sbatch has refused a job in these words."""
+    known = (cure for pattern, cure in _CURES if re.search(pattern, refusal, re.IGNORECASE))
+    return next(
+        known, "to see the script and sbatch's command line, type: %xpu_cluster plan with the same options, --show"
+    )
+
+
 def allocation(variables: Mapping[str, str]) -> Job | None:
     """The job of Slurm in which a process with these environment variables runs; None if it runs in none.
 
@@ -89,16 +187,69 @@ def allocation(variables: Mapping[str, str]) -> Job | None:
     here = variables.get("SLURMD_NODENAME", "")
     if named and named == here:  # a container has no scontrol
         return Job(job, (here,), here)
-    words = ["scontrol", "show", "hostnames", named]
     try:
-        found = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER, check=True).stdout.split()
+        return Job(job, _hostnames(named), here)
     except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", "") or str(error)).strip()
         raise ClusterStartError(
-            f"SLURM_JOB_ID is {job}, but scontrol does not name the nodes {named!r} of this job: {said}\n"
+            f"SLURM_JOB_ID is {job}, but scontrol does not name the nodes {named!r} of this job: {_said(error)}\n"
             "to use this host only, type: %xpu_cluster start --launcher local"
         ) from None
-    return Job(job, tuple(found), here)
+
+
+def named(job: str, nodes: str) -> Job:
+    """The submitted job with these nodes.
+
+    Raises
+    ------
+    ClusterStartError
+        If Slurm does not name the nodes.
+    """
+    try:
+        known = _hostnames(nodes)
+        about = _scontrol("show", "node", "--oneliner", nodes)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ClusterStartError(f"scontrol does not name the nodes {nodes!r} of job {job}: {_said(error)}") from None
+    mine = {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
+    return Job(job, known, own_name(about, socket.gethostname(), mine), "slurm", submitted=True)
+
+
+def own_name(about: str, hostname: str, own: Collection[str]) -> str:
+    """Slurm's name of the host with this hostname and these addresses; empty if it is none of the nodes.
+
+    Parameters
+    ----------
+    about : str
+        What ``scontrol show node --oneliner`` prints. Slurm's name of a node may differ from its hostname.
+    hostname : str
+    own : collection of str
+    """
+    for line in about.splitlines():
+        words = dict(word.partition("=")[::2] for word in line.split())
+        if words.get("NodeHostName") in (hostname, hostname.partition(".")[0]) or words.get("NodeAddr") in own:
+            return words.get("NodeName", "")
+    return ""
+
+
+def launcher(host: str, job: Job, ssh_config: str | None) -> Launcher:
+    """Starts commands with standard input and output on a node of a job."""
+    return Srun(host, job.id)
+
+
+def starter(job: Job) -> tuple[str, ...]:
+    """The program, with its options, that starts MPI's own programs on a node."""
+    return "srun", *options(job.id)
+
+
+def _hostnames(nodes: str) -> tuple[str, ...]:
+    return tuple(_scontrol("show", "hostnames", nodes).split())
+
+
+def _scontrol(*words: str) -> str:
+    return subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=_ANSWER, check=True).stdout
+
+
+def _said(error: Exception) -> str:
+    return str(getattr(error, "stderr", "") or error).strip()
 
 
 def config() -> str:
@@ -110,23 +261,13 @@ def config() -> str:
         return ""
 
 
-def state(job: str) -> str:
-    """What Slurm says of a job, such as "RUNNING" or "CANCELLED"; empty if it does not answer, or has forgotten it."""
-    words = ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_STATE, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()
-
-
 def ending(state: str, said: str) -> str:
     """How a job has ended: "was cancelled"; empty if it runs.
 
     Parameters
     ----------
     state : str
-        What `state` returns. While the processes of a job end, it is always "COMPLETING".
+        Slurm's word. While the processes of a job end, it is always "COMPLETING".
     said : str
         What srun has written.
     """

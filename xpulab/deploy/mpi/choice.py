@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 
 from xpulab import oneapi
+from xpulab.deploy.launchers import choice as schedulers
+from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.mpi import intel, mpich, openmpi
 from xpulab.deploy.mpi.command import LIBMPI, NAMES, Command, Found, Ranks
 from xpulab.exceptions import ClusterStartError, UsageError
@@ -86,7 +88,7 @@ def command(
     ssh_config: str | None = None,
     extra: Sequence[str] = (),
     variables: Sequence[str] = (),
-    job: str = "",
+    job: Job | None = None,
 ) -> Command:
     """The command line of the mpiexec of an MPI on this host.
 
@@ -98,23 +100,26 @@ def command(
         As for the functions `command` of the MPIs.
     variables : sequence of str
         Names of environment variables that the ranks on other hosts need.
-    job : str
-        Slurm's job, in which srun takes the place of ssh; empty for ssh.
+    job : Job, optional
+        The job whose nodes the hosts are.
 
     Raises
     ------
     UsageError
-        If this MPI does not start ranks by srun.
+        If this MPI does not start ranks on the nodes of such a job.
     OneAPIError, ClusterStartError
         As `find`.
     """
     found = find(name)
+    scheduler = schedulers.module(job.scheduler) if job else None
     if name == "intel":
-        start = intel.command(ranks, interface, ssh_config, extra, job)
-    elif job:
+        starter = scheduler.starter(job) if scheduler and job else ()
+        start = intel.command(ranks, interface, ssh_config, extra, starter)
+    elif scheduler and not scheduler.BY_SSH:
         raise UsageError(
-            f"mpi={name!r} was given, which xpulab does not start on several nodes by srun; type: --mpi intel, or for "
-            "this host only --launcher local, or, if ssh reaches the nodes, name them: --hosts node1,node2"
+            f"mpi={name!r} was given, which xpulab does not start on several nodes by {scheduler.REACH}; type: "
+            "--mpi intel, or for this host only --launcher local, or, if ssh reaches the nodes, name them: --hosts "
+            "node1,node2"
         )
     elif name == "mpich":
         start = mpich.command(found, ranks, interface, ssh_config, extra)

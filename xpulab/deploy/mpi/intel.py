@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from xpulab import oneapi
-from xpulab.deploy.launchers import slurm, ssh
+from xpulab.deploy.launchers import ssh
 from xpulab.deploy.mpi.command import HERE, Command, Ranks
 from xpulab.deploy.mpi.hydra import EXIT_CODES, of_ranks, statuses
 from xpulab.libmpi import LABELS
@@ -56,9 +56,9 @@ def command(
     interface: str = "lo",
     ssh_config: str | None = None,
     extra: Sequence[str] = (),
-    job: str = "",
+    starter: Sequence[str] = (),
 ) -> Command:
-    """The command line of mpiexec, which starts ranks on this host, or on several hosts by ssh or srun.
+    """The command line of mpiexec, which starts ranks on this host, or on several hosts by ssh or another program.
 
     Parameters
     ----------
@@ -70,8 +70,8 @@ def command(
         File with ssh's configuration.
     extra : sequence of str
         The user's own options, which follow those of xpulab and so take precedence.
-    job : str
-        Slurm's job, in which srun takes the place of ssh; empty for ssh.
+    starter : sequence of str
+        The program, with its options, that takes the place of ssh, such as srun in a job; empty for ssh.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def command(
         # One rank for each time that a host is named: mpiexec ignores a number of ranks behind a host's name.
         names = [name for each in ranks for name in [each.host] * each.n]
         places = ["-ppn", "1", "-hosts", ",".join(names)]
-        environment = {**_HOSTS, **(_by_srun(job) if job else _by_ssh(ssh_config))}
+        environment = {**_HOSTS, **(_by(*starter) if starter else _by_ssh(ssh_config))}
     return Command((str(oneapi.mpiexec()), "-iface", interface, *places, *extra), {**_ALWAYS, **environment})
 
 
@@ -91,11 +91,10 @@ def _by_ssh(config: str | None) -> dict[str, str]:
     return {"I_MPI_HYDRA_BOOTSTRAP": "ssh", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": shlex.join(ssh.options(config))}
 
 
-def _by_srun(job: str) -> dict[str, str]:
-    """mpiexec calls rsh with its options, the name of a host, and a command. srun takes the same words."""
-    arguments = shlex.join(slurm.options(job))  # they end in --nodelist
-    start = {"I_MPI_HYDRA_BOOTSTRAP": "rsh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": "srun"}
-    return {**start, "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": arguments}
+def _by(program: str, *options: str) -> dict[str, str]:
+    """mpiexec calls rsh with its options, the name of a host, and a command. srun and pbs_tmrsh take the same words."""
+    start = {"I_MPI_HYDRA_BOOTSTRAP": "rsh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": program}
+    return {**start, **({"I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": shlex.join(options)} if options else {})}
 
 
 def interface_variables(interface: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Random forests: each rank grows its share of the trees, from the places of all rows in one byte each.
 
-The ranks of a host share the places. A tree depends only on the rows in their order and on its own seed, so the forest
-is the same for any number of ranks. The rows that a tree gets are drawn as scikit-learn draws them [1]_.
+The ranks of a host share the places, and each host has those of all rows. A tree depends only on the rows in their
+order and on its own seed, so the forest is the same for any number of ranks. The rows that a tree gets are drawn as
+scikit-learn draws them [1]_.
 
 References
 ----------
@@ -10,6 +11,7 @@ References
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 from collections.abc import Iterator
@@ -97,7 +99,7 @@ def grow(
     Returns
     -------
     dict
-        ``nodes`` and ``values`` (places of shared blocks), ``counts`` of nodes and ``depths`` by tree; on rank 0
+        ``nodes`` and ``values`` (see `Task.given`), ``counts`` of nodes and ``depths`` by tree; on rank 0
         ``oob`` (sums) and ``times`` (how often each row was not drawn).
     """
     data = data_of(task, source)
@@ -107,8 +109,10 @@ def grow(
     edges = _edges(task, rows, data.bounds)
     with _shared(task, (data.n_samples, rows.shape[1]), np.uint8) as places:
         first, last = data.bounds[task.comm.rank : task.comm.rank + 2]
-        places[first:last] = edges.places(rows)
+        places[first:last] = mine = edges.places(rows)
         del rows
+        _take_from_other_hosts(task, mine, places, data.bounds)
+        del mine
         task.comm.allgather(None)  # all have written
         made = Rules(**growth)
         rooms: queue.SimpleQueue[_Place] = queue.SimpleQueue()
@@ -162,9 +166,10 @@ def _in_float32(task: Task, rows: Rows) -> np.ndarray:
 
 @contextmanager
 def _shared(task: Task, shape: tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
-    """Open an array that all ranks see, which are on one host, until all have left the context."""
-    block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize) if task.comm.rank == 0 else None
-    path: Any = task.comm.bcast(block.path if block else None)
+    """Open an array of this host that its ranks share, until all have left the context."""
+    host = task.engine.host
+    block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize) if host.leads else None
+    path: Any = task.comm.allgather(block.path if block else None)[host.leaders[host.rank]]
     with block or SharedBlock.open(path, writable=True) as opened:
         array = opened.array(shape, dtype)
         task.comm.allgather(None)  # all have opened it
@@ -174,17 +179,55 @@ def _shared(task: Task, shape: tuple[int, ...], dtype: Any) -> Iterator[np.ndarr
 def _edges(task: Task, rows: np.ndarray, bounds: list[int]) -> Edges:
     """Edges from the columns of all rows; each rank sorts some of the columns."""
     n_features, comm = rows.shape[1], task.comm
-    with _shared(task, (n_features, bounds[-1]), np.float32) as columns:
-        columns[:, bounds[comm.rank] : bounds[comm.rank + 1]] = rows.T
-        comm.allgather(None)  # all have written
-        mine = _in_threads(
-            task,
-            lambda f: Edges.of_column(columns[f]),
-            list(range(comm.rank, n_features, comm.size)),
-            len(os.sched_getaffinity(0)),
-        )
+    with _columns(task, rows, bounds) as columns:
+        mine = _in_threads(task, Edges.of_column, columns, len(os.sched_getaffinity(0)))
     every = comm.allgather(mine)
     return Edges.between([every[f % comm.size][f // comm.size] for f in range(n_features)])
+
+
+@contextmanager
+def _columns(task: Task, rows: np.ndarray, bounds: list[int]) -> Iterator[list[np.ndarray]]:
+    """Open the columns of all rows that this rank sorts: of each `size` in a row the one that has the place of it."""
+    n_features, comm = rows.shape[1], task.comm
+    if not _several(task):
+        with _shared(task, (n_features, bounds[-1]), np.float32) as columns:
+            columns[:, bounds[comm.rank] : bounds[comm.rank + 1]] = rows.T
+            comm.allgather(None)  # all have written
+            yield [columns[f] for f in range(comm.rank, n_features, comm.size)]
+        return
+    # Each rank gets its columns only, from all ranks.
+    order = [f for rank in range(comm.size) for f in range(rank, n_features, comm.size)]
+    counts = np.array([len(range(rank, n_features, comm.size)) for rank in range(comm.size)])
+    came = comm.exchange_rows(rows.T[order].reshape(-1, 1), counts * len(rows)).ravel()
+    width = int(counts[comm.rank])
+    parts = [came[width * first : width * last].reshape(width, -1) for first, last in itertools.pairwise(bounds)]
+    yield list(np.concatenate(parts, axis=1)) if width else []
+
+
+def _several(task: Task) -> bool:
+    """Whether the ranks are on several hosts."""
+    return len(set(task.engine.host.leaders[: task.comm.size])) > 1
+
+
+def _take_from_other_hosts(task: Task, mine: np.ndarray, places: np.ndarray, bounds: list[int]) -> None:
+    """Send this rank's rows to the first rank of each other host, which writes those of all other hosts into `places`.
+
+    All ranks call this together.
+    """
+    if not _several(task):
+        return
+    host, comm = task.engine.host, task.comm
+    leaders = host.leaders[: comm.size]
+    to = [rank for rank, leader in enumerate(leaders) if leader == rank != leaders[comm.rank]]
+    counts = np.zeros(comm.size, np.int64)
+    counts[to] = len(mine)
+    came, first = comm.exchange_rows(np.concatenate([mine[:0], *[mine] * len(to)]), counts), 0
+    if not host.leads:
+        return
+    for rank, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        if leaders[rank] != comm.rank:
+            places[begin:end] = came[first : first + end - begin]
+            first += end - begin
 
 
 def drawn_weights(
@@ -242,10 +285,10 @@ def _in_threads(task: Task, function: Any, arguments: list[Any], threads: int) -
 
 
 def _lent(task: Task, trees: list[Grown]) -> dict[str, Any]:
-    """Return the trees, which are in shared memory."""
+    """Return the trees."""
     found: dict[str, Any] = {"counts": [len(tree.nodes) for tree in trees], "depths": [tree.depth for tree in trees]}
     for name in ("nodes", "values"):
-        found[name] = task.lend([getattr(tree, name) for tree in trees])
+        found[name] = task.given([getattr(tree, name) for tree in trees])
     return found
 
 

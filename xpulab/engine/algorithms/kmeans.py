@@ -33,7 +33,6 @@ from xpulab.kernels.plusplus import place_of
 from xpulab.kernels.rows import BLOCK, Rows
 from xpulab.kernels.tiles import size_class
 from xpulab.sharing.board import RUNS
-from xpulab.sharing.checkpoint import Checkpoint
 
 __all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "start"]
 
@@ -554,7 +553,7 @@ def _kmeans_fit(
     generator = np.random.RandomState()
     generator.set_state(random)
     # Keep the shared memory open, because the notebook may end before the fit does.
-    with Checkpoint.open(checkpoint) if task.comm.rank == 0 else nullcontext() as kept, held_open(target) as target:
+    with task.checkpoint(checkpoint) if task.comm.rank == 0 else nullcontext() as kept, held_open(target) as target:
         try:
             keep = kept.write if kept is not None else lambda state: None
             best = fit(problem, random=generator, keep=keep, **parameters)

@@ -1,0 +1,110 @@
+"""What the tests of clusters over several hosts share: rows, calls whose rows travel in all ways, and waiting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machines import Host
+from scipy import sparse
+
+import xpulab
+from xpulab.cluster import DBSCAN, KMeans
+from xpulab.decomposition import PCA
+from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
+from xpulab.linear_model import LogisticRegression
+from xpulab.neighbors import NearestNeighbors
+
+__all__ = ["WEIGHTS", "X", "Y", "busy", "interrupted_when", "require_clean", "require_same", "results", "until"]
+
+RANDOM = np.random.RandomState(0)
+X = np.concatenate([RANDOM.randn(4_000, 6) + centre for centre in (0, 5, 11)]).astype(np.float32)
+RANDOM.shuffle(X)
+Y = (X[:, 0] > 5).astype(int)
+WEIGHTS = RANDOM.rand(len(X))
+
+
+def until(condition: Callable[[], Any], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def busy(cluster: xpulab.XPUCluster, iterations: int = 0) -> bool:
+    """Whether all ranks are in the same task, and in this iteration at least."""
+    assert cluster._board is not None
+    ranks = cluster._board.ranks
+    return bool(ranks["task"][0] and len({*ranks["task"]}) == 1 and (ranks["iteration"] >= iterations).all())
+
+
+def require_clean(host: Host) -> None:
+    until(lambda: not host.processes() and not host.files())
+
+
+def results(cluster: xpulab.XPUCluster, folder: Path) -> dict[str, Any]:
+    """Results of calls whose rows, weights and results travel in all ways that there are."""
+    cluster.activate()
+    in_rows, in_columns = folder / "rows.npy", folder / "columns.npy"
+    np.save(in_rows, X)
+    np.save(in_columns, np.asfortranarray(X))
+    found: dict[str, Any] = {}
+    for name, rows in {
+        "array": X,
+        "float64": X.astype(np.float64),
+        "few": X[:1],
+        "file": np.load(in_rows, mmap_mode="r"),
+        "file in columns": np.load(in_columns, mmap_mode="r")[:, 1:],
+        "sparse": sparse.csr_matrix(np.where(X > 4, X, 0)),
+        "handle": cluster.scatter(X, counts=[1_000, *[0] * (cluster.size - 2), 11_000]),
+    }.items():
+        model = KMeans(1 if name == "few" else 3, random_state=0).fit(rows)
+        found[f"{name} centres"], found[f"{name} labels"] = model.cluster_centers_, model.labels_
+        found[f"{name} predicted"] = model.predict(rows)
+    found["weights"] = KMeans(3, random_state=0).fit(X, sample_weight=WEIGHTS).cluster_centers_
+    pca = PCA(3).fit(X)
+    found["components"], found["variance"] = pca.components_, pca.explained_variance_
+    made = pca.transform(X)  # in shared memory that the engines have written, from where the next call reads it
+    found["transformed"] = made
+    found["fit of transformed"] = KMeans(3, random_state=0).fit(made).cluster_centers_
+    handle = cluster.scatter(X)
+    found["gathered"] = handle.gather()
+    found["kept"] = pca.transform(handle).gather()
+    nearest = NearestNeighbors(n_neighbors=4).fit(X)
+    found["distances"], found["indices"] = nearest.kneighbors(X[:500])
+    found["density"] = DBSCAN(eps=0.9, min_samples=5).fit(X).labels_
+    found["coefficients"] = LogisticRegression().fit(X, Y).coef_
+    missing = np.where(X > 11, np.nan, X)
+    forest = RandomForestClassifier(40, max_depth=6, oob_score=True, random_state=0).fit(missing, Y)
+    found["thresholds"] = np.concatenate([tree.tree_.threshold for tree in forest.estimators_])
+    found["out of bag"], found["classes"] = forest.oob_decision_function_, forest.predict(cluster.scatter(X))
+    regressor = RandomForestRegressor(5, max_leaf_nodes=50, random_state=0).fit(X, X[:, :2])
+    found["regression"] = regressor.predict(cluster.scatter(X))
+    return found
+
+
+def require_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Compare the results of two clusters."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if value.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-3, err_msg=name)
+        else:
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+    np.testing.assert_array_equal(found["gathered"], X)
+
+
+def interrupted_when(condition: Callable[[], Any]) -> threading.Thread:
+    def interrupt() -> None:
+        until(condition)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    return thread

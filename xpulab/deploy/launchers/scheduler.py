@@ -1,0 +1,205 @@
+"""What `slurm` and `pbs` have in common: the wanted job, the job that runs, and the functions of such a module."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from xpulab.exceptions import UsageError
+
+__all__ = ["Job", "Launcher", "Look", "Scheduler", "Wanted", "body", "lines", "seconds"]
+
+#: Slurm's forms of a time limit, which xpulab takes for each scheduler (sbatch(1), --time).
+_TIMES = (
+    r"(?P<minutes>\d+)(:(?P<seconds>\d+))?",
+    r"(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)",
+    r"(?P<days>\d+)-(?P<hours>\d+)(:(?P<minutes>\d+)(:(?P<seconds>\d+))?)?",
+)
+_SECONDS = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job whose nodes the engines use.
+
+    Attributes
+    ----------
+    id : str
+    nodes : tuple of str
+        The scheduler's names of its nodes.
+    here : str
+        That of these names which is this host's; empty if none is, or if this is not known.
+    scheduler : str
+        Name of the scheduler among those of `choice`.
+    submitted : bool
+        Whether xpulab has submitted it, so that it ends with the cluster. Otherwise this process runs in it.
+    """
+
+    id: str
+    nodes: tuple[str, ...]
+    here: str = ""
+    scheduler: str = "slurm"
+    submitted: bool = False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A job that a user wants.
+
+    Attributes
+    ----------
+    nodes : int
+        Number of its nodes.
+    time : str
+        Its time limit in one of Slurm's forms; empty for that of the site.
+    partition : str
+        The partition or queue; empty for that of the site.
+    extra : tuple of str
+        The user's own options for the script.
+    """
+
+    nodes: int = 1
+    time: str = ""
+    partition: str = ""
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a scheduler says of a job.
+
+    Attributes
+    ----------
+    state : {"waiting", "running", "ending", "ended", ""}
+        "ending" while its processes end, and empty if the scheduler has not answered.
+    words : str
+        The state in the scheduler's words while the job waits or runs, such as "PENDING (Resources)"; afterwards how it
+        has ended, such as "was cancelled", and empty if this is not known yet.
+    nodes : str
+        Its nodes as the scheduler writes them; empty if it has none yet.
+    first : str
+        The node on which the script runs.
+    """
+
+    state: Literal["waiting", "running", "ending", "ended", ""]
+    words: str = ""
+    nodes: str = ""
+    first: str = ""
+
+
+class Launcher(Protocol):
+    """Starts commands on another host, as `Srun` and `Ssh` do."""
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """The command line that runs a command on the host, in its root folder."""
+
+
+class Scheduler(Protocol):
+    """The module of a scheduler. Its functions start nothing, except `allocation` and `named`.
+
+    Attributes
+    ----------
+    LABEL : str
+        The scheduler's name in messages.
+    BY_SSH : bool
+        Whether commands on nodes run by ssh. Otherwise the scheduler runs them and encrypts nothing, so that munge has
+        to encrypt the cluster's keys.
+    REACH : str
+        The program that reaches a node, in messages.
+    UNKNOWN : str
+        Pattern of what `query` writes of a job that the scheduler has forgotten.
+    INSTALL : str
+        What to type if one of its programs is missing.
+    """
+
+    LABEL: str
+    BY_SSH: bool
+    REACH: str
+    UNKNOWN: str
+    INSTALL: str
+
+    def script(self, wanted: Wanted, name: str, program: Sequence[str], output: str) -> str:
+        """The script of a job with this name, which runs a program on its first node, see `body`."""
+
+    def submission(self) -> list[str]:
+        """The command line that submits the script on its standard input."""
+
+    def number(self, said: str) -> str:
+        """The job's id from what the submission prints."""
+
+    def ids(self, name: str) -> list[str]:
+        """The command line that prints the ids of this user's jobs with a name."""
+
+    def query(self, job: str) -> list[str]:
+        """The command line that asks for a job's state."""
+
+    def read(self, said: str, log: str = "") -> Look:
+        """What `query` has printed; `log` is what the processes on the job's nodes have written."""
+
+    def cancellation(self, job: str) -> list[str]:
+        """The command line that ends a job."""
+
+    def cure(self, refusal: str) -> str:
+        """What to type after a submission was refused in these words."""
+
+    def allocation(self, variables: Mapping[str, str]) -> Job | None:
+        """The job in which a process with these environment variables runs; None if it runs in none."""
+
+    def named(self, job: str, nodes: str) -> Job:
+        """The submitted job with these nodes, as `Look` has them."""
+
+    def launcher(self, host: str, job: Job, ssh_config: str | None) -> Launcher:
+        """Starts commands with standard input and output on a node of a job."""
+
+    def starter(self, job: Job) -> tuple[str, ...]:
+        """The program, with its options, that starts MPI's own programs on a node; empty for ssh."""
+
+
+def seconds(time: str) -> int:
+    """A time limit in seconds.
+
+    Raises
+    ------
+    UsageError
+        If it is not of one of Slurm's forms, or 0.
+    """
+    for form in _TIMES:
+        if found := re.fullmatch(form, time):
+            parts = found.groupdict()
+            if total := sum(int(parts[name] or 0) * unit for name, unit in _SECONDS.items() if name in parts):
+                return total
+    raise UsageError(
+        f"--time: received {time!r}, expected minutes, or one of minutes:seconds, hours:minutes:seconds, days-hours, "
+        "days-hours:minutes and days-hours:minutes:seconds, such as --time 30 or --time 1-12:00"
+    )
+
+
+def body(program: Sequence[str], output: str) -> list[str]:
+    """The lines of a script that run a program.
+
+    Its output goes into a file, if the node sees the file's folder. The scheduler would not run the script if it could
+    not write its output, and so has none to write.
+    """
+    log = shlex.quote(output)
+    return [f"(: > {log}) 2> /dev/null && exec > {log} 2>&1", f"cd / && exec {shlex.join(program)}", ""]
+
+
+def lines(prefix: str, words: Sequence[str]) -> list[str]:
+    """Lines of a script for a scheduler, one for each option; a word without a dash belongs to the word before it."""
+    found: list[str] = []
+    for word in words:
+        if found and not word.startswith("-"):
+            found[-1] += f" {_quoted(word)}"
+        else:
+            found.append(f"{prefix} {_quoted(word)}")
+    return found
+
+
+def _quoted(word: str) -> str:
+    """A word as sbatch and qsub read it from a script: quotation marks hold words with spaces together."""
+    if not re.search(r"[\s'\"]", word) and word:
+        return word
+    return f'"{word}"' if '"' not in word else f"'{word}'"
