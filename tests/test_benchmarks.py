@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import runpy
 import shlex
@@ -94,3 +95,50 @@ def test_the_kernels_of_one_engine_are_measured(cluster: xpulab.XPUCluster, prin
     text = printed(cluster, "kernels.py", "--rows 3000 --features 14 --clusters 8 --iterations 3")
     assert "the nearest centre of each row" in text
     assert "of fused multiply-adds" in text
+
+
+def test_scaling_is_measured_and_predicted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    options = ["--engines", "2", "--share", "0.005", "--repeats", "1", "--plot", str(tmp_path / "scaling.png")]
+    monkeypatch.setattr(sys, "argv", ["scaling.py", *options])
+    runpy.run_path(str(BENCHMARKS / "scaling.py"), run_name="__main__")
+    text = capsys.readouterr().out
+    assert "1 host: " in text
+    for name in ("k-means", "PCA", "neighbours"):
+        assert (
+            len([line for line in text.splitlines() if line.startswith(name)]) == 4
+        )  # measured twice, predicted twice
+    assert (tmp_path / "scaling.png").stat().st_size > 10_000
+
+
+class TestScalingModel:
+    @pytest.fixture
+    def model(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.syspath_prepend(str(BENCHMARKS))
+        return importlib.import_module("scaling_model")
+
+    def test_the_line_of_one_engine_is_found(self, model: Any) -> None:
+        rows = [1000, 2000, 4000]
+        found = model.Computation.fitted(rows, [0.01 + 2e-6 * n for n in rows])
+        assert (found.fixed, found.per_row) == (pytest.approx(0.01), pytest.approx(2e-6))
+
+    def test_collectives_cost_the_steps_of_their_algorithms(self, model: Any) -> None:
+        link = model.Link(latency=1e-5, bandwidth=1e9, call=1e-4)
+        assert model.Collective("sum", 800).seconds(1, link) == 0
+        few = model.Collective("sum", 800, times=3).seconds(8, link)
+        assert few == pytest.approx(3 * (3e-5 + 7 * 800 / 1e9 + 1e-4))
+        many = model.Collective("sum", 1e6).seconds(5, link)
+        assert many == pytest.approx(3 * (1e-5 + 2 * (1e-5 + 1e-3)) + 1e-4)
+        exchange = model.Collective("exchange", 4e6).seconds(4, link)
+        assert exchange == pytest.approx(3 * (1e-5 + 1e-3) + 1e-4)
+
+    def test_cores_are_shared_and_messages_overtake_computing(self, model: Any) -> None:
+        computation, link = model.Computation(0.01, 1e-6), model.Link(1e-5, 1e9, 0.0)
+        assert model.predicted(computation, 1e6, 4, 2, [], link) == pytest.approx(0.01 + 0.5)
+        sums = [model.Collective("sum", 8, times=100)]
+        half = model.half_way(computation, 1e6, sums, link, 1 << 20)
+        assert model.messages(half, sums, link) >= 1 / half
+        assert model.messages(half // 2, sums, link) < 2 / half
+        assert model.half_way(computation, 1e6, [], link, 1 << 20) is None
