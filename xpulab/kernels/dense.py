@@ -1,10 +1,12 @@
 """The functions of k-means for dense rows on a device; `xpulab.kernels.sparse` has the same functions for CSR."""
 
 from xpulab.kernels.distances import transform
+from xpulab.kernels.gather import Batches, subset
 from xpulab.kernels.lloyd import (
     assign,
     distance_rounding,
     first_kernels,
+    fresh_step,
     inertia,
     labels_to_host,
     lloyd_step,
@@ -15,6 +17,7 @@ from xpulab.kernels.plusplus import accept, candidate_potentials, search, start
 from xpulab.kernels.rows import column_sums, find_nonfinite, shift_for, take, weighted
 
 __all__ = [
+    "Batches",
     "accept",
     "assign",
     "candidate_potentials",
@@ -22,6 +25,7 @@ __all__ = [
     "distance_rounding",
     "find_nonfinite",
     "first_kernels",
+    "fresh_step",
     "inertia",
     "labels_to_host",
     "lloyd_step",
@@ -30,6 +34,7 @@ __all__ = [
     "search",
     "shift_for",
     "start",
+    "subset",
     "take",
     "transform",
     "weighted",

@@ -30,6 +30,7 @@ __all__ = [
     "distance_rounding",
     "every_kernel",
     "first_kernels",
+    "fresh_step",
     "inertia",
     "labels_to_host",
     "lloyd_step",
@@ -79,6 +80,23 @@ def lloyd_step(
     partial = partial or _moves(rows, k, labels, fresh)
     sums, changed = labels.add_to_sums(partial)
     return sums[:, :d], sums[:, d], changed
+
+
+def fresh_step(
+    rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
+    """Label rows that have come anew, as `lloyd_step` does, and return the sums, the weights and the inertia.
+
+    What the labels have from other rows is not used, except memory.
+    """
+    k, d = centers.shape
+    if rows.n_samples == 0:
+        return np.zeros((k, d)), np.zeros(k), 0.0
+    labels.drop_sums()
+    labels.begin_sums(rows, shift, k)
+    partial = find_nearest(rows, shift, centers, labels, again=False, sums="all") or _moves(rows, k, labels, True)
+    sums, _ = labels.add_to_sums(partial)
+    return sums[:, :d], sums[:, d], inertia(rows, shift, centers, labels)
 
 
 def assign(

@@ -1,9 +1,11 @@
 """The functions of k-means for CSR rows on a device; `xpulab.kernels.dense` has the same functions for dense rows."""
 
+from xpulab.kernels.sparse_gather import Batches, subset
 from xpulab.kernels.sparse_lloyd import (
     assign,
     distance_rounding,
     first_kernels,
+    fresh_step,
     inertia,
     labels_to_host,
     lloyd_step,
@@ -15,6 +17,7 @@ from xpulab.kernels.sparse_plusplus import accept, candidate_potentials, search,
 from xpulab.kernels.sparse_rows import SparseRows, column_sums, shift_for, take, weighted
 
 __all__ = [
+    "Batches",
     "SparseRows",
     "accept",
     "assign",
@@ -22,6 +25,7 @@ __all__ = [
     "column_sums",
     "distance_rounding",
     "first_kernels",
+    "fresh_step",
     "inertia",
     "labels_to_host",
     "lloyd_step",
@@ -30,6 +34,7 @@ __all__ = [
     "search",
     "shift_for",
     "start",
+    "subset",
     "take",
     "transform",
     "weighted",

@@ -28,6 +28,7 @@ __all__ = [
     "distance_rounding",
     "every_kernel",
     "first_kernels",
+    "fresh_step",
     "inertia",
     "labels_to_host",
     "lloyd_step",
@@ -168,6 +169,15 @@ def lloyd_step(
     labels.sums = moved if kept is None else kept + moved
     labels.sums_of = (rows, k)
     return labels.sums[:, :d], labels.sums[:, d], changed
+
+
+def fresh_step(
+    rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: SparseLabels
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
+    """Label rows that have come anew, as `xpulab.kernels.lloyd.fresh_step`."""
+    labels.sums = None
+    sums, weights, _ = lloyd_step(rows, shift, centers, labels)
+    return sums, weights, inertia(rows, shift, centers, labels)
 
 
 def first_kernels(
