@@ -63,7 +63,7 @@ def test_few_rows_get_the_engines_labels_and_the_report_says_where(
     assert "computed in the notebook's process" in str(report)
     assert "for messages" not in str(report)
     assert (report.title, report.status) == ("KMeans.predict", "finished")
-    monkeypatch.setattr("xpulab.cluster._kmeans.MOST_PRODUCTS", 0)
+    monkeypatch.setattr("xpulab.cluster._centers.MOST_PRODUCTS", 0)
     np.testing.assert_array_equal(here, model.predict(some))
     assert "computed in the notebook's process" not in str(cluster.last_report)
     assert sum(engine.rows for engine in cluster.last_report.engines) == len(some)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,18 +13,16 @@ from scipy import sparse
 from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import check_array, check_random_state
-from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
-from sklearn.utils.validation import _is_arraylike_not_scalar, check_is_fitted
+from sklearn.utils.validation import _is_arraylike_not_scalar
 
 from xpulab.advice import to_resume
-from xpulab.cluster._few import MOST_PRODUCTS, certain_labels
+from xpulab.cluster._centers import CentersProxy
 from xpulab.data import ShardedArray
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, callback_management_context
 from xpulab.estimator.interrupted import CallInterrupted
-from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import Packing, checked_weights
 from xpulab.sharing.checkpoint import Checkpoint
 
@@ -47,7 +44,7 @@ class _Job:
     parameters: dict[str, Any]
 
 
-class KMeans(Proxy, sklearn.cluster.KMeans):
+class KMeans(CentersProxy, sklearn.cluster.KMeans):
     """K-means clustering on all engines of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.cluster.KMeans`, for any number of engines. The same
@@ -256,132 +253,6 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
         self.report_ = call.report
         return result
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the index of the nearest centre of each row.
-
-        For a few rows this process computes the labels, if this is faster than a message to the engines, and if the
-        labels are certain to be the same. The report of the call then says so.
-
-        Parameters
-        ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_samples,), int32
-
-        Raises
-        ------
-        NotFittedError
-            If the estimator is not fitted.
-        NoClusterError
-            If no cluster is running.
-        ValueError
-            For input that scikit-learn rejects.
-        HandleError
-            If the rows of a `ShardedArray` are on another cluster, or were freed.
-        """
-        check_is_fitted(self)
-        cluster = self._cluster()
-        X = self._checked(cluster, X, reset=False)
-        labels, centers = Result(None, np.int32), self._centers(X)
-        few = isinstance(X, np.ndarray) and X.size * len(centers) <= MOST_PRODUCTS
-        here = functools.partial(certain_labels, X, centers) if few else None
-        self._ask(cluster, "predict", "KMeans.predict", X, result=labels, here=here, centers=centers)
-        return labels.value
-
-    def transform(self, X: Any) -> np.ndarray:
-        """Return the distance of each row to each centre.
-
-        Parameters
-        ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_clusters), of the dtype of X
-
-        Raises
-        ------
-        NotFittedError, NoClusterError, ValueError, HandleError
-            As `predict`.
-        """
-        check_is_fitted(self)
-        cluster = self._cluster()
-        X = self._checked(cluster, X, reset=False)
-        distances = Result(len(self.cluster_centers_), X.dtype)
-        self._ask(cluster, "transform", "KMeans.transform", X, result=distances, centers=self._centers(X))
-        return distances.value
-
-    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
-        """Call `fit`, then `transform` with the same rows, which are sent once.
-
-        Parameters
-        ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-        y : None
-            Ignored.
-        sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative; 1 by default.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_clusters), of the dtype of X
-            Distance of each row to each centre.
-
-        Raises
-        ------
-        NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
-            As `fit`.
-        """
-        with self._sent_once(X):
-            return self.fit(X, sample_weight=sample_weight).transform(X)
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the negative inertia of the rows with the fitted centres.
-
-        Parameters
-        ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-        y : None
-            Ignored.
-        sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative; 1 by default.
-
-        Returns
-        -------
-        float
-
-        Raises
-        ------
-        NotFittedError, NoClusterError, ValueError, HandleError
-            As `predict`.
-        """
-        check_is_fitted(self)
-        cluster = self._cluster()
-        X = self._checked(cluster, X, reset=False)
-        weights = checked_weights(sample_weight, X)
-        answer = self._ask(
-            cluster, "score", "KMeans.predict", X, sample_weight=weights, target=None, centers=self._centers(X)
-        )
-        return -float(answer.results[0]["inertia"])
-
-    def to_sklearn(self) -> sklearn.cluster.KMeans:
-        """Return scikit-learn's KMeans with the same parameters and fitted attributes. It needs no cluster.
-
-        Returns
-        -------
-        sklearn.cluster.KMeans
-
-        Raises
-        ------
-        NotFittedError
-            If the estimator is not fitted.
-        """
-        plain: sklearn.cluster.KMeans = super().to_sklearn()
-        plain._n_threads = _openmp_effective_n_threads()
-        return plain
-
     def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool, look_now: bool = False, **rules: Any) -> Any:
         # If the user's function draws the initial centres, it needs checked rows before they are sent.
         return super()._checked(cluster, X, reset=reset, look_now=look_now or (reset and callable(self.init)), **rules)
@@ -431,9 +302,6 @@ class KMeans(Proxy, sklearn.cluster.KMeans):
             self._validate_center_shape(X, centers)
             starts.append((centers + mean).astype(X.dtype))
         return starts
-
-    def _centers(self, X: Any) -> np.ndarray:
-        return np.ascontiguousarray(self.cluster_centers_, X.dtype)
 
     def _keep_interrupted(
         self,

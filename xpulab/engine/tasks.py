@@ -9,6 +9,7 @@ import numpy as np
 
 from xpulab.engine import cell
 from xpulab.engine.algorithms import (
+    bisecting,
     density,
     explore,
     folds,
@@ -18,6 +19,7 @@ from xpulab.engine.algorithms import (
     leave_one_out,
     lengths,
     logistic,
+    minibatch,
     neighbors,
     passes,
     qr,
@@ -37,6 +39,7 @@ from xpulab.kernels.rows import Rows
 from xpulab.sharing.process_memory import can_read
 
 __all__ = [
+    "bisecting",
     "cell",
     "density",
     "explore",
@@ -47,6 +50,7 @@ __all__ = [
     "leave_one_out",
     "lengths",
     "logistic",
+    "minibatch",
     "neighbors",
     "passes",
     "qr",

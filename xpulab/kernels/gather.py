@@ -1,7 +1,7 @@
 """Copies rows of any places into blocks: a part of the rows, or batch after batch.
 
-A batch has as many blocks as its rows need. The rest of its last block has the weight zero, so that launches, which know
-the number of rows, can be repeated for batches of the same number of blocks.
+A batch has as many blocks as its rows need. The rest of its last block has the weight zero, so that launches, which
+know the number of rows, can be repeated for batches of the same number of blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _gather_kernel(dtype: np.dtype[Any], lanes: int) -> Kernel:
 
     @kernel("T[] i8 T* i4 i8* T* T*", dtype)
     def gather(item, data, d, weights, kind, chosen, out, out_weights):  # type: ignore[no-untyped-def]
-        # chosen: the number of rows, then their places. Each work-group writes one block, with zeros after the last row.
+        # chosen: the number of rows, then their places. A work-group writes one block, with zeros after the last row.
         block = item.get_group().get_group_id(0)
         n = chosen[0]
         for lane in range(item.get_local_id(0), BLOCK, lanes):

@@ -3,7 +3,9 @@
 from xpulab import cluster
 from xpulab.spmd._estimator import on_ranks
 
-__all__ = ["DBSCAN", "KMeans"]
+__all__ = ["DBSCAN", "BisectingKMeans", "KMeans", "MiniBatchKMeans"]
 
+BisectingKMeans = on_ranks(cluster.BisectingKMeans)
 DBSCAN = on_ranks(cluster.DBSCAN)
 KMeans = on_ranks(cluster.KMeans)
+MiniBatchKMeans = on_ranks(cluster.MiniBatchKMeans)

@@ -34,7 +34,7 @@ from xpulab.kernels.rows import BLOCK, Rows
 from xpulab.kernels.tiles import size_class
 from xpulab.sharing.board import RUNS
 
-__all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "start"]
+__all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "lloyd", "parts", "start"]
 
 _SHOWN = 2e-3  # seconds between two updates of the board; no view reads it more often
 _TOLD = 0.05  # seconds between two updates of the description of the present work
@@ -173,6 +173,18 @@ class Problem:
         # Exactly one rank has each row, and the other ranks add zeros, so the sum is exact.
         return self.comm.allreduce(found)
 
+    def subset(self, places: np.ndarray) -> Problem:
+        """Return the problem of some of the rows, which continues the history of this one.
+
+        `places` are the indices (n,), int64, of these rows in this rank's block, in ascending order.
+        """
+        counts = self.comm.allgather_arrays(np.array([len(places)]))[:, 0]
+        weights = None if self.weights is None else np.ascontiguousarray(self.weights[places])
+        rows = self.kernels.subset(self.rows, places)
+        part = Problem(self.task, rows, [0, *np.cumsum(counts).tolist()], weights)
+        part.history, part._started, part._shown = self.history, self._started, self._shown
+        return part
+
     def note(self, run: int, iteration: int, inertia: float, center_shift: float) -> None:
         """Add an iteration to the history, and show it on the board."""
         now = time.perf_counter()
@@ -243,7 +255,7 @@ def fit(
             "best": best and {name: getattr(best, name) for name in _KEPT},
             "random": random.get_state(),
         }
-        outcome = _lloyd(problem, centers, max_iter, tolerance, state, going_on["iteration"] if going_on else 0, keep)
+        outcome = lloyd(problem, centers, max_iter, tolerance, state, going_on["iteration"] if going_on else 0, keep)
         outcome.labels.trim()
         better = best is None or outcome.inertia < best.inertia
         if better and not (best is not None and _same_clustering(problem, outcome.labels, best.labels, n_clusters)):
@@ -282,7 +294,7 @@ class _Stopped(Interrupted):
         self.centers, self.labels, self.emptied = centers, labels, emptied
 
 
-def _lloyd(
+def lloyd(
     problem: Problem,
     centers: np.ndarray,
     max_iter: int,
@@ -291,7 +303,33 @@ def _lloyd(
     done: int = 0,
     keep: Callable[[dict[str, Any]], None] = lambda state: None,
 ) -> Outcome:
-    """Run Lloyd's iterations from given centres. `done` iterations of the run were done before."""
+    """Run Lloyd's iterations from given centres.
+
+    Parameters
+    ----------
+    problem : Problem
+    centers : numpy.ndarray of shape (n_clusters, n_features)
+        The centres, less the shift.
+    max_iter : int
+        Largest number of iterations.
+    tolerance : float
+        The run ends once the centres have moved by at most this, squared and summed.
+    state : dict
+        The number of the ``run``, and what else `keep` gets.
+    done : int
+        Iterations of this run that were done before.
+    keep : callable
+        As for `fit`.
+
+    Returns
+    -------
+    Outcome
+
+    Raises
+    ------
+    Interrupted
+        As `fit`.
+    """
     labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
     ending = ""
     strict = emptied = False
@@ -561,13 +599,13 @@ def _kmeans_fit(
             if isinstance(interrupted, _Stopped):
                 task.device.while_compiling = lambda: None  # the labels may need one more kernel
                 _assign_last(problem, interrupted.centers, interrupted.labels, interrupted.emptied)
-                write_block(task, target, bounds, _parts(rows, interrupted.labels))
+                write_block(task, target, bounds, parts(rows, interrupted.labels))
             interrupted.result["history"] = problem.history
             raise
         used = np.zeros(len(best.centers), np.int64)
-        for labels in _parts(rows, best.labels):
+        for labels in parts(rows, best.labels):
             used[labels] = 1
-        write_block(task, target, bounds, _parts(rows, best.labels))
+        write_block(task, target, bounds, parts(rows, best.labels))
     return {
         "centers": best.centers + problem.shift,
         "inertia": best.inertia,
@@ -584,7 +622,7 @@ def _kmeans_fit(
     }
 
 
-def _parts(rows: AnyRows, labels: Any) -> Iterator[np.ndarray]:
+def parts(rows: AnyRows, labels: Any) -> Iterator[np.ndarray]:
     """Yield the labels on the host, a part at a time."""
     return (kernels_for(rows).labels_to_host(labels, last, first) for first, last in pieces(rows.n_samples, 4))
 
@@ -605,7 +643,7 @@ def _kmeans_predict(
     labels = kernels.new_labels(task.device, rows.n_samples)
     kernels.assign(rows, shift, centers, labels, again=False)
     if target is not None:
-        write_block(task, target, source["bounds"], _parts(rows, labels))
+        write_block(task, target, source["bounds"], parts(rows, labels))
         return {"rows": rows.n_samples, "tile": tile}
     inertia = kernels.inertia(rows, shift, centers, labels)
     return {"inertia": float(task.comm.allreduce(np.array([inertia]))[0]), "rows": rows.n_samples, "tile": tile}

@@ -1,0 +1,444 @@
+"""`MiniBatchKMeans`: scikit-learn's estimator on all engines of the active cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import sklearn.cluster
+from scipy import sparse
+from sklearn.base import _fit_context
+from sklearn.cluster._kmeans import _labels_inertia_threadpool_limit
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
+from sklearn.utils.extmath import row_norms
+from sklearn.utils.validation import _is_arraylike_not_scalar
+
+from xpulab.advice import to_resume
+from xpulab.cluster._centers import CentersProxy
+from xpulab.data import ShardedArray
+from xpulab.deploy.answers import Answer
+from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.estimator.call import Call
+from xpulab.estimator.callbacks import Callbacks, callback_management_context
+from xpulab.estimator.interrupted import CallInterrupted
+from xpulab.estimator.proxy import Result
+from xpulab.estimator.rows import Packing, checked_weights
+from xpulab.sharing.checkpoint import Checkpoint
+
+__all__ = ["MiniBatchKMeans"]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The checked arguments of a fit. `resume` uses these, even if the estimator's parameters were changed since."""
+
+    X: Any
+    weights: Any
+    random: np.random.RandomState
+    n_clusters: int
+    max_iter: int
+    compute_labels: bool
+    options: dict[str, Any]
+    tol: float
+    parameters: dict[str, Any]
+
+
+class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
+    """K-means on small batches of the rows, on all engines of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.cluster.MiniBatchKMeans`, for any number of engines. The
+    rows stay on the devices for the whole fit. All engines draw the batches that scikit-learn draws with the same
+    `random_state`, and each labels the rows of a batch that it has; a step has one reduction [1]_.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of clusters, and of centres to find.
+    init : {"k-means++", "random"}, callable or array-like of shape (n_clusters, n_features), default="k-means++"
+        How the initial centres are chosen. scikit-learn's own functions choose them in this process, from a sample of
+        `init_size` rows.
+    max_iter : int, default=100
+        Largest number of times that as many rows as X has are drawn.
+    batch_size : int, default=1024
+        Number of rows of a batch.
+    verbose : int, default=0
+        Whether to print what scikit-learn prints. The lines about steps come after the fit.
+    compute_labels : bool, default=True
+        Whether to label all rows at the end of a fit.
+    random_state : int, RandomState instance or None, default=None
+        The random numbers for the sample, the initial centres, the batches and the new places of centres, used in
+        scikit-learn's order. They give the rows that scikit-learn draws, to the last bit.
+    tol : float, default=0.0
+        If positive, a fit ends once the squared movement of the centres is at most `tol` times the mean variance of the
+        columns.
+    max_no_improvement : int or None, default=10
+        A fit ends after this many steps in which the average inertia of the batches has not fallen; None never ends it.
+    init_size : int, default=None
+        Number of rows of the sample; None for three times `batch_size`, or three times `n_clusters` if this is less
+        than `n_clusters`.
+    n_init : "auto" or int, default="auto"
+        Number of initial centres of which the best are used. "auto" is 3 for "random" and callables, and 1 otherwise.
+    reassignment_ratio : float, default=0.01
+        A centre whose weight is less than this share of the largest weight moves to a row of the batch.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (n_clusters, n_features)
+        Centres of the clusters, in the dtype of X.
+    labels_ : ndarray of shape (n_samples,)
+        Label of each row, int32; only with `compute_labels`.
+    inertia_ : float
+        Weighted sum of the squared distances of the rows to their centres. Without `compute_labels`, an estimate from
+        the batches.
+    n_iter_ : int
+        Number of times that as many rows as X has were drawn, rounded up.
+    n_steps_ : int
+        Number of batches.
+    n_features_in_ : int
+        Number of columns of the input.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns; set only if the input has names, and all of them are strings.
+    report_ : FitReport
+        The work of each engine, and the seconds of each phase, in the last fit.
+
+    See Also
+    --------
+    sklearn.cluster.MiniBatchKMeans : The same in one process.
+
+    Notes
+    -----
+    In float64 the centres are scikit-learn's to 1e-8, unless a row of a batch is equally close to two centres up to
+    rounding. In float32 more rows are, and scikit-learn rounds the centres to float32 after each step, while xpulab
+    keeps them in float64. Two fits may then take different ways, and end after different numbers of steps.
+
+    References
+    ----------
+    .. [1] D. Sculley, "Web-scale k-means clustering", WWW 2010, 1177-1178.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     MiniBatchKMeans(n_clusters=2, random_state=0).fit([[1, 2], [1, 4], [10, 2], [10, 4]]).labels_
+    """
+
+    #: 8 bytes per row for the sums from which batches are drawn, and 12 for its label at the end.
+    _work_memory: ClassVar[tuple[float, float]] = (20.0, 0.0)
+    _rules: ClassVar[dict[str, Any]] = {"accept_sparse": "csr"}
+
+    #: The arguments of an interrupted fit, and its state.
+    _stopped: tuple[_Job, dict[str, Any]] | None = None
+    _stopped_in: int | None = None
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MiniBatchKMeans:
+        """Compute the centres from batches of the rows.
+
+        Parameters
+        ----------
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array
+            (``np.load(path, mmap_mode="r")``) is read by the engines themselves.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows, not negative; 1 by default. Rows are drawn in proportion to their weights.
+
+        Returns
+        -------
+        MiniBatchKMeans
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn rejects. No rows have been sent.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        EngineError, EngineLostError
+            If an engine raised an exception, or ended.
+        KeyboardInterrupt
+            If the user interrupted the fit. All engines have stopped after the same step; `cluster_centers_` are those
+            of this step. `resume` continues the fit, also as ``xpulab.interrupted().resume()``.
+        """
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=True)
+        self._keep_sizes(X)
+        weights = checked_weights(sample_weight, X)
+        random = check_random_state(self.random_state)
+        self._n_threads = _openmp_effective_n_threads()
+        self._stopped = self._stopped_in = None
+        options = {
+            "n_steps": (self.max_iter * X.shape[0]) // self._batch_size,
+            "batch_size": self._batch_size,
+            "reassignment_ratio": self.reassignment_ratio,
+            "max_no_improvement": self.max_no_improvement,
+            "verbose": int(self.verbose),
+        }
+        job = _Job(
+            X, weights, random, self.n_clusters, self.max_iter, self.compute_labels, options, float(self.tol),
+            self.get_params(deep=False),
+        )  # fmt: skip
+        return self._run(cluster, job, None)
+
+    def resume(self) -> MiniBatchKMeans:
+        """Continue a fit that was interrupted (with the Stop button or Ctrl-C), after its last step.
+
+        The rows and parameters are those of the interrupted fit, even if parameters were changed since.
+
+        Returns
+        -------
+        MiniBatchKMeans
+            This object, fitted as if there had been no interrupt.
+
+        Raises
+        ------
+        NotFittedError
+            If no fit was interrupted, or if none of its steps had ended.
+        NoClusterError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
+            As `fit`.
+        """
+        if self._stopped is None and self._stopped_in is not None:
+            raise NotFittedError(
+                f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
+                "centres and not the rows; to go on from them, type: "
+                "km.set_params(init=km.cluster_centers_, n_init=1).fit(X)"
+            )
+        if self._stopped is None:
+            raise NotFittedError("there is no interrupted fit to go on with; type: km.fit(X)")
+        return self._run(current_cluster(), *self._stopped)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MiniBatchKMeans:
+        """Update the centres with one batch.
+
+        Parameters
+        ----------
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+            The rows of the batch. The first batch also chooses the initial centres.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows, not negative; 1 by default.
+
+        Returns
+        -------
+        MiniBatchKMeans
+            This object. With `compute_labels`, `labels_` and `inertia_` are those of the batch.
+
+        Raises
+        ------
+        NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError
+            As `fit`.
+        KeyboardInterrupt
+            If the user interrupted the call; the centres are those before it.
+        """
+        cluster = current_cluster()
+        fitted = hasattr(self, "cluster_centers_")
+        X = self._checked(cluster, X, reset=not fitted)
+        self._random_state = getattr(self, "_random_state", check_random_state(self.random_state))
+        weights = checked_weights(sample_weight, X)
+        self.n_steps_ = getattr(self, "n_steps_", 0)
+        if not fitted:
+            self._keep_sizes(X)
+            self._n_threads = _openmp_effective_n_threads()
+            centers = self._drawn(cluster, X, weights, self._random_state, self._checked_init(X))
+            self._counts = np.zeros(self.n_clusters, X.dtype)
+            self._n_since_last_reassign = 0
+        else:
+            centers = self.cluster_centers_
+        since = self._n_since_last_reassign
+        ratio = self.reassignment_ratio if self._random_reassign() else 0.0
+        labels = Result(None, np.int32) if self.compute_labels else None
+        try:
+            result = self._ask(
+                cluster, "partial_fit", "MiniBatchKMeans.partial_fit", X, sample_weight=weights, result=labels,
+                centers=np.ascontiguousarray(centers, X.dtype), counts=self._counts.astype(X.dtype, copy=False),
+                random=self._random_state.get_state(), ratio=ratio,
+            ).results[0]  # fmt: skip
+        except BaseException:
+            self._n_since_last_reassign = since
+            raise
+        self._random_state.set_state(result["random"])
+        if self.verbose and result["reassigned"]:
+            print(f"[MiniBatchKMeans] Reassigning {result['reassigned']} cluster centers.")
+        self.cluster_centers_, self._counts = result["centers"], result["counts"]
+        if labels is not None:
+            self.labels_, self.inertia_ = labels.value, result["inertia"]
+        self.n_steps_ += 1
+        self._n_features_out = len(self.cluster_centers_)
+        return self
+
+    def _keep_sizes(self, X: Any) -> None:
+        """Set the number of runs and the sizes of batches and of the sample, with scikit-learn's checks and warnings."""
+        plain = self.sklearn_class()(**{**self.get_params(deep=False), "tol": 0.0})
+        plain._check_params_vs_input(SimpleNamespace(shape=X.shape))
+        self._n_init, self._batch_size, self._init_size = plain._n_init, plain._batch_size, plain._init_size
+
+    def _checked_init(self, X: Any) -> Any:
+        """Return `init`, as a checked array if it has centres."""
+        if not _is_arraylike_not_scalar(self.init):
+            return self.init
+        init = check_array(self.init, dtype=X.dtype, copy=True, order="C")
+        self._validate_center_shape(X, init)
+        return init
+
+    def _some(self, cluster: XPUCluster, X: Any, weights: Any, chosen: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Return some of the rows and their weights in this process; rows of a handle come from the engines."""
+        if isinstance(X, ShardedArray):
+            with cluster.outgoing() as outgoing:
+                if isinstance(weights, ShardedArray):
+                    sent = weights.source(cluster)
+                else:
+                    sent = None if weights is None else outgoing.send(weights)
+                payload = {"source": X.source(cluster), "weights": sent, "chosen": chosen}
+                found = cluster.call("MiniBatchKMeans.rows", payload).results[0]
+            return found["chosen"], found["weights"]
+        some = X[chosen] if sparse.issparse(X) else np.ascontiguousarray(X[chosen], X.dtype)
+        if not np.isfinite(some.data if sparse.issparse(some) else some).all():
+            check_array(X, accept_sparse="csr", estimator=self, input_name="X")  # raises scikit-learn's error
+        return some, np.ones(len(chosen), X.dtype) if weights is None else weights[chosen]
+
+    def _drawn(self, cluster: XPUCluster, X: Any, weights: Any, random: np.random.RandomState, init: Any) -> np.ndarray:
+        """Return initial centres from a sample of the rows, as scikit-learn's `_init_centroids`."""
+        n = X.shape[0]
+        chosen = random.randint(0, n, self._init_size) if self._init_size < n else np.arange(n)
+        if _is_arraylike_not_scalar(init):
+            return np.asarray(init)
+        some, some_weights = self._some(cluster, X, weights, chosen)
+        squares = row_norms(some, squared=True)
+        return np.asarray(self._init_centroids(some, squares, init, random, some_weights))
+
+    def _best_start(self, cluster: XPUCluster, job: _Job) -> np.ndarray:
+        """Return the best of `n_init` initial centres for a second sample, as scikit-learn's fit chooses them."""
+        X, weights, random = job.X, job.weights, job.random
+        init = self._checked_init(X)
+        validation = random.randint(0, X.shape[0], self._init_size)
+        if self._n_init == 1 and not self.verbose:
+            return self._drawn(cluster, X, weights, random, init)
+        valid, valid_weights = self._some(cluster, X, weights, validation)
+        best, least = None, np.inf
+        for run in range(self._n_init):
+            if self.verbose:
+                print(f"Init {run + 1}/{self._n_init} with method {init}")
+            centers = self._drawn(cluster, X, weights, random, init)
+            _, inertia = _labels_inertia_threadpool_limit(valid, valid_weights, centers, n_threads=self._n_threads)
+            if self.verbose:
+                print(f"Inertia for init {run + 1}/{self._n_init}: {inertia}")
+            if best is None or inertia < least:
+                best, least = centers, inertia
+        assert best is not None
+        return best
+
+    def _run(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> MiniBatchKMeans:
+        with callback_management_context(self):
+            callbacks = Callbacks(self, job.X, job.weights, 1, job.options["n_steps"])
+            result = self._fit(cluster, job, state, callbacks)
+            fitted = {name: value for name, value in vars(self).items() if name.endswith("_") and name != "report_"}
+            callbacks.end(result["history"], {**fitted, "_n_features_out": self._n_features_out})
+        self._stopped = self._stopped_in = None
+        if cluster.interrupted is self:
+            cluster.interrupted = None
+        return self
+
+    def _fit(
+        self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None, callbacks: Callbacks
+    ) -> dict[str, Any]:
+        """Run the fit on the engines, set the attributes, and return the answer of rank 0."""
+        X = job.X
+        call = Call(self, "fit", X, cluster, 1, callbacks.reached, job.parameters)
+        kept: dict[str, Any] | None = None
+        labels = np.empty(0, np.int32)
+        try:
+            with call, cluster.outgoing() as outgoing, Checkpoint.create(_room(job.n_clusters, X)) as checkpoint:
+                target = None
+                if job.compute_labels:
+                    target, labels = cluster.receive(outgoing, X, (X.shape[0],), np.int32)
+                packing = Packing(self, outgoing, call, X, job.weights, rules=self._rules, held=self._held_as(X))
+                start = self._best_start(cluster, job) if state is None else state["centers"]
+                try:
+                    answer = call.send(
+                        "MiniBatchKMeans.fit",
+                        packing,
+                        checkpoint,
+                        target=target,
+                        resume=state,
+                        centers=start,
+                        random=job.random.get_state(),
+                        total=_total(job.weights, X),
+                        tol=job.tol,
+                        options=job.options,
+                    )
+                finally:
+                    kept = checkpoint.read()
+                packing.done()
+        except KeyboardInterrupt as interrupt:
+            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, labels, kept)) from None
+        result: dict[str, Any] = answer.results[0]
+        self.report_ = call.report
+        self._keep(job, result, labels)
+        return result
+
+    def _keep(self, job: _Job, result: dict[str, Any], labels: np.ndarray) -> None:
+        """Set the attributes of a fit that has ended."""
+        for line in result["said"]:
+            print(line)
+        self._keep_state(job, result["state"], result["centers"])
+        if job.compute_labels:
+            self.labels_, self.inertia_ = labels, result["inertia"]
+            return
+        with contextlib.suppress(AttributeError):
+            del self.labels_
+        self.inertia_ = self._ewa_inertia * _weight(job.weights, job.X) if self._ewa_inertia is not None else np.nan
+
+    def _keep_state(self, job: _Job, state: dict[str, Any], centers: np.ndarray) -> None:
+        """Set what a step changes; `partial_fit` goes on from it."""
+        job.random.set_state(state["random"])
+        self._random_state = job.random
+        self.cluster_centers_ = centers
+        self._n_features_out = len(centers)
+        self._counts, self._n_since_last_reassign = state["counts"], state["since"]
+        self._ewa_inertia, self._ewa_inertia_min = state["average"], state["least"]
+        self._no_improvement, self.n_steps_ = state["stale"], state["iteration"]
+        self.n_iter_ = int(np.ceil(self.n_steps_ * job.options["batch_size"] / job.X.shape[0]))
+
+    def _keep_interrupted(
+        self, interrupt: KeyboardInterrupt, call: Call, job: _Job, labels: np.ndarray, kept: dict[str, Any] | None
+    ) -> str:
+        """Keep the state of an interrupted fit, and return a message that says what the user can do now."""
+        self.report_ = call.report
+        found = interrupt.args[0].results[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else {}
+        if "said" in found:
+            self._keep(job, found, labels)
+            return "the fit had ended when the interrupt came: the estimator is fitted"
+        state = found.get("state", kept)
+        if state is None:
+            return "the fit was interrupted before a step had ended; type: km.fit(X)"
+        with contextlib.suppress(AttributeError):
+            del self.labels_
+        self._keep_state(job, state, state["centers"].astype(job.X.dtype))
+        self._stopped, self._stopped_in = (job, state), int(state["iteration"])
+        call.cluster.interrupted = self
+        return f"the fit was interrupted in iteration {self._stopped_in}; to go on, type: {to_resume()}"
+
+
+def _room(n_clusters: int, X: Any) -> int:
+    """Bound the bytes of a fit's state: centres and counts, the generator, and small values."""
+    return n_clusters * (X.shape[1] + 1) * 8 + (16 << 10)
+
+
+def _total(weights: Any, X: Any) -> float | None:
+    """Return the sum of the weights as scikit-learn computes it; None for weights of which each rank has a part."""
+    return None if isinstance(weights, ShardedArray) else float(_weight(weights, X))
+
+
+def _weight(weights: Any, X: Any) -> Any:
+    if isinstance(weights, ShardedArray):
+        weights = weights.gather()
+    return np.sum(np.broadcast_to(X.dtype.type(1), X.shape[0]) if weights is None else weights)
