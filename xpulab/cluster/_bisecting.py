@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.cluster
-from scipy import sparse
 from sklearn.base import _fit_context
 from sklearn.cluster._bisect_k_means import _BisectingTree
 from sklearn.utils import check_random_state
@@ -180,7 +179,6 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
     def _keep(self, X: Any, result: dict[str, Any]) -> None:
         """Set the tree and the centres. As in scikit-learn, the mean of dense rows is subtracted from the tree's."""
         dtype = X.dtype
-        dense = bool(np.any(result["shift"])) or not (sparse.issparse(X) or getattr(X, "sparse", False))
         mean = result["mean"] - result["shift"].astype(np.float64)
         self._bisecting_tree = _tree(mean.astype(dtype), result["splits"], dtype)
         leaves = list(self._bisecting_tree.iter_leaves())
@@ -188,7 +186,7 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
             leaf.label, leaf.indices = number, None
         centers = np.stack([leaf.center for leaf in leaves])
         vars(self).pop("_X_mean", None)
-        if dense:
+        if result["dense"]:
             self._X_mean = result["shift"]
             centers = centers + self._X_mean
         self.cluster_centers_ = centers

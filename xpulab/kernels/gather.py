@@ -36,20 +36,21 @@ def _gather_kernel(dtype: np.dtype[Any], lanes: int) -> Kernel:
         for lane in range(item.get_local_id(0), BLOCK, lanes):
             row = block * BLOCK + lane
             to = block * d * BLOCK + lane
-            weight = zero
+            # Stores under the condition, because the CPU's compiler forgets it for a number that is chosen by branches.
+            if kind != 0:
+                out_weights[index(row)] = zero
             if row < n:
                 place = chosen[index(row + 1)]
                 at = place // BLOCK * (d * BLOCK) + place % BLOCK
                 for f in range(d):
                     out[index(to + f * BLOCK)] = data[index(at + f * BLOCK)]
-                weight = one
+                if kind == 1:
+                    out_weights[index(row)] = one
                 if kind == 2:
-                    weight = weights[index(place)]
+                    out_weights[index(row)] = weights[index(place)]
             else:
                 for f in range(d):
                     out[index(to + f * BLOCK)] = zero
-            if kind != 0:
-                out_weights[index(row)] = weight
 
     return gather
 

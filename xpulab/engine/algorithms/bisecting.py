@@ -23,6 +23,7 @@ from xpulab.engine.dataset import kind_of, rows_of, weights_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.launch import build_together
+from xpulab.kernels.rows import Rows
 
 __all__ = ["Leaf", "Options", "bisect"]
 
@@ -194,6 +195,7 @@ def _fit(
     return {
         "splits": splits,
         "shift": problem.shift,
+        "dense": isinstance(problem.rows, Rows),
         "mean": problem.mean,
         "inertia": sum(leaf.inertia for leaf in leaves),
         "random": generator.get_state(),
