@@ -84,6 +84,21 @@ def kmeans() -> None:
 
 
 @check
+def batches_and_bisections() -> None:
+    ours = cluster.MiniBatchKMeans(4, random_state=0, batch_size=50).fit(X[MINE], sample_weight=WEIGHTS[MINE])
+    theirs = sklearn.cluster.MiniBatchKMeans(4, random_state=0, batch_size=50).fit(X, sample_weight=WEIGHTS)
+    assert ours.n_steps_ == theirs.n_steps_
+    alike(ours.cluster_centers_, theirs.cluster_centers_)
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_[MINE])
+    alike(ours.partial_fit(X[MINE]).cluster_centers_, theirs.partial_fit(X).cluster_centers_)
+    ours = cluster.BisectingKMeans(5, random_state=0).fit(X[MINE], sample_weight=WEIGHTS[MINE])
+    theirs = sklearn.cluster.BisectingKMeans(5, random_state=0).fit(X, sample_weight=WEIGHTS)
+    alike(ours.cluster_centers_, theirs.cluster_centers_)
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_[MINE])
+    np.testing.assert_array_equal(ours.predict(X[MINE]), theirs.predict(X)[MINE])
+
+
+@check
 def density() -> None:
     for weights in (None, WEIGHTS):
         mine = None if weights is None else weights[MINE]

@@ -276,7 +276,7 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
         return self
 
     def _keep_sizes(self, X: Any) -> None:
-        """Set the number of runs and the sizes of batches and of the sample, with scikit-learn's checks and warnings."""
+        """Set the number of runs and the sizes of batches and of the sample, with scikit-learn's checks."""
         plain = self.sklearn_class()(**{**self.get_params(deep=False), "tol": 0.0})
         plain._check_params_vs_input(SimpleNamespace(shape=X.shape))
         self._n_init, self._batch_size, self._init_size = plain._n_init, plain._batch_size, plain._init_size

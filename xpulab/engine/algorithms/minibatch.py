@@ -267,9 +267,7 @@ def _shifted(problem: Problem, centers: np.ndarray) -> np.ndarray:
     return (centers - problem.shift).astype(problem.rows.dtype)
 
 
-def _ended(
-    state: State, options: Options, n_samples: int, inertia: float, moved: float, said: list[str]
-) -> bool:
+def _ended(state: State, options: Options, n_samples: int, inertia: float, moved: float, said: list[str]) -> bool:
     """Count a step, and return whether the loop ends. `inertia` is the mean of the batch, `moved` is squared."""
     state.iteration += 1
     step = f"{state.iteration}/{options.n_steps}"
@@ -305,9 +303,7 @@ def _labels(problem: Problem, centers: np.ndarray) -> tuple[Any, float]:
     return labels, float(problem.comm.allreduce(np.array([mine]))[0])
 
 
-def _problem(
-    task: Task, source: dict[str, Any], weights: dict[str, Any] | None, n_clusters: int
-) -> Problem:
+def _problem(task: Task, source: dict[str, Any], weights: dict[str, Any] | None, n_clusters: int) -> Problem:
     """Read the rows, after the driver has finished the first kernels."""
     kernels, dtype, n_features = kind_of(task, source)
     task.show(doing="finishing kernels for the device")
@@ -319,9 +315,7 @@ def _problem(
 
 
 @task("MiniBatchKMeans.rows")
-def _rows(
-    task: Task, source: dict[str, Any], weights: dict[str, Any] | None, chosen: np.ndarray
-) -> dict[str, Any]:
+def _rows(task: Task, source: dict[str, Any], weights: dict[str, Any] | None, chosen: np.ndarray) -> dict[str, Any]:
     """Return some of the rows of a handle, with their weights, in the order of their indices `chosen`."""
     rows = rows_of(task, source)
     sample_weight = weights_of(task, weights, source["bounds"])
