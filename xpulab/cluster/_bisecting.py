@@ -112,12 +112,12 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
         TypeError
             If `init` is a callable, or for input that scikit-learn rejects. No rows have been sent.
         ValueError
-            For input that scikit-learn rejects. No rows have been sent.
+            For input that scikit-learn rejects; no rows have been sent. Also if the next cluster to split has fewer than
+            two rows that ``init="random"`` could draw.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
-            If an engine raised an exception, or ended; an EngineError also if the next cluster to split has fewer than
-            two rows that `init="random"` could draw.
+            If an engine raised an exception, or ended.
         KeyboardInterrupt
             If the user interrupted the fit; nothing was fitted.
         """
