@@ -4,8 +4,8 @@
     python benchmarks/minibatch.py --patience 2  # fits that end after fewer steps
     python benchmarks/minibatch.py --quick       # a test of a few seconds
 
-Both use all cores of this process. xpulab is called as in a notebook: the cluster is already running, `fit` gets a NumPy
-array, and the time includes the transfer.
+Both use all cores of this process. xpulab is called as in a notebook: the cluster is already running, `fit` gets a
+NumPy array, and the time includes the transfer.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def at_step(task: Any, number: int, dies: bool) -> None:
                 time.sleep(0.01)
         return labelled(problem, *asked)
 
-    minibatch._labelled = counting
+    minibatch._labelled = counting  # type: ignore[assignment]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -112,8 +113,8 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
         TypeError
             If `init` is a callable, or for input that scikit-learn rejects. No rows have been sent.
         ValueError
-            For input that scikit-learn rejects; no rows have been sent. Also if the next cluster to split has fewer than
-            two rows that ``init="random"`` could draw.
+            For input that scikit-learn rejects; no rows have been sent. Also if the next cluster to split has fewer
+            than two rows that ``init="random"`` could draw.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
@@ -185,7 +186,8 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
         for number, leaf in enumerate(leaves):
             leaf.label, leaf.indices = number, None
         centers = np.stack([leaf.center for leaf in leaves])
-        vars(self).pop("_X_mean", None)
+        with contextlib.suppress(AttributeError):
+            del self._X_mean
         if result["dense"]:
             self._X_mean = result["shift"]
             centers = centers + self._X_mean

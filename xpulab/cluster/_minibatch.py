@@ -294,14 +294,15 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
         if isinstance(X, ShardedArray):
             with cluster.outgoing() as outgoing:
                 if isinstance(weights, ShardedArray):
-                    sent = weights.source(cluster)
+                    sent: Any = weights.source(cluster)
                 else:
                     sent = None if weights is None else outgoing.send(weights)
                 payload = {"source": X.source(cluster), "weights": sent, "chosen": chosen}
                 found = cluster.call("MiniBatchKMeans.rows", payload).results[0]
             return found["chosen"], found["weights"]
         some = X[chosen] if sparse.issparse(X) else np.ascontiguousarray(X[chosen], X.dtype)
-        if not np.isfinite(some.data if sparse.issparse(some) else some).all():
+        numbers: Any = some.data if sparse.issparse(some) else some
+        if not np.isfinite(numbers).all():
             check_array(X, accept_sparse="csr", estimator=self, input_name="X")  # raises scikit-learn's error
         return some, np.ones(len(chosen), X.dtype) if weights is None else weights[chosen]
 

@@ -364,7 +364,7 @@ def _fit(
         except Interrupted as interrupted:
             interrupted.result["history"] = problem.history
             raise
-        found = {"centers": state.centers.astype(dtype), "state": asdict(state), "said": said}
+        found: dict[str, Any] = {"centers": state.centers.astype(dtype), "state": asdict(state), "said": said}
         if target is not None:
             labels, found["inertia"] = _labels(problem, found["centers"])
             write_block(task, target, bounds, parts(problem.rows, labels))
@@ -399,7 +399,11 @@ def _partial_fit(
     if ratio > 0:
         own = np.arange(rows.n_samples)
         count = reassign(problem, state, moved, ratio, generator, problem.n_samples, problem.first + own, own)
-    found = {"centers": moved.astype(rows.dtype), "counts": state.counts, "random": generator.get_state()}
+    found: dict[str, Any] = {
+        "centers": moved.astype(rows.dtype),
+        "counts": state.counts,
+        "random": generator.get_state(),
+    }
     found |= {"rows": rows.n_samples, "reassigned": count}
     if target is not None:
         labels, found["inertia"] = _labels(problem, found["centers"])
