@@ -42,7 +42,7 @@ def rows_of(n: int, d: int) -> np.ndarray:
 
 
 def work(system: str, folder: str) -> None:
-    """Run one system: for each line on standard input, a type and a number of iterations, print the seconds of a fit."""
+    """Run one system: fit for each line on standard input (a type and a number of iterations); print the seconds."""
     warnings.simplefilter("ignore")
     X = np.load(f"{folder}/X.npy")
     given: Any = X
