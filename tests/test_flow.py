@@ -26,6 +26,7 @@ ESTIMATORS = [
     "ensemble",
     "linear_model",
     "metrics",
+    "mixture",
     "model_selection",
     "neighbors",
     "preprocessing",

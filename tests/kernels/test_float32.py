@@ -12,6 +12,7 @@ from xpulab.kernels.device import Device
 from xpulab.kernels.distances import transform
 from xpulab.kernels.lloyd import assign, inertia, lloyd_step, new_labels, own_distances
 from xpulab.kernels.logistic import loss_gradient, second_products
+from xpulab.kernels.mixture import Densities, expectations, sums_of_densities, sums_of_shares
 from xpulab.kernels.moments import column_facts
 from xpulab.kernels.plusplus import accept, candidate_potentials, search, start
 from xpulab.kernels.products import cross, gram
@@ -46,6 +47,11 @@ def run_everything(device, d, dtype, weighted):
         codes, table = Rows.upload(device, np.zeros((300, 1), dtype)), (np.zeros((k, d)), np.zeros(k))
         loss_gradient(rows, codes, max(k, 2), *table)
         second_products(rows, codes, max(k, 2), *table, *table)
+    for factors in (np.ones((9, d)), np.ones((9, d, d))):
+        densities = Densities(np.zeros(9), centers, factors)
+        sums_of_densities(rows, densities)
+        list(expectations(rows, densities))
+        sums_of_shares(rows, Rows.upload(device, np.zeros((300, 9), dtype)), centers, factors.ndim == 3)
     scaling.centred(rows, shift, shift)
     scaling.stretched(rows, shift, shift, 0, 1)
     order_statistics(rows, np.full((2, d), 150))

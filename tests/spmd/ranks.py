@@ -13,6 +13,7 @@ import sklearn.covariance
 import sklearn.decomposition
 import sklearn.ensemble
 import sklearn.linear_model
+import sklearn.mixture
 import sklearn.neighbors
 import sklearn.preprocessing
 from mpi4py import MPI
@@ -29,6 +30,7 @@ from xpulab.spmd import (
     decomposition,
     ensemble,
     linear_model,
+    mixture,
     neighbors,
     preprocessing,
 )
@@ -178,6 +180,20 @@ def logistic_regression() -> None:
         np.testing.assert_array_equal(ours.predict(rows[MINE]), theirs.predict(rows)[MINE])
         alike(ours.predict_proba(rows[MINE]), theirs.predict_proba(rows)[MINE], 1e-4, 1e-6)
         alike(ours.score(rows[MINE], labels[MINE]), theirs.score(rows, labels))
+
+
+@check
+def mixtures() -> None:
+    for covariance_type in ("full", "spherical"):
+        ours = mixture.GaussianMixture(4, covariance_type=covariance_type, random_state=0).fit(X[MINE])
+        theirs = sklearn.mixture.GaussianMixture(4, covariance_type=covariance_type, random_state=0).fit(X)
+        alike(ours.means_, theirs.means_)
+        alike(ours.covariances_, theirs.covariances_, 1e-6)
+        np.testing.assert_array_equal(ours.predict(X[MINE]), theirs.predict(X)[MINE])
+        np.testing.assert_array_equal(ours.fit_predict(X[MINE]), theirs.predict(X)[MINE])
+        alike(ours.predict_proba(X[MINE]), theirs.predict_proba(X)[MINE])
+        alike(ours.score_samples(X[MINE]), theirs.score_samples(X)[MINE])
+        alike([ours.score(X[MINE]), ours.bic(X[MINE])], [theirs.score(X), theirs.bic(X)])
 
 
 @check

@@ -277,10 +277,12 @@ class FitRecord(Timed):
     def objective(self) -> tuple[str, float] | None:
         """Name and value of the first metric at the end of the best run, whose result the estimator keeps.
 
-        None if there are no metrics.
+        None if there are no metrics. The fit minimises the metric, or maximises it: then it rises within each run.
         """
-        last = {i.init: next(iter(i.metrics.items())) for i in self.iterations if i.metrics}
-        return min(last.values(), key=lambda item: item[1], default=None)
+        every = [(i.init, next(iter(i.metrics.items()))) for i in self.iterations if i.metrics]
+        last, first = dict(every), dict(reversed(every))
+        rises = sum(last[run][1] - first[run][1] for run in last) > 0
+        return (max if rises else min)(last.values(), key=lambda item: item[1], default=None)
 
     @property
     def slowest(self) -> EngineReport | None:

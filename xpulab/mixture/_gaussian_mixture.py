@@ -1,0 +1,531 @@
+"""`GaussianMixture`: scikit-learn's estimator on all engines of the active cluster."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import sklearn.mixture
+from sklearn.base import _fit_context
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.mixture import _gaussian_mixture as theirs
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from xpulab.advice import to_resume
+from xpulab.deploy.answers import Answer
+from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.estimator.call import Call
+from xpulab.estimator.callbacks import Callbacks, callback_management_context
+from xpulab.estimator.interrupted import CallInterrupted
+from xpulab.estimator.proxy import Proxy, Result
+from xpulab.estimator.rows import Packing
+from xpulab.sharing.checkpoint import Checkpoint
+
+__all__ = ["GaussianMixture"]
+
+_NAMES = {"weights": "weights_", "means": "means_", "covariances": "covariances_", "factors": "precisions_cholesky_"}
+_FITTED = ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_")
+_SUMMARY = ("converged_", "n_iter_", "lower_bound_", "lower_bounds_")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The checked arguments of a fit. `resume` uses these, even if the estimator's parameters were changed since."""
+
+    X: Any
+    random: np.random.RandomState
+    arguments: dict[str, Any]
+    parameters: dict[str, Any]
+
+
+class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
+    """A mixture of normal distributions, fitted on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.mixture.GaussianMixture`, for any number of engines. The
+    EM algorithm [1]_ passes over the rows once for each iteration. The rows stay on the devices; an iteration sends
+    only sums. Sums over many rows, and all computations with the parameters, are in float64, also for float32 rows, and
+    the variances are computed from the differences between the rows and the means.
+
+    Parameters
+    ----------
+    n_components : int, default=1
+        Number of components.
+    covariance_type : {"full", "tied", "diag", "spherical"}, default="full"
+        Whether each component has its own covariance matrix, all have the same, or each has its own variances, or one
+        variance.
+    tol : float, default=1e-3
+        The fit has converged if the mean log-likelihood of a row changes by less.
+    reg_covar : float, default=1e-6
+        Added to all variances.
+    max_iter : int, default=100
+        Largest number of iterations of a run.
+    n_init : int, default=1
+        Number of runs from different first parameters; the run with the highest likelihood is kept.
+    init_params : {"kmeans", "k-means++", "random", "random_from_data"}, default="kmeans"
+        How the first responsibilities are chosen. "kmeans" and "k-means++" are those of `xpulab.cluster.KMeans`.
+    weights_init : array-like of shape (n_components,), optional
+    means_init : array-like of shape (n_components, n_features), optional
+    precisions_init : array-like, optional
+        First parameters. If all three are given, nothing else is chosen.
+    random_state : int, RandomState instance or None, default=None
+        The random numbers for the first responsibilities, used in scikit-learn's order; see `xpulab.cluster.KMeans`.
+    warm_start : bool, default=False
+        Whether a fit continues the previous fit.
+    verbose : int, default=0
+        Whether to print messages about the runs, after the fit.
+    verbose_interval : int, default=10
+        Number of iterations between two messages.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (n_components,)
+        Weights of the components; they and all other parameters are in the dtype of X.
+    means_ : ndarray of shape (n_components, n_features)
+    covariances_, precisions_, precisions_cholesky_ : ndarray
+        Of shape (n_components, n_features, n_features) for "full", (n_features, n_features) for "tied", (n_components,
+        n_features) for "diag" and (n_components,) for "spherical".
+    converged_ : bool
+    n_iter_ : int
+        Number of iterations of the best run.
+    lower_bound_ : float
+        Mean log-likelihood of a row, in the last iteration of the best run.
+    lower_bounds_ : list of float
+        The same for each iteration of the best run.
+    n_features_in_ : int
+        Number of columns of the input.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns; set only if the input has names, and all of them are strings.
+    report_ : FitReport
+        The work of each engine, and the seconds of each phase, in the last fit. Its iterations have the lower bound.
+
+    See Also
+    --------
+    sklearn.mixture.GaussianMixture : The same in one process.
+
+    References
+    ----------
+    .. [1] A. P. Dempster, N. M. Laird, D. B. Rubin, "Maximum likelihood from incomplete data via the EM algorithm",
+       Journal of the Royal Statistical Society B 39 (1977), 1-38.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     GaussianMixture(n_components=2, random_state=0).fit([[1.0], [2.0], [1.5], [10.0], [11.0], [10.5]]).means_
+    """
+
+    #: The largest extra memory is that of k-means, see `xpulab.cluster.KMeans`.
+    _work_memory: ClassVar[tuple[float, float]] = (12.0, 1 / 30)
+
+    weights_: np.ndarray
+    means_: np.ndarray
+    covariances_: np.ndarray
+    precisions_cholesky_: np.ndarray
+
+    #: The arguments of an interrupted fit, and its state.
+    _stopped: tuple[_Job, dict[str, Any]] | None = None
+    _stopped_in: int | None = None
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> GaussianMixture:
+        """Estimate the parameters with the EM algorithm.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array
+            (``np.load(path, mmap_mode="r")``) is read by the engines themselves.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        GaussianMixture
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn rejects, before rows are sent; and if a covariance is not positive definite.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        EngineError, EngineLostError
+            If an engine raised an exception, or ended.
+        KeyboardInterrupt
+            If the user interrupted the fit. All engines have stopped at the same iteration; the parameters are those of
+            the last iteration. `resume` continues the fit, also as ``xpulab.interrupted().resume()``.
+        """
+        self._begin(X, None)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
+        """Call `fit`, and return the most probable component of each row. The rows are sent once.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), int64
+
+        Raises
+        ------
+        NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
+            As `fit`.
+        """
+        labels = Result(None, np.int64)
+        self._begin(X, labels)
+        return labels.value
+
+    def resume(self) -> GaussianMixture:
+        """Continue a fit that was interrupted (with the Stop button or Ctrl-C), from its last iteration.
+
+        The rows and parameters are those of the interrupted fit, even if parameters were changed since.
+
+        Returns
+        -------
+        GaussianMixture
+            This object, fitted as if there had been no interrupt.
+
+        Raises
+        ------
+        NotFittedError
+            If no fit was interrupted, or if none of its iterations had ended.
+        NoClusterError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
+            As `fit`.
+        """
+        if self._stopped is None and self._stopped_in is not None:
+            raise NotFittedError(
+                f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
+                "parameters and not the rows; to go on from them, type: model.set_params(warm_start=True).fit(X)"
+            )
+        if self._stopped is None:
+            raise NotFittedError("there is no interrupted fit to go on with; type: model.fit(X)")
+        return self._run(current_cluster(), *self._stopped, None)
+
+    def _begin(self, X: Any, labels: Result | None) -> None:
+        """Check the input, and fit."""
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=True, ensure_min_samples=2)
+        if X.shape[0] < self.n_components:
+            raise ValueError(
+                "Expected n_samples >= n_components "
+                f"but got n_components = {self.n_components}, n_samples = {X.shape[0]}"
+            )
+        self._check_parameters(X)
+        continues = self.warm_start and hasattr(self, "converged_")
+        arguments = {
+            "covariance_type": self.covariance_type,
+            "reg_covar": float(self.reg_covar),
+            "init_params": self.init_params,
+            "n_components": int(self.n_components),
+            "n_init": 1 if continues else int(self.n_init),
+            "max_iter": int(self.max_iter),
+            "tol": float(self.tol),
+            "given": self._parameters() if continues else self._given(),
+            "before": float(self.lower_bound_) if continues else -math.inf,
+        }
+        self._stopped = self._stopped_in = None
+        job = _Job(X, check_random_state(self.random_state), arguments, self.get_params(deep=False))
+        self._run(cluster, job, None, labels)
+
+    def _check_parameters(self, X: Any, xp: Any = None) -> None:
+        # Since scikit-learn 1.8 this method needs the namespace of the arrays.
+        more = {"xp": np} if "xp" in inspect.signature(super()._check_parameters).parameters else {}
+        super()._check_parameters(X, **more)
+
+    def _parameters(self) -> dict[str, np.ndarray]:
+        """Return the fitted parameters in float64, under the names of the engines."""
+        if vars(self).get("covariances_") is None:  # scikit-learn's attributes may have been set by hand
+            self.covariances_ = _inverse(self.precisions_cholesky_, self.covariance_type)
+        return {name: np.asarray(getattr(self, attribute), np.float64) for name, attribute in _NAMES.items()}
+
+    def _given(self) -> dict[str, np.ndarray]:
+        """Return the first parameters that the user has given, in float64, under the names of the engines."""
+        given = {"weights": self.weights_init, "means": self.means_init}
+        if self.precisions_init is not None:
+            precisions = np.asarray(self.precisions_init, np.float64)
+            factors = _factors(precisions, self.covariance_type)
+            given |= {"factors": factors, "covariances": _inverse(factors, self.covariance_type)}
+        return {name: np.asarray(value, np.float64) for name, value in given.items() if value is not None}
+
+    def _run(
+        self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None, labels: Result | None
+    ) -> GaussianMixture:
+        with callback_management_context(self):
+            callbacks = Callbacks(self, job.X, None, job.arguments["n_init"], job.arguments["max_iter"])
+            result = self._fit(cluster, job, state, callbacks, labels)
+            callbacks.end(result["history"], {name: getattr(self, name) for name in (*_FITTED, *_SUMMARY)})
+        self._stopped = self._stopped_in = None
+        if cluster.interrupted is self:
+            cluster.interrupted = None
+        return self
+
+    def _fit(
+        self,
+        cluster: XPUCluster,
+        job: _Job,
+        state: dict[str, Any] | None,
+        callbacks: Callbacks,
+        labels: Result | None,
+    ) -> dict[str, Any]:
+        """Run the fit on the engines, set the attributes, and return the answer of rank 0."""
+        X, arguments = job.X, job.arguments
+        method = "fit" if labels is None else "fit_predict"
+        call = Call(self, method, X, cluster, arguments["n_init"], callbacks.reached, job.parameters)
+        kept: dict[str, Any] | None = None
+        try:
+            with call, cluster.outgoing() as outgoing, Checkpoint.create(_room(X, arguments)) as checkpoint:
+                place = {} if labels is None else labels.place(cluster, outgoing, X)
+                packing = Packing(self, outgoing, call, X, rules=self._rules, held=self._held_as(X))
+                try:
+                    answer = call.send(
+                        "GaussianMixture.fit",
+                        packing,
+                        checkpoint,
+                        resume=state,
+                        random=job.random.get_state(),
+                        **place,
+                        **arguments,
+                    )
+                finally:
+                    kept = checkpoint.read()
+                packing.done()
+        except KeyboardInterrupt as interrupt:
+            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, kept)) from None
+        result: dict[str, Any] = answer.results[0]
+        job.random.set_state(result["random"])
+        self.report_ = call.report
+        self._keep(job, result)
+        self._tell(job, result)
+        return result
+
+    def _keep(self, job: _Job, result: dict[str, Any]) -> None:
+        """Set the fitted attributes, in the dtype of the rows."""
+        dtype, found = job.X.dtype, result["parameters"]
+        factors = found["factors"]
+        full = job.arguments["covariance_type"] in ("full", "tied")
+        self.weights_, self.means_ = found["weights"].astype(dtype), found["means"].astype(dtype)
+        self.covariances_, self.precisions_cholesky_ = found["covariances"].astype(dtype), factors.astype(dtype)
+        self.precisions_ = (factors @ factors.swapaxes(-1, -2) if full else factors**2).astype(dtype)
+        self.lower_bounds_ = result["lower_bounds"].tolist()
+        self.n_iter_ = len(self.lower_bounds_)
+        self.lower_bound_ = self.lower_bounds_[-1] if self.lower_bounds_ else -np.inf
+        self.converged_ = bool(result["converged"])
+
+    def _tell(self, job: _Job, result: dict[str, Any]) -> None:
+        """Print and warn, as scikit-learn does."""
+        if job.parameters["verbose"]:
+            print(*_words(job, result), sep="\n")
+        if not self.converged_ and job.arguments["max_iter"] > 0:
+            warnings.warn(
+                "Best performing initialization did not converge. Try different init parameters, or increase max_iter, "
+                "tol, or check for degenerate data.",
+                ConvergenceWarning,
+                stacklevel=6,
+            )
+
+    def _keep_interrupted(
+        self, interrupt: KeyboardInterrupt, call: Call, job: _Job, kept: dict[str, Any] | None
+    ) -> str:
+        """Keep the state of an interrupted fit, and return a message that says what the user can do now."""
+        self.report_ = call.report
+        found = interrupt.args[0].results[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else {}
+        if "parameters" in found:
+            self._keep(job, found)
+            return "the fit had ended when the interrupt came: the estimator is fitted"
+        state = found.get("state", kept)
+        if state is None:
+            return "the fit was interrupted before an iteration had ended; type: model.fit(X)"
+        self._keep(job, state)
+        self._stopped, self._stopped_in = (job, state), int(state["iteration"])
+        call.cluster.interrupted = self
+        return f"the fit was interrupted in iteration {self._stopped_in}; to go on, type: {to_resume()}"
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable component of each row.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), int64
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        """
+        return self._by_row("predict", "labels", X)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probability of each component for each row.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components), of the dtype of X
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `predict`.
+        """
+        return self._by_row("predict_proba", "shares", X)
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Return the logarithm of the mixture's density for each row.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), of the dtype of X
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `predict`.
+        """
+        return self._by_row("score_samples", "logarithms", X)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean of `score_samples`. The engines return only a sum.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `predict`.
+        """
+        total, n_samples = self._total("score", X)
+        return total / n_samples
+
+    def bic(self, X: Any) -> float:
+        """Return the Bayesian information criterion: the lower, the better.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `predict`.
+        """
+        total, n_samples = self._total("bic", X)
+        return -2 * total + self._n_parameters() * math.log(n_samples)
+
+    def aic(self, X: Any) -> float:
+        """Return Akaike's information criterion: the lower, the better.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `predict`.
+        """
+        return -2 * self._total("aic", X)[0] + 2 * self._n_parameters()
+
+    def _total(self, method: str, X: Any) -> tuple[float, int]:
+        """Return the log-likelihood of all rows, and their number."""
+        check_is_fitted(self)
+        cluster = self._cluster()
+        X = self._checked(cluster, X, reset=False)
+        asked = {"parameters": self._parameters(), "covariance_type": self.covariance_type, "kind": "logarithms"}
+        answer = self._ask(cluster, method, "GaussianMixture.predict", X, **asked)
+        return float(answer.results[0]["total"]), int(X.shape[0])
+
+    def _by_row(self, method: str, kind: str, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        cluster = self._cluster()
+        X = self._checked(cluster, X, reset=False)
+        result = Result(len(self.means_) if kind == "shares" else None, np.int64 if kind == "labels" else X.dtype)
+        asked = {"parameters": self._parameters(), "covariance_type": self.covariance_type, "kind": kind}
+        self._ask(cluster, method, "GaussianMixture.predict", X, result=result, **asked)
+        return result.value
+
+
+def _factors(precisions: np.ndarray, covariance_type: str) -> np.ndarray:
+    """Return upper triangular factors of precision matrices, or the roots of precisions."""
+    function = theirs._compute_precision_cholesky_from_precisions
+    return function(
+        precisions, covariance_type, **({"xp": np} if "xp" in inspect.signature(function).parameters else {})
+    )
+
+
+def _inverse(factors: np.ndarray, covariance_type: str) -> np.ndarray:
+    """Return the covariances of the factors."""
+    if covariance_type in ("full", "tied"):
+        inverse = np.linalg.inv(factors)
+        return inverse.swapaxes(-1, -2) @ inverse
+    return 1 / np.square(factors)
+
+
+def _room(X: Any, arguments: dict[str, Any]) -> int:
+    """Bound the bytes of a fit's state: two sets of parameters and lower bounds, the generator, and small values."""
+    k, d = arguments["n_components"], X.shape[1]
+    wide = {"full": k * d * d, "tied": d * d, "diag": k * d, "spherical": k}[arguments["covariance_type"]]
+    return 2 * 8 * (2 * wide + k * d + k + arguments["max_iter"]) + (16 << 10)
+
+
+def _words(job: _Job, result: dict[str, Any]) -> list[str]:
+    """Return the lines that scikit-learn prints about the runs."""
+    lines, tol, many = [], job.arguments["tol"], job.parameters["verbose"] > 1
+    run, bound, then, begun = 0, job.arguments["before"], 0.0, 0.0
+    for i, (number, iteration, now, elapsed) in enumerate(result["history"]):
+        if number != run:
+            lines.append(f"Initialization {number - 1}")
+            run, bound, begun = number, job.arguments["before"], then
+        change = now - bound
+        if iteration % job.parameters["verbose_interval"] == 0:
+            lapse = f"\t time lapse {elapsed - then:.5f}s\t ll change {change:.5f}" if many else ""
+            lines.append(f"  Iteration {iteration}{lapse}")
+        bound, then = now, elapsed
+        if i + 1 == len(result["history"]) or result["history"][i + 1][0] != run:
+            ended = f" time lapse {elapsed - begun:.5f}s\t lower bound {now:.5f}." if many else ""
+            lines.append(f"Initialization {'converged' if abs(change) < tol else 'did not converge'}.{ended}")
+    return lines
