@@ -63,6 +63,7 @@ def test_a_small_sample_against_scikit_learn(
             ["2,000 x 20 float32", "LinearRegression", "5 classes", "geometric mean", "x, rows there"],
         ),
         ("density.py", "--quick --systems xpulab scikit-learn", ["3,000 x 3", "xpulab", "scikit-learn", "1.000000"]),
+        ("scores.py", "--quick", ["2,000 x 20 float32", "silhouette_score", "x scikit-learn"]),
         ("forests.py", "--quick --systems xpulab scikit-learn", ["2,000 x 20", "xpulab", "scikit-learn"]),
         ("neighbors.py", "--quick --systems xpulab scikit-learn", ["2,000 x 32", "xpulab", "scikit-learn", "1.000000"]),
         (

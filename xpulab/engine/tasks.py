@@ -9,6 +9,7 @@ import numpy as np
 
 from xpulab.engine import cell
 from xpulab.engine.algorithms import (
+    clusterings,
     density,
     explore,
     folds,
@@ -25,6 +26,7 @@ from xpulab.engine.algorithms import (
     randomized,
     scores,
     selection,
+    silhouette,
     statistics,
 )
 from xpulab.engine.dataset import keep_rows, pieces, rows_of, write_block
@@ -38,6 +40,7 @@ from xpulab.sharing.process_memory import can_read
 
 __all__ = [
     "cell",
+    "clusterings",
     "density",
     "explore",
     "folds",
@@ -54,6 +57,7 @@ __all__ = [
     "randomized",
     "scores",
     "selection",
+    "silhouette",
     "statistics",
     "torch_tasks",
 ]  # these modules register tasks
