@@ -204,7 +204,7 @@ class SimpleImputer(TransformerProxy, sklearn.impute.SimpleImputer):
         else:
             value = found["value"]
         value = np.where(empty, 0.0 if self.keep_empty_features else np.nan, value)
-        return value.astype(np.float64 if self.strategy == "most_frequent" else dtype)
+        return value.astype(dtype if self.strategy == "median" else np.float64)
 
     def _columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return which columns are kept, which are indicated, and what replaces the missing values of each."""
