@@ -107,7 +107,12 @@ class SimpleImputer(TransformerProxy, sklearn.impute.SimpleImputer):
         """
         cluster = current_cluster()
         self._require_numbers()
-        X = self._checked(cluster, X, reset=True)
+        try:
+            X = self._checked(cluster, X, reset=True)
+        except ValueError as error:
+            if "could not convert" in str(error):
+                raise ValueError(f"Cannot use {self.strategy} strategy with non-numeric data:\n{error}") from None
+            raise
         missing = float(self.missing_values)
         with self._fitting(X):
             found = self._ask(cluster, "fit", "columns.statistics", X, strategy=self.strategy, missing=missing).results[

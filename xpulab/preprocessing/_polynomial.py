@@ -83,7 +83,7 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         X = self._checked(current_cluster(), X, reset=True)
-        plain = sklearn.preprocessing.PolynomialFeatures(**self.get_params()).fit(np.zeros((1, X.shape[1])))
+        plain = self.sklearn_class()(**self.get_params()).fit(np.zeros((1, X.shape[1])))
         vars(self).update(vars(plain))
         return self
 
