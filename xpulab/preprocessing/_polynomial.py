@@ -84,7 +84,8 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
         """
         X = self._checked(current_cluster(), X, reset=True)
         plain = self.sklearn_class()(**self.get_params()).fit(np.zeros((1, X.shape[1])))
-        vars(self).update(vars(plain))
+        for name, value in vars(plain).items():
+            setattr(self, name, value)
         return self
 
     def transform(self, X: Any) -> Any:
