@@ -3,17 +3,19 @@
 The environment has three variables:
 
 - ``XPULAB_SUITE_CLUSTER`` is the name of the cluster whose engines compute.
-- ``XPULAB_SWAP`` names the estimators: ``xpulab.cluster:KMeans xpulab.decomposition:PCA``. Each replaces scikit-learn's
-  class of the same name under every name that a loaded module of scikit-learn has for it. This happens before the test
-  module is imported, so functions of scikit-learn and the tests themselves use the proxy.
+- ``XPULAB_SWAP`` names estimators or functions: ``xpulab.cluster:KMeans xpulab.decomposition:PCA``. Each replaces what
+  scikit-learn has of the same name, under every name that a loaded module of scikit-learn has for it. This happens
+  before the test module is imported, so functions of scikit-learn and the tests themselves use the proxy.
 - ``XPULAB_CANNOT`` is JSON: parts of test ids -> why these tests cannot pass. They are expected to fail, and if one of
   them passes, the run fails.
 
-The last line of the output says how many tests called a `fit`: a test that never did says nothing about the proxy.
+The last line of the output says how many tests called a `fit`, or one of the functions: a test that never did says
+nothing about the proxy.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -48,7 +50,18 @@ def counted(proxy: type) -> type:
     return type(proxy.__name__, (proxy,), members)
 
 
-def swap(ours: type, theirs: type) -> None:
+def counted_function(ours: Any) -> Any:
+    """Return the function, wrapped so that it counts the tests that call it."""
+
+    @functools.wraps(ours)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        _calling.add(_running)
+        return ours(*arguments, **keywords)
+
+    return call
+
+
+def swap(ours: Any, theirs: Any) -> None:
     """Replace `theirs` by `ours` in every loaded module of scikit-learn."""
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] == "sklearn":
@@ -64,7 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for word in os.environ["XPULAB_SWAP"].split():
         home, _, name = word.partition(":")
         theirs = getattr(importlib.import_module(home.replace("xpulab", "sklearn", 1)), name)
-        swap(counted(getattr(importlib.import_module(home), name)), theirs)
+        ours = getattr(importlib.import_module(home), name)
+        swap(counted(ours) if isinstance(ours, type) else counted_function(ours), theirs)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

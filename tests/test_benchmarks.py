@@ -64,6 +64,7 @@ def test_a_small_sample_against_scikit_learn(
         ),
         ("density.py", "--quick --systems xpulab scikit-learn", ["3,000 x 3", "xpulab", "scikit-learn", "1.000000"]),
         ("mixture.py", "--quick --types full --systems xpulab scikit-learn", ["3,000 x 4", "full", "x xpulab"]),
+        ("scores.py", "--quick", ["2,000 x 20 float32", "silhouette_score", "x scikit-learn"]),
         ("forests.py", "--quick --systems xpulab scikit-learn", ["2,000 x 20", "xpulab", "scikit-learn"]),
         ("minibatch.py", "--quick", ["MiniBatchKMeans", "BisectingKMeans", "scikit-learn"]),
         ("neighbors.py", "--quick --systems xpulab scikit-learn", ["2,000 x 32", "xpulab", "scikit-learn", "1.000000"]),

@@ -9,6 +9,7 @@ from xpulab.kernels import scaling, sparse
 from xpulab.kernels.build import kernels_of
 from xpulab.kernels.catalogue import find
 from xpulab.kernels.device import Device
+from xpulab.kernels.distance_sums import Queries
 from xpulab.kernels.distances import transform
 from xpulab.kernels.lloyd import assign, inertia, lloyd_step, new_labels, own_distances
 from xpulab.kernels.logistic import loss_gradient, second_products
@@ -34,6 +35,8 @@ def run_everything(device, d, dtype, weighted):
     inertia(rows, shift, centers, labels)
     own_distances(rows, shift, centers, labels)
     list(transform(rows, centers))
+    for kind in ("euclidean", "squares", "absolute", "largest", "powers"):
+        Queries(device, centers, kind).sums(centers, np.array([4, 5]))
     state, potential = start(rows, shift, centers[0])
     candidate_potentials(state, centers)
     accept(state, 1)

@@ -138,6 +138,11 @@ class Communicator:
         """Send a small Python object from `root` to all ranks."""
         return self._together(lambda: self._comm.bcast(thing, root))
 
+    def bcast_array(self, values: np.ndarray, root: int = 0) -> np.ndarray:
+        """Send the values of `root` to all ranks. On the other ranks, `values` has the same shape and dtype."""
+        values = np.ascontiguousarray(values)
+        return values if self.size == 1 else self._together(lambda: self._comm.Bcast(values, root), values)
+
     def gather_blocks(self, block: np.ndarray, root: int = 0) -> np.ndarray | None:
         """Join one-dimensional blocks of different lengths in the order of the ranks. Only `root` gets the result."""
         counts = self.allgather(len(block))

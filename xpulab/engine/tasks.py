@@ -10,6 +10,8 @@ import numpy as np
 from xpulab.engine import cell
 from xpulab.engine.algorithms import (
     bisecting,
+    clusterings,
+    columns,
     density,
     explore,
     folds,
@@ -28,6 +30,7 @@ from xpulab.engine.algorithms import (
     randomized,
     scores,
     selection,
+    silhouette,
     statistics,
 )
 from xpulab.engine.dataset import keep_rows, pieces, rows_of, write_block
@@ -42,6 +45,8 @@ from xpulab.sharing.process_memory import can_read
 __all__ = [
     "bisecting",
     "cell",
+    "clusterings",
+    "columns",
     "density",
     "explore",
     "folds",
@@ -60,6 +65,7 @@ __all__ = [
     "randomized",
     "scores",
     "selection",
+    "silhouette",
     "statistics",
     "torch_tasks",
 ]  # these modules register tasks

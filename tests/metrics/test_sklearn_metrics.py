@@ -1,0 +1,35 @@
+"""scikit-learn's own tests of the scores of clusterings, on two engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from suites import run_suite
+
+import xpulab
+
+pytestmark = pytest.mark.cluster
+
+_NAMES = ("silhouette_score", "silhouette_samples", "davies_bouldin_score", "calinski_harabasz_score")
+_PRECOMPUTED = "it passes precomputed distances, which are refused"
+CANNOT = {
+    "test_silhouette[": _PRECOMPUTED,
+    "test_silhouette_paper_example": _PRECOMPUTED,
+    "test_silhouette_nonzero_diag": _PRECOMPUTED,
+    "test_silhouette_samples_precomputed_sparse": _PRECOMPUTED,
+    "test_silhouette_score_integer_precomputed": _PRECOMPUTED,
+    "test_silhouette_samples_euclidean_sparse": "sparse rows are refused",
+}
+
+
+def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    run_suite(
+        tmp_path,
+        pair,
+        ["sklearn.metrics.cluster.tests.test_unsupervised"],
+        [f"xpulab.metrics:{name}" for name in _NAMES],
+        least=6,
+        cannot=CANNOT,
+        only="not test_silhouette_reduce",  # tests a private function of scikit-learn
+    )

@@ -1,0 +1,251 @@
+"""Metrics of clusterings over the rows of all engines: silhouettes, Davies-Bouldin and Calinski-Harabasz scores."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import pairwise_distances
+from sklearn.preprocessing import LabelEncoder
+from sklearn.utils import check_consistent_length, check_random_state, check_X_y, column_or_1d
+from sklearn.utils._param_validation import Interval, validate_params
+
+from xpulab.data import ShardedArray, mapped
+from xpulab.deploy.cluster import current_cluster
+from xpulab.estimator.call import Call, Functions
+from xpulab.estimator.rows import Packing
+
+__all__ = ["calinski_harabasz_score", "davies_bouldin_score", "silhouette_samples", "silhouette_score"]
+
+#: scikit-learn's name -> the ranks' name.
+_METRICS = {
+    "euclidean": "euclidean",
+    "l2": "euclidean",
+    "sqeuclidean": "sqeuclidean",
+    "manhattan": "manhattan",
+    "cityblock": "manhattan",
+    "l1": "manhattan",
+    "chebyshev": "chebyshev",
+    "cosine": "cosine",
+    "minkowski": "minkowski",
+}
+_IGNORED = ("n_jobs", "working_memory")  # arguments that say how scikit-learn computes
+
+
+@validate_params(
+    {"sample_size": [Interval(Integral, 1, None, closed="left"), None], "random_state": ["random_state"]},
+    prefer_skip_nested_validation=True,
+)
+def silhouette_score(
+    X: Any, labels: Any, *, metric: Any = "euclidean", sample_size: Any = None, random_state: Any = None, **kwds: Any
+) -> float:
+    """Return the mean silhouette of all rows, as `sklearn.metrics.silhouette_score`.
+
+    The silhouette of a row is ``(b - a) / max(a, b)``: `a` is the mean distance to the other rows of its cluster, and
+    `b` the least mean distance to the rows of another cluster [1]_. The engines compute the distances from the
+    differences of the values, in the dtype of X, and never write them; their sums are those of float64.
+
+    Parameters
+    ----------
+    X : array-like or ShardedArray of shape (n_samples, n_features)
+        float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array is read by the engines
+        themselves.
+    labels : array-like or ShardedArray of shape (n_samples,)
+        The cluster of each row: numbers or strings in an array, numbers in a handle.
+    metric : str, default="euclidean"
+        "euclidean" ("l2"), "sqeuclidean", "manhattan" ("cityblock", "l1"), "chebyshev", "cosine" or "minkowski".
+    sample_size : int, optional
+        Number of rows that are drawn, and used instead of all rows.
+    random_state : int, RandomState instance or None, default=None
+        The same number draws the same rows as in scikit-learn.
+    **kwds : Any
+        `p` for "minkowski", 2 by default. `n_jobs` and `working_memory` are accepted and ignored.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError, TypeError
+        For input that scikit-learn rejects, for sparse matrices, and for metrics that are not computed on the engines,
+        such as "precomputed".
+    NoClusterError
+        If no cluster is running.
+    HandleError
+        If the rows of a `ShardedArray` are on another cluster, or were freed.
+
+    References
+    ----------
+    .. [1] P. J. Rousseeuw, "Silhouettes: a graphical aid to the interpretation and validation of cluster analysis",
+       Journal of Computational and Applied Mathematics 20 (1987), 53-65.
+    """
+    how = _metric(metric, kwds)
+    X, labels = _checked(X, labels)
+    n = X.shape[0]
+    if sample_size is None:
+        codes, k = _codes(labels, n)
+    else:
+        drawn = check_random_state(random_state).permutation(n)[:sample_size]
+        some, k = _codes(labels[drawn], len(drawn))
+        if isinstance(X, ShardedArray):
+            codes = np.full(n, -1)
+            codes[drawn] = some
+        else:
+            X, codes = np.ascontiguousarray(X[drawn]), some
+        n = len(drawn)
+    answer, _ = _asked("silhouette_score", "metrics.silhouette", X, codes, n_clusters=k, metric=how)
+    return float(answer["total"] / n)
+
+
+def silhouette_samples(X: Any, labels: Any, *, metric: Any = "euclidean", **kwds: Any) -> np.ndarray:
+    """Return the silhouette of each row, as `sklearn.metrics.silhouette_samples`.
+
+    Parameters and errors are those of `silhouette_score`.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,)
+        As in scikit-learn, float32 for float32 rows and the metrics "euclidean", "l2" and "cosine"; otherwise float64.
+        A row that is alone in its cluster has 0.
+    """
+    how = _metric(metric, kwds)
+    X, labels = _checked(X, labels)
+    codes, k = _codes(labels, X.shape[0])
+    dtype = X.dtype if how[0] in ("euclidean", "cosine") and metric != "minkowski" else np.float64
+    _, found = _asked("silhouette_samples", "metrics.silhouette", X, codes, dtype, n_clusters=k, metric=how)
+    return np.asarray(found)
+
+
+def davies_bouldin_score(X: Any, labels: Any) -> float:
+    """Return the mean similarity of each cluster with its most similar one, as `sklearn.metrics.davies_bouldin_score`.
+
+    The similarity of two clusters is the sum of their mean distances from their means, divided by the distance of the
+    means [1]_. All sums are float64.
+
+    Parameters
+    ----------
+    X : array-like or ShardedArray of shape (n_samples, n_features)
+        A memory-mapped array is read by the engines themselves.
+    labels : array-like or ShardedArray of shape (n_samples,)
+        The cluster of each row: numbers or strings in an array, numbers in a handle.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError, TypeError
+        For input that scikit-learn rejects.
+    NoClusterError
+        If no cluster is running.
+    HandleError
+        If the rows of a `ShardedArray` are on another cluster, or were freed.
+
+    References
+    ----------
+    .. [1] D. L. Davies and D. W. Bouldin, "A cluster separation measure", IEEE Transactions on Pattern Analysis and
+       Machine Intelligence 1 (1979), 224-227.
+    """
+    found, _ = _spreads("davies_bouldin_score", X, labels)
+    within = found["distances"] / found["counts"]
+    between = pairwise_distances(found["means"])
+    if np.allclose(within, 0) or np.allclose(between, 0):
+        return 0.0
+    between[between == 0] = np.inf
+    return float(np.mean(np.max((within[:, None] + within) / between, axis=1)))
+
+
+def calinski_harabasz_score(X: Any, labels: Any) -> float:
+    """Return the ratio of the variances between and within clusters, as `sklearn.metrics.calinski_harabasz_score` [1]_.
+
+    Parameters and errors are those of `davies_bouldin_score`.
+
+    Returns
+    -------
+    float
+
+    References
+    ----------
+    .. [1] T. Calinski and J. Harabasz, "A dendrite method for cluster analysis", Communications in Statistics 3 (1974),
+       1-27.
+    """
+    found, n = _spreads("calinski_harabasz_score", X, labels)
+    counts, means, within = found["counts"], found["means"], found["squares"].sum()
+    between = counts @ np.square(means - counts @ means / n).sum(axis=1)
+    k = len(counts)
+    return 1.0 if within == 0 else float(between * (n - k) / (within * (k - 1.0)))
+
+
+def _metric(metric: Any, given: dict[str, Any]) -> tuple[str, float]:
+    """Return the ranks' name of a metric, and p of "minkowski"."""
+    if not isinstance(metric, str) or metric not in _METRICS:
+        raise ValueError(
+            f"metric={metric!r} is not computed on the engines; expected one of {', '.join(map(repr, _METRICS))}; for "
+            "other metrics, and for distances that are precomputed, use sklearn.metrics.silhouette_score or "
+            "sklearn.metrics.silhouette_samples"
+        )
+    known = {name: value for name, value in given.items() if name not in _IGNORED}
+    p = known.pop("p", 2) if metric == "minkowski" else 2
+    if known:
+        raise ValueError(
+            f"{', '.join(known)} was given for metric={metric!r}; expected only p, and only for metric='minkowski'; "
+            "for other arguments use sklearn.metrics.silhouette_score"
+        )
+    if not p > 0:
+        raise ValueError(f"p={p!r} was given; expected a number above 0 for the Minkowski metric")
+    name = {1: "manhattan", 2: "euclidean", np.inf: "chebyshev"}.get(p) if metric == "minkowski" else None
+    return name or _METRICS[metric], float(p)
+
+
+def _checked(X: Any, labels: Any) -> tuple[Any, np.ndarray]:
+    """Check rows and labels as scikit-learn does. Rows of handles and of files stay where they are."""
+    if isinstance(labels, ShardedArray):
+        labels.source(current_cluster())
+        labels = labels.gather()
+    if not isinstance(X, ShardedArray) and mapped(X) is None:
+        checked, labels = check_X_y(X, labels, dtype=[np.float64, np.float32])
+        return checked, labels
+    labels = column_or_1d(labels, warn=True)
+    if isinstance(X, ShardedArray):
+        X.source(current_cluster())
+        X.require_finite()
+        if X.ndim != 2:
+            raise ValueError(f"Expected 2D array, got a ShardedArray of shape {X.shape} instead")
+    check_consistent_length(np.empty((X.shape[0], 0)), labels)
+    return X, labels
+
+
+def _codes(labels: np.ndarray, n: int) -> tuple[np.ndarray, int]:
+    """Return the number of each row's cluster, from 0, and how many clusters there are."""
+    encoder = LabelEncoder()
+    codes = encoder.fit_transform(labels)
+    k = len(encoder.classes_)
+    if not 1 < k < n:
+        raise ValueError(f"Number of labels is {k}. Valid values are 2 to n_samples - 1 (inclusive)")
+    return codes, k
+
+
+def _spreads(function: str, X: Any, labels: Any) -> tuple[dict[str, Any], int]:
+    X, labels = _checked(X, labels)
+    codes, k = _codes(labels, X.shape[0])
+    return _asked(function, "metrics.clusters", X, codes, n_clusters=k)[0], X.shape[0]
+
+
+def _asked(
+    function: str, task: str, X: Any, codes: np.ndarray, dtype: Any = None, **arguments: Any
+) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Run a task on the rows and the numbers of their clusters; return the result of rank 0.
+
+    With a dtype, the second result has an entry for each row.
+    """
+    cluster = current_cluster()
+    who = Functions("metrics")
+    with Call(who, function, X, cluster) as call, cluster.outgoing() as outgoing:
+        found = None
+        if dtype is not None:
+            arguments["target"], found = cluster.receive(outgoing, X, (X.shape[0],), dtype)
+        packing = Packing(who, outgoing, call, X, targets=codes.astype(X.dtype))
+        return call.send(task, packing, **arguments).results[0], found
