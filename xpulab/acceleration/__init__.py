@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from xpulab.acceleration._log import Entry, Lines
-from xpulab.acceleration._state import Acceleration, accel, active
+from xpulab.acceleration._state import Acceleration, accel, active, latest
 from xpulab.acceleration._status import AccelerationStatus, status
 
-__all__ = ["Acceleration", "AccelerationStatus", "Entry", "Lines", "accel", "active", "status"]
+__all__ = ["Acceleration", "AccelerationStatus", "Entry", "Lines", "accel", "active", "latest", "status"]

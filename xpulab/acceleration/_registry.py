@@ -1,4 +1,4 @@
-"""Which of scikit-learn's classes have an estimator of xpulab, and which methods it computes; read from the packages."""
+"""Finds in the packages which of scikit-learn's classes have an estimator of xpulab, and which methods it computes."""
 
 from __future__ import annotations
 

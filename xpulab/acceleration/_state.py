@@ -27,14 +27,20 @@ from xpulab.rendering import Displayed, Html, block, counted, escape
 if TYPE_CHECKING:
     from xpulab.acceleration._status import AccelerationStatus
 
-__all__ = ["Acceleration", "accel", "active"]
+__all__ = ["Acceleration", "accel", "active", "latest"]
 
 _active: Acceleration | None = None
+_latest: Acceleration | None = None  # the one that was on last, whose log can still be read
 
 
 def active() -> Acceleration | None:
     """Return the acceleration that is on in this process; None if it is off."""
     return _active
+
+
+def latest() -> Acceleration | None:
+    """Return the acceleration that is on, or was on last."""
+    return _latest
 
 
 def accel(*, strict: bool = False, least: int | None = None) -> Acceleration:
@@ -116,32 +122,41 @@ class Acceleration(Displayed):
 
     def on(self) -> Acceleration:
         """Turn it on, in place of another one that is on."""
-        global _active
         self._before = _active
-        if _active is not None:
-            _active._leave()
-        with contextlib.ExitStack() as undo:
-            undo.callback(put_in_place(self._called))
-            undo.callback(at_the_last_end(self.off))
-            undo.callback(_workers.joined(self.strict, self.least, self._file) if self._file else lambda: None)
-            self._undo = undo.pop_all()
-        _active = self
+        if self._before is not None:
+            self._before._pause()
+        self._resume()
         return self
 
     def off(self) -> None:
         """Put scikit-learn's methods back. Repeated calls do nothing."""
         if self.running:
-            self._leave()
+            self._pause()
+            each: Acceleration | None = self
+            while each is not None:
+                each._end()
+                each = each._before
 
-    def _leave(self) -> None:
-        global _active
-        if os.getpid() == self._owner:
-            self.log.read()
+    def _resume(self) -> None:
+        global _active, _latest
+        with contextlib.ExitStack() as undo:
+            undo.callback(put_in_place(self._called))
+            undo.callback(at_the_last_end(self.off))
             if self._file is not None:
-                self._file.unlink(missing_ok=True)
+                undo.callback(_workers.joined(self.strict, self.least, self._file))
+            self._undo = undo.pop_all()
+        _active = _latest = self
+
+    def _pause(self) -> None:
+        global _active
         self._undo.close()
-        self._twins = Twins()
         _active = None
+
+    def _end(self) -> None:
+        self._twins = Twins()
+        if self._file is not None and os.getpid() == self._owner:
+            self.log.read()
+            self._file.unlink(missing_ok=True)
 
     @property
     def running(self) -> bool:
@@ -157,12 +172,17 @@ class Acceleration(Displayed):
     def __enter__(self) -> Acceleration:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Turn it off, and turn on again what was on before, if a cluster runs."""
-        self.off()
-        if self._before is not None and find_current() is not None and _active is None:
-            before = self._before
-            Acceleration(before.strict, before.least, log=None).on()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Turn it off, and turn on again what was on before it."""
+        before = self._before
+        if before is None or not self.running:
+            self.off()
+            return
+        self._pause()
+        self._end()
+        before._resume()
 
     def __str__(self) -> str:
         if not self.running:
@@ -210,9 +230,7 @@ class Acceleration(Displayed):
         self._add(plain, name, shape, reason, kind=kind)
         return plainly(*args, **kwargs)
 
-    def _against(
-        self, plain: Any, X: Any, shape: tuple[int, int] | None, fits: bool, twin: Any
-    ) -> tuple[str, str]:
+    def _against(self, plain: Any, X: Any, shape: tuple[int, int] | None, fits: bool, twin: Any) -> tuple[str, str]:
         """Return why scikit-learn has to compute a call, as kind and reason; empty if the engines can try."""
         if isinstance(X, ShardedArray):
             return "", ""

@@ -20,7 +20,7 @@ __all__ = ["Refused", "Twins"]
 #: Attributes of an object that are no part of a fit.
 _KEPT = ("_skl_callbacks", "_parent_callback_ctx")
 #: Attributes that may change after a fit, in addition to the parameters.
-_SETTINGS = {"_sklearn_output_config", "_metadata_request", "_skl_callbacks"}
+_SETTINGS = {"_sklearn_output_config", "_metadata_request", *_KEPT}
 
 
 class Refused(Exception):
