@@ -225,7 +225,7 @@ class Acceleration(Displayed):
         if self.strict:
             raise UsageError(
                 f"{type(plain).__name__}.{name} would be computed by scikit-learn, because {reason}\nto allow this, "
-                "leave out --strict: %xpu_cluster accel on, or xpulab.accel()"
+                "leave out strict; to compute small data on the engines, too, type: accel on --strict --least 0"
             )
         self._add(plain, name, shape, reason, kind=kind)
         return plainly(*args, **kwargs)
