@@ -54,7 +54,7 @@ def joined(strict: bool, least: int | None, file: Path) -> Callable[[], None]:
     def leave() -> None:
         joblib.register_parallel_backend("loky", before)
         for workers in started:
-            workers.shutdown(wait=True)
+            workers.terminate()  # also removes joblib's temporary folders
 
     return leave
 
