@@ -229,6 +229,13 @@ def test_small_data_stay_scikit_learns_and_strict_makes_this_an_error(on_pair: x
     assert active() is None
 
 
+def test_wide_data_stay_scikit_learns(on_pair: xpulab.XPUCluster) -> None:
+    with xpulab.accel() as acceleration:
+        Ridge().fit(np.zeros((10, 300_000), np.float32), Y[:10])
+        assert ran(acceleration) == [("Ridge.fit", False)]
+        assert "more columns than rows" in str(acceleration.log.since(0).entries[0])
+
+
 def test_errors_of_bad_input_are_scikit_learns(on: Acceleration) -> None:
     bad = X.copy()
     bad[3, 1] = np.nan

@@ -247,6 +247,8 @@ class Acceleration(Displayed):
         least = self._least(plain, fits)
         if least is None:
             return "engines not faster", "the engines were not faster at any size that was measured"
+        if self.least is None and shape[1] > shape[0]:
+            return "more columns than rows", "X has more columns than rows, with which the engines were not measured"
         if shape[0] * shape[1] < least:
             return "too small", f"{_values(shape)} fewer than {least:,}, from which on the engines are faster"
         return "", ""
