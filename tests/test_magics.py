@@ -276,8 +276,8 @@ def test_accel_computes_and_leaves_a_line_in_the_log_of_its_cell(
     shell.run_cell("2 + 2").raise_error()
     assert "accel" not in capsys.readouterr().err
     assert magic(shell, "accel status").to_dict()["estimators"]["cluster.KMeans"]["engines"] == 1
+    magic(shell, "accel on --strict")
     with pytest.raises(UsageError, match=r"KMeans.fit would be computed by scikit-learn, because 6 values"):
-        magic(shell, "accel on --strict")
         shell.user_ns["km"].fit(shell.user_ns["X"][:3])
     assert not magic(shell, "accel off").on
     assert sklearn.cluster.KMeans.fit is theirs

@@ -76,7 +76,7 @@ def test_scikit_learn_is_left_as_it_was(pair: xpulab.XPUCluster, end: str) -> No
     cluster = pair if end != "cluster" else xpulab.XPUCluster(1).start()
     if end == "cluster":
         pair_was = [pair]
-        xpulab.deploy.cluster._clusters.remove(pair)  # type: ignore[attr-defined]
+        xpulab.deploy.cluster._clusters.remove(pair)
     else:
         pair_was = []
         cluster.activate()
@@ -88,7 +88,7 @@ def test_scikit_learn_is_left_as_it_was(pair: xpulab.XPUCluster, end: str) -> No
         if end == "cluster":
             cluster.stop()
     finally:
-        xpulab.deploy.cluster._clusters.extend(pair_was)  # type: ignore[attr-defined]
+        xpulab.deploy.cluster._clusters.extend(pair_was)
     assert active() is None
     assert not differences(before, everything())
     assert KMeans.fit.__qualname__ == "KMeans.fit"

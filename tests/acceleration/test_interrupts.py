@@ -44,8 +44,8 @@ def test_a_stopped_fit_goes_on_in_the_same_object(on_pair: xpulab.XPUCluster) ->
 
 def test_new_engines_keep_accel_on_and_the_loss_of_all_ends_it() -> None:
     theirs = KMeans.fit
-    others = xpulab.deploy.cluster._clusters.copy()  # type: ignore[attr-defined]
-    xpulab.deploy.cluster._clusters.clear()  # type: ignore[attr-defined]
+    others = xpulab.deploy.cluster._clusters.copy()
+    xpulab.deploy.cluster._clusters.clear()
     try:
         with xpulab.XPUCluster(1) as cluster:
             acceleration = xpulab.accel(least=0)
@@ -63,4 +63,4 @@ def test_new_engines_keep_accel_on_and_the_loss_of_all_ends_it() -> None:
             assert active() is None
             assert KMeans.fit is theirs
     finally:
-        xpulab.deploy.cluster._clusters.extend(others)  # type: ignore[attr-defined]
+        xpulab.deploy.cluster._clusters.extend(others)

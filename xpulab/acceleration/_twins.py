@@ -64,7 +64,7 @@ class Twins:
             If xpulab's estimator does not take the arguments.
         """
         self._held.pop(plain, None)
-        twin: Any = ours.__new__(ours)
+        twin: Any = object.__new__(ours)
         vars(twin).update(vars(plain))
         try:
             with _refusing(plain, args):

@@ -38,7 +38,7 @@ def joined(strict: bool, least: int | None, file: Path) -> Callable[[], None]:
     before = joblib.parallel.BACKENDS["loky"]
     started: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    class Backend(LokyBackend):  # type: ignore[misc]
+    class Backend(LokyBackend):
         def configure(self, *args: Any, **kwargs: Any) -> Any:
             cluster = find_current()
             given = {*kwargs, *getattr(self, "backend_kwargs", {})}
