@@ -36,6 +36,7 @@ ESTIMATORS = [
 LAYERS = [
     ["magics", "cli", "__main__", "demo", "doctor", "spmd.__main__"],
     ["widgets", "commands", "report.profile", "explorer"],
+    ["acceleration"],
     ESTIMATORS,
     ["estimator", "cells", "explorer.session"],
     ["deploy", "data"],

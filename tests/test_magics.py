@@ -22,7 +22,7 @@ from xpulab.report import progress
 
 SUBCOMMANDS = [
     "start", "plan", "attach", "detach", "stop", "restart", "status", "devices", "logs", "resume", "last", "display",
-    "doctor", "hosts",
+    "doctor", "hosts", "accel",
 ]  # fmt: skip
 
 
@@ -93,6 +93,10 @@ def test_comments_and_variables_in_a_line(shell: Any) -> None:
         ("restart", NoClusterError, "%xpu_cluster start"),
         ("logs", NoClusterError, "%xpu_cluster start"),
         ("last", NoClusterError, "%xpu_cluster start"),
+        ("accel on", NoClusterError, "%xpu_cluster start"),
+        ("accel of", UsageError, "did you mean off"),
+        ("accel on --least -1", UsageError, "expected one argument|an integer of at least 0"),
+        ("accel off --strict", UsageError, "--strict and --least go with on"),
     ],
 )
 def test_wrong_words_are_answered_with_right_ones(shell: Any, line: str, error: type[Exception], words: str) -> None:
@@ -164,6 +168,8 @@ def completions(shell: Any, line: str) -> set[str]:
         ("%xpu_cluster start -n 2 --st", {"--strict"}),
         ("%xpu_cluster start --devices ", {"gpu", "cpu"}),
         ("%xpu_cluster logs --l", {"--lines"}),
+        ("%xpu_cluster accel o", {"on", "off"}),
+        ("%xpu_cluster accel on --s", {"--strict"}),
     ],
 )
 def test_words_are_completed_and_nothing_else_is_offered(shell: Any, line: str, words: set[str]) -> None:
@@ -245,6 +251,40 @@ def test_a_lost_cluster_is_reported_and_started_again(shell: Any) -> None:
         ClusterError, match="1 engine is already running on all devices; to start one with --devices cpu"
     ):
         magic(shell, "start --devices cpu")
+
+
+@pytest.mark.cluster
+def test_accel_computes_and_leaves_a_line_in_the_log_of_its_cell(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sklearn.cluster
+
+    theirs = sklearn.cluster.KMeans.fit
+    assert not magic(shell, "accel").on
+    shell.run_cell("%xpu_cluster start -n 1").raise_error()
+    shell.run_cell("a = %xpu_cluster accel on --least 2000").raise_error()
+    assert "accel is on" in str(shell.user_ns["a"])
+    capsys.readouterr()
+    shell.run_cell(
+        "import numpy as np; from sklearn.cluster import KMeans; X = np.random.RandomState(0).normal(size=(1000, 2))\n"
+        "km = KMeans(3, random_state=0).fit(X); few = km.predict(X[:3])"
+    ).raise_error()
+    said = capsys.readouterr().err
+    assert "accel: 2 calls of scikit-learn's names, 1 on the engines and 1 in scikit-learn" in said
+    assert "KMeans.fit, 1,000 × 2: on 1 engine, because 2,000 values are at least 2,000" in said
+    assert "KMeans.predict, 3 × 2: in scikit-learn, because 6 values are fewer than 2,000" in said
+    shell.run_cell("2 + 2").raise_error()
+    assert "accel" not in capsys.readouterr().err
+    assert magic(shell, "accel status").to_dict()["estimators"]["cluster.KMeans"]["engines"] == 1
+    magic(shell, "accel on --strict")
+    with pytest.raises(UsageError, match=r"KMeans.fit would be computed by scikit-learn, because 6 values"):
+        shell.user_ns["km"].fit(shell.user_ns["X"][:3])
+    assert not magic(shell, "accel off").on
+    assert sklearn.cluster.KMeans.fit is theirs
+    magic(shell, "accel on")
+    shell.extension_manager.unload_extension("xpulab")
+    assert sklearn.cluster.KMeans.fit is theirs
+    shell.extension_manager.load_extension("xpulab")
 
 
 @pytest.mark.cluster

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from xpulab import cluster, exceptions
+    from xpulab.acceleration import accel
     from xpulab.data import ShardedArray
     from xpulab.deploy.cluster import XPUCluster, current_cluster
     from xpulab.estimator.config import config_context
@@ -24,6 +25,7 @@ __all__ = [
     "ShardedArray",
     "XPUCluster",
     "__version__",
+    "accel",
     "cluster",
     "config_context",
     "current_cluster",
@@ -38,6 +40,7 @@ __all__ = [
 _HOMES = {
     "ShardedArray": "xpulab.data",
     "XPUCluster": "xpulab.deploy.cluster",
+    "accel": "xpulab.acceleration",
     "config_context": "xpulab.estimator.config",
     "current_cluster": "xpulab.deploy.cluster",
     "explore": "xpulab.explorer.view",

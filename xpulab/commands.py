@@ -25,6 +25,7 @@ __all__ = [
     "add_ssh",
     "count",
     "identifier",
+    "natural",
     "numbers",
     "placement",
     "variable",
@@ -101,6 +102,13 @@ def count(text: str) -> int:
     """Parse an integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"received {text!r}, expected an integer of at least 1")
+    return int(text)
+
+
+def natural(text: str) -> int:
+    """Parse an integer of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"received {text!r}, expected an integer of at least 0")
     return int(text)
 
 

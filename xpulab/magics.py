@@ -14,7 +14,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display
 from traitlets import Bool, Enum, Float, Int, Unicode
 
-from xpulab import widgets
+from xpulab import acceleration, widgets
 from xpulab.cells import run_cell
 from xpulab.commands import (
     Help,
@@ -25,6 +25,7 @@ from xpulab.commands import (
     add_ssh,
     count,
     identifier,
+    natural,
     numbers,
     placement,
 )
@@ -223,6 +224,25 @@ class XPUMagics(Magics):
             choices=DISPLAYS,
             help="full: a report, or a table if a cell has several calls; compact: always a table; none: nothing",
         )
+        accel = parser.command(
+            commands, "accel", _accel, "let scikit-learn's names compute on the engines; show what ran where"
+        )
+        accel.add_argument(
+            "what",
+            nargs="?",
+            choices=("on", "off", "status"),
+            default="status",
+            help="on: from now on; off: leave scikit-learn as it was; status: show sizes, and what ran where so far",
+        )
+        accel.add_argument(
+            "--strict", action="store_true", help="with on: a call that scikit-learn would have to compute is an error"
+        )
+        accel.add_argument(
+            "--least",
+            type=natural,
+            metavar="N",
+            help="with on: smallest number of values that the engines compute, in place of the table's sizes",
+        )
         parser.command(
             commands, "doctor", lambda _: _doctor(), "check this machine, and say what to type if something is missing"
         )
@@ -402,6 +422,17 @@ def _value_of(shell: Any, cell: str) -> Any:
     return eval(shell.compile(ast.Expression(last.value), name, "eval"), shell.user_global_ns, shell.user_ns)
 
 
+def _accel(arguments: Any) -> Any:
+    if arguments.what != "on" and (arguments.strict or arguments.least is not None):
+        arguments.parser.error("--strict and --least go with on: accel on --strict")
+    if arguments.what == "on":
+        return acceleration.accel(strict=arguments.strict, least=arguments.least)
+    active = acceleration.active()
+    if arguments.what == "off" and active is not None:
+        active.off()
+    return acceleration.status(acceleration.latest())
+
+
 def _last(arguments: Any) -> Any:
     if arguments.output:
         output = latest_cluster().last_output
@@ -437,7 +468,9 @@ def load(ipython: Any) -> None:
 
 
 def unload(ipython: Any) -> None:
-    """Undo `load`, stop this process's clusters, and leave the detached ones."""
+    """Undo `load`, turn accel off, stop this process's clusters, and leave the detached ones."""
+    if (active := acceleration.active()) is not None:
+        active.off()
     while (cluster := find_current()) is not None:
         cluster.end()
     widgets.uninstall()

@@ -49,10 +49,11 @@ from xpulab.rendering import Displayed, counted
 from xpulab.report import progress
 from xpulab.report.record import Display
 
-__all__ = ["XPUCluster", "current_cluster", "find_current", "in_place_of_cluster", "latest_cluster"]
+__all__ = ["XPUCluster", "at_the_last_end", "current_cluster", "find_current", "in_place_of_cluster", "latest_cluster"]
 
 _clusters: list[XPUCluster] = []  # the running clusters; the last one is active
 _latest: list[XPUCluster] = []  # at most one: the cluster that was active last, which may have ended
+_at_the_last_end: list[Callable[[], None]] = []
 
 #: The ranks that take the place of a cluster; only `xpulab.spmd` sets it.
 _ranks: ContextVar[RowsOnEngines | None] = ContextVar("xpulab_ranks", default=None)
@@ -118,6 +119,31 @@ def latest_cluster() -> XPUCluster:
     """
     mine = [cluster for cluster in _latest if cluster._owner == os.getpid()]
     return find_current() or (mine[0] if mine else current_cluster())
+
+
+def at_the_last_end(call: Callable[[], None]) -> Callable[[], None]:
+    """Call a function when this process no longer has a cluster: the last one has ended, or was detached.
+
+    New engines that replace lost ones, and `XPUCluster.restart`, are no end.
+
+    Returns
+    -------
+    callable
+        A function that takes back the request. Repeated calls do nothing.
+    """
+    _at_the_last_end.append(call)
+
+    def take_back() -> None:
+        if call in _at_the_last_end:
+            _at_the_last_end.remove(call)
+
+    return take_back
+
+
+def _tell_of_an_end() -> None:
+    if find_current() is None:
+        for call in _at_the_last_end.copy():
+            call()
 
 
 class XPUCluster(VariablesOnEngines, Displayed):
@@ -411,10 +437,14 @@ class XPUCluster(VariablesOnEngines, Displayed):
         return self.activate()
 
     @property
+    def known_as(self) -> str:
+        """The name under which other processes find the cluster; empty if it has none and is not running."""
+        return (self.name if self._processes is None else self._processes.record.name) or ""
+
+    @property
     def label(self) -> str:
         """Name and size for messages about several clusters, such as ``"lab (2 engines)"``."""
-        name = self.name if self._processes is None else self._processes.record.name
-        return f"{name or 'not running'} ({counted(self.size, 'engine')})"
+        return f"{self.known_as or 'not running'} ({counted(self.size, 'engine')})"
 
     def _about_others(self) -> str:
         """A message about other clusters of this process that use the same cores or devices; "" if there are none."""
@@ -537,6 +567,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         if self._submission is not None:
             self._submission.leave()
             self._submission = None
+        _tell_of_an_end()
 
     def stop(self) -> None:
         """End every process of the cluster, for all attached processes. Does nothing if the cluster is not running."""
@@ -559,6 +590,7 @@ class XPUCluster(VariablesOnEngines, Displayed):
         if self._submission is not None:
             self._submission.end()
             self._submission = None
+        _tell_of_an_end()
 
     def _end_of_job(self) -> str:
         """How the job that was submitted for the engines has ended; empty if it runs, or if there is none."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from xpulab.rendering import in_notebook
 from xpulab.report import progress
 from xpulab.report.terminal import TextView
+from xpulab.widgets.accel_view import AccelView
 from xpulab.widgets.cluster_view import ClusterView
 from xpulab.widgets.fit_view import CellViews, NotebookViews, TaskView, TerminalViews
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster
     from xpulab.deploy.status import ClusterStatus
 
-__all__ = ["ClusterView", "NotebookViews", "TaskView", "TerminalViews", "install", "uninstall"]
+__all__ = ["AccelView", "ClusterView", "NotebookViews", "TaskView", "TerminalViews", "install", "uninstall"]
 
 _undo: list[Callable[[], None]] = []
 _views: weakref.WeakKeyDictionary[XPUCluster, ClusterView] = weakref.WeakKeyDictionary()
@@ -38,7 +39,7 @@ def install(shell: InteractiveShell | None = None) -> None:
         return
     assert shell is not None
     views: CellViews = NotebookViews(shell) if in_notebook(shell) else TerminalViews(shell)
-    _undo.extend([progress.subscribe(views), views.close])
+    _undo.extend([progress.subscribe(views), views.close, AccelView(shell).close])
     if not in_notebook(shell):
         return
     assert shell.display_formatter is not None

@@ -1,0 +1,70 @@
+"""Runs scripts of scikit-learn's gallery in one process, and prints as JSON what each printed.
+
+    python run_gallery.py plain script.py ...
+    python run_gallery.py accel script.py ...     # with accel on, for data of any size
+    python run_gallery.py default script.py ...   # with accel on, with the sizes of its table
+
+With accel, the JSON also has the numbers of calls on the engines and in scikit-learn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import runpy
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+
+def main(mode: str, scripts: list[str]) -> None:
+    """Run the scripts, and print the JSON."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    warnings.simplefilter("ignore")
+    with _accelerated(mode) as acceleration:
+        done = {script: _run(script, acceleration) for script in scripts}
+    print(json.dumps(done))
+
+
+def _run(script: str, acceleration: Any) -> dict[str, Any]:
+    import matplotlib.pyplot as plt
+
+    before = _counts(acceleration)
+    printed, begun = io.StringIO(), time.perf_counter()
+    with contextlib.redirect_stdout(printed):
+        runpy.run_path(script, run_name="__main__")
+    plt.close("all")
+    after = _counts(acceleration)
+    return {
+        "printed": printed.getvalue(),
+        "seconds": time.perf_counter() - begun,
+        "engines": after[0] - before[0],
+        "scikit-learn": after[1] - before[1],
+    }
+
+
+def _counts(acceleration: Any) -> tuple[int, int]:
+    if acceleration is None:
+        return 0, 0
+    rows = acceleration.status().rows
+    return sum(row.engines for row in rows), sum(row.here for row in rows)
+
+
+@contextlib.contextmanager
+def _accelerated(mode: str) -> Iterator[Any]:
+    if mode == "plain":
+        yield None
+        return
+    import xpulab
+
+    with xpulab.XPUCluster(1, display="none"), xpulab.accel(least=0 if mode == "accel" else None) as acceleration:
+        yield acceleration
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,36 @@
+"""Fifteen scripts of scikit-learn's gallery, untouched, print with accel what they print without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+SCRIPTS = sorted(str(path) for path in (HERE / "gallery").glob("plot_*.py"))
+
+
+def run(mode: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "run_gallery.py"), mode, *SCRIPTS],
+        capture_output=True,
+        text=True,
+        # On cores that others use, too, OpenMP's threads would wait for each other.
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_the_gallery_prints_the_same_and_runs_on_the_engines() -> None:
+    assert len(SCRIPTS) == 15
+    plain, accelerated = run("plain"), run("accel")
+    for script in SCRIPTS:
+        assert accelerated[script]["printed"] == plain[script]["printed"], script
+        assert accelerated[script]["engines"] > 0, script
+    assert sum(bool(plain[script]["printed"]) for script in SCRIPTS) >= 8

@@ -1,0 +1,298 @@
+"""`accel`: turns the acceleration of scikit-learn's names on and off, and decides where each call runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sklearn
+
+from xpulab.acceleration import _workers
+from xpulab.acceleration._log import Entry, Log
+from xpulab.acceleration._methods import put_in_place
+from xpulab.acceleration._registry import pairs
+from xpulab.acceleration._sizes import sizes_of
+from xpulab.acceleration._twins import Refused, Twins
+from xpulab.data import ShardedArray
+from xpulab.deploy.cluster import at_the_last_end, current_cluster, find_current
+from xpulab.exceptions import UsageError
+from xpulab.rendering import Displayed, Html, block, counted, escape
+
+if TYPE_CHECKING:
+    from xpulab.acceleration._status import AccelerationStatus
+
+__all__ = ["Acceleration", "accel", "active", "latest"]
+
+_active: Acceleration | None = None
+_latest: Acceleration | None = None  # the one that was on last, whose log can still be read
+
+
+def active() -> Acceleration | None:
+    """Return the acceleration that is on in this process; None if it is off."""
+    return _active
+
+
+def latest() -> Acceleration | None:
+    """Return the acceleration that is on, or was on last."""
+    return _latest
+
+
+def accel(*, strict: bool = False, least: int | None = None) -> Acceleration:
+    """Let scikit-learn's names compute on the active cluster, where xpulab's estimators compute what was asked.
+
+    From then on methods such as `sklearn.cluster.KMeans.fit` run on the engines: for all objects of scikit-learn's
+    classes, old and new, in a `Pipeline`, a `GridSearchCV`, or anywhere else. Objects stay scikit-learn's, and their
+    fitted attributes are as scikit-learn sets them. What xpulab's estimator does not take, and data so small that
+    engines would only cost time, is computed by scikit-learn. The log has a line for each call, see
+    `Acceleration.status`.
+
+    Parameters
+    ----------
+    strict : bool, default=False
+        Whether a call that scikit-learn would have to compute raises `UsageError` instead.
+    least : int, optional
+        Smallest number of values (rows x columns) of X that the engines compute, for all estimators; by default a
+        number for each estimator, which was measured. 0 computes everything on the engines.
+
+    Returns
+    -------
+    Acceleration
+        It is on. As a context manager, it is off at the end of the body.
+
+    Raises
+    ------
+    NoClusterError
+        If no cluster is running. When the last cluster of this process ends, the acceleration ends, too.
+    UsageError
+        If an argument has a wrong type or value.
+
+    Examples
+    --------
+    >>> import xpulab, sklearn.cluster
+    >>> with xpulab.XPUCluster(n=2), xpulab.accel():  # doctest: +SKIP
+    ...     sklearn.cluster.KMeans(n_clusters=8).fit(X)
+    """
+    if not isinstance(strict, bool):
+        raise UsageError(f"accel: strict={strict!r} was given; expected True or False")
+    if least is not None and (isinstance(least, bool) or not isinstance(least, int) or least < 0):
+        raise UsageError(f"accel: least={least!r} was given; expected a number of values, or None")
+    current_cluster()
+    return Acceleration(strict, least).on()
+
+
+class Acceleration(Displayed):
+    """The acceleration of scikit-learn's names in this process; `accel` makes it.
+
+    Parameters
+    ----------
+    strict : bool
+    least : int or None
+        As for `accel`.
+    excuse : str
+        Why this process, which another one has started, has no cluster; empty if it has one.
+    log : Log, optional
+        The log; by default a new one.
+
+    Attributes
+    ----------
+    log : Log
+        An entry for each call since accel was turned on.
+    """
+
+    def __init__(self, strict: bool, least: int | None, excuse: str = "", log: Log | None = None) -> None:
+        self.strict, self.least = strict, least
+        self._excuse = excuse
+        self._owner = os.getpid()
+        self._file: Path | None = None
+        if log is None:
+            descriptor, name = tempfile.mkstemp(prefix="xpulab-accel-")
+            os.close(descriptor)
+            self._file = Path(name)
+            log = Log(self._file, self._owner)
+        self.log = log
+        self._twins = Twins()
+        self._undo = contextlib.ExitStack()
+        self._before: Acceleration | None = None
+
+    def on(self) -> Acceleration:
+        """Turn it on, in place of another one that is on."""
+        self._before = _active
+        if self._before is not None:
+            self._before._pause()
+        self._resume()
+        return self
+
+    def off(self) -> None:
+        """Put scikit-learn's methods back. Repeated calls do nothing."""
+        if self.running:
+            self._pause()
+            each: Acceleration | None = self
+            while each is not None:
+                each._end()
+                each = each._before
+
+    def _resume(self) -> None:
+        global _active, _latest
+        with contextlib.ExitStack() as undo:
+            undo.callback(put_in_place(self._called))
+            undo.callback(at_the_last_end(self.off))
+            if self._file is not None:
+                undo.callback(_workers.joined(self.strict, self.least, self._file))
+            self._undo = undo.pop_all()
+        _active = _latest = self
+
+    def _pause(self) -> None:
+        global _active
+        self._undo.close()
+        _active = None
+
+    def _end(self) -> None:
+        self._twins = Twins()
+        if self._file is not None and os.getpid() == self._owner:
+            self.log.read()
+            self._file.unlink(missing_ok=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether it is on."""
+        return _active is self
+
+    def status(self) -> AccelerationStatus:
+        """The sizes from which on the engines compute, and what ran where so far."""
+        from xpulab.acceleration._status import status
+
+        return status(self)
+
+    def __enter__(self) -> Acceleration:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Turn it off, and turn on again what was on before it."""
+        before = self._before
+        if before is None or not self.running:
+            self.off()
+            return
+        self._pause()
+        self._end()
+        before._resume()
+
+    def __str__(self) -> str:
+        if not self.running:
+            return "accel is off: scikit-learn's names are scikit-learn's"
+        strict = ", and a call that scikit-learn would have to compute is an error" if self.strict else ""
+        return (
+            f"accel is on: {counted(len(pairs()), 'class', 'classes')} of scikit-learn compute on the engines where "
+            f"these are faster and take what was asked{strict}; type: %xpu_cluster accel status"
+        )
+
+    def _repr_html_(self) -> Html:
+        return block("accel", [f'<div class="xpu-note">{escape(str(self))}</div>'])
+
+    def _called(
+        self,
+        plain: Any,
+        ours: type,
+        name: str,
+        plainly: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Compute a call on the engines or by scikit-learn's method `plainly`, and leave a line in the log."""
+        fits, X = "fit" in name, args[0] if args else kwargs.get("X", kwargs.get("X_test"))
+        shape = _shape_of(X, plain)
+        twin = None if fits else self._twins.of(plain)
+        kind, reason = self._against(plain, X, shape, fits, twin)
+        if not kind:
+            reason = self._in_favour(plain, X, shape, fits)
+            try:
+                if fits:
+                    result = self._twins.fit(plain, ours, name, args, kwargs)
+                else:
+                    result = self._twins.call(plain, twin, name, args, kwargs)
+            except Refused as refused:
+                kind, reason = "not computed on engines", str(refused)
+            else:
+                self._add(plain, name, shape, reason, engines=_size())
+                return result
+        if self.strict:
+            raise UsageError(
+                f"{type(plain).__name__}.{name} would be computed by scikit-learn, because {reason}\nto allow this, "
+                "leave out strict; to compute small data on the engines, too, type: accel on --strict --least 0"
+            )
+        self._add(plain, name, shape, reason, kind=kind)
+        return plainly(*args, **kwargs)
+
+    def _against(self, plain: Any, X: Any, shape: tuple[int, int] | None, fits: bool, twin: Any) -> tuple[str, str]:
+        """Return why scikit-learn has to compute a call, as kind and reason; empty if the engines can try."""
+        if isinstance(X, ShardedArray):
+            return "", ""
+        if find_current() is None:
+            return "no cluster", self._excuse or _no_cluster(self._owner)
+        if shape is None:
+            return "no rows", f"X is a {type(X).__name__}, and no array of rows"
+        if sklearn.get_config()["array_api_dispatch"]:
+            return "array API", "scikit-learn's array_api_dispatch is on"
+        if getattr(X, "dtype", None) == np.float16:
+            return "float16", "X is float16, and the engines compute float32 and float64"
+        if not fits and twin is None:
+            return "not fitted on engines", "the engines have not fitted this object"
+        least = self._least(plain, fits)
+        if least is None:
+            return "engines not faster", "the engines were not faster at any size that was measured"
+        if self.least is None and shape[1] > shape[0]:
+            return "more columns than rows", "X has more columns than rows, with which the engines were not measured"
+        if shape[0] * shape[1] < least:
+            return "too small", f"{_values(shape)} fewer than {least:,}, from which on the engines are faster"
+        return "", ""
+
+    def _in_favour(self, plain: Any, X: Any, shape: tuple[int, int] | None, fits: bool) -> str:
+        if isinstance(X, ShardedArray) or shape is None:
+            return "the rows are there"
+        least = self._least(plain, fits)
+        which = "the number that was given" if self.least is not None else "from which on the engines are faster"
+        return f"{_values(shape)} at least {least:,}, {which}"
+
+    def _least(self, plain: Any, fits: bool) -> int | None:
+        return self.least if self.least is not None else sizes_of(type(plain).__name__).least(fits)
+
+    def _add(
+        self, plain: Any, name: str, shape: tuple[int, int] | None, reason: str, *, kind: str = "", engines: int = 0
+    ) -> None:
+        data = "" if shape is None else f"{shape[0]:,} × {shape[1]:,}"
+        self.log.add(Entry(type(plain).__name__, name, data, engines, kind, reason))
+
+
+def _values(shape: tuple[int, int]) -> str:
+    n = shape[0] * shape[1]
+    return f"{n:,} value is" if n == 1 else f"{n:,} values are"
+
+
+def _size() -> int:
+    cluster = find_current()
+    return cluster.size if cluster is not None else 0
+
+
+def _no_cluster(owner: int) -> str:
+    if os.getpid() == owner:
+        return "no cluster is running"
+    return f"this process was forked, and only process {owner} can use the cluster"
+
+
+def _shape_of(X: Any, plain: Any) -> tuple[int, int] | None:
+    """Return the numbers of rows and columns of what may be rows; None for anything else."""
+    if X is None and hasattr(plain, "n_samples_fit_"):  # neighbours of the rows of the fit
+        return plain.n_samples_fit_, plain.n_features_in_
+    shape = getattr(X, "shape", None)
+    if shape is None and isinstance(X, list | tuple) and X:
+        shape = (len(X), len(X[0]) if hasattr(X[0], "__len__") else 1)
+    if not isinstance(shape, tuple) or not 1 <= len(shape) <= 2 or not all(isinstance(n, int) for n in shape):
+        return None
+    return shape[0], shape[1] if len(shape) == 2 else 1

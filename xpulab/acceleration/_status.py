@@ -1,0 +1,149 @@
+"""`AccelerationStatus`: the sizes from which on the engines compute, and what ran where so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from xpulab.acceleration._registry import pairs
+from xpulab.acceleration._sizes import Sizes, sizes_of
+from xpulab.rendering import Displayed, Html, block, counted, escape, format_count, plain, table_html, table_text
+
+if TYPE_CHECKING:
+    from xpulab.acceleration._state import Acceleration
+
+__all__ = ["AccelerationStatus", "Row", "status"]
+
+_HEADER = ("estimator", "fit from", "other calls from", "on engines", "in scikit-learn", "most frequent reason")
+_ALIGN = "lrrrrl"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One class of scikit-learn.
+
+    Attributes
+    ----------
+    estimator : str
+        Module and class, ``"cluster.KMeans"``.
+    sizes : Sizes
+        The numbers of values (rows x columns) from which on the engines compute.
+    engines, here : int
+        Number of calls on the engines and in scikit-learn.
+    reason : str
+        Most frequent reason of calls in scikit-learn; empty if there were none.
+    """
+
+    estimator: str
+    sizes: Sizes
+    engines: int
+    here: int
+    reason: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells of the row in the table."""
+        default = "" if self.sizes.measured else " (default)"
+        return (
+            self.estimator,
+            _from(self.sizes.fit) + default,
+            _from(self.sizes.call) + default,
+            format_count(self.engines),
+            format_count(self.here),
+            self.reason,
+        )
+
+
+def _from(least: int | None) -> str:
+    return "never" if least is None else format_count(least)
+
+
+@dataclass(frozen=True)
+class AccelerationStatus(Displayed):
+    """The table of accel: for each class the sizes, and what ran where so far. A notebook shows it as a table.
+
+    Attributes
+    ----------
+    on : bool
+        Whether accel is on.
+    strict : bool
+        Whether a call in scikit-learn is an error.
+    least : int or None
+        The number of values that was given in place of the table's.
+    rows : tuple of Row
+    """
+
+    on: bool
+    strict: bool
+    least: int | None
+    rows: tuple[Row, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serialisable values."""
+        return {
+            "on": self.on,
+            "strict": self.strict,
+            "least": self.least,
+            "estimators": {
+                row.estimator: {
+                    "fit": row.sizes.fit,
+                    "call": row.sizes.call,
+                    "measured": row.sizes.measured,
+                    "engines": row.engines,
+                    "scikit-learn": row.here,
+                    "reason": row.reason,
+                }
+                for row in self.rows
+            },
+        }
+
+    @property
+    def title(self) -> str:
+        """Whether accel is on, and how many calls ran where, on one line."""
+        if not self.on:
+            return "accel is off; to turn it on, type: %xpu_cluster accel on"
+        there, here = (sum(getattr(row, name) for row in self.rows) for name in ("engines", "here"))
+        return (
+            f"accel is on{', strict' if self.strict else ''}: {counted(there, 'call')} on the engines, {here} in "
+            "scikit-learn"
+        )
+
+    @property
+    def about(self) -> str:
+        """What the numbers of the table mean."""
+        if self.least is not None:
+            return f"accel was turned on with least={self.least}, which takes precedence over the sizes of the table."
+        return (
+            "Sizes are numbers of values, rows × columns of X, from which on the engines were faster; 'never' means at "
+            "no size that was measured."
+        )
+
+    def __str__(self) -> str:
+        table = table_text(_HEADER, [row.cells for row in self.rows], _ALIGN)
+        return "\n".join([self.title, table, f"  {plain(self.about)}"])
+
+    def _repr_html_(self) -> Html:
+        table = table_html(_HEADER, [row.cells for row in self.rows], _ALIGN, caption=self.title)
+        return block("accel", [table, f'<div class="xpu-note">{escape(self.about)}</div>'])
+
+
+def status(acceleration: Acceleration | None) -> AccelerationStatus:
+    """Return the status of an acceleration; None stands for one that is off."""
+    if acceleration is None:
+        return AccelerationStatus(False, False, None, tuple(_rows()))
+    acceleration.log.read()
+    rows = []
+    for row in _rows():
+        name = row.estimator.rpartition(".")[2]
+        counts, kinds = acceleration.log.counts, acceleration.log.kinds
+        mine = [(n, kind) for (estimator, kind), n in kinds.items() if estimator == name]
+        reason = max(mine)[1] if mine else ""
+        rows.append(Row(row.estimator, row.sizes, counts[name, True], counts[name, False], reason))
+    return AccelerationStatus(acceleration.running, acceleration.strict, acceleration.least, tuple(rows))
+
+
+def _rows() -> list[Row]:
+    return [
+        Row(f"{theirs.__module__.split('.')[1]}.{theirs.__name__}", sizes_of(theirs.__name__), 0, 0, "")
+        for theirs in pairs()
+    ]
