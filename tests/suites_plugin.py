@@ -9,7 +9,8 @@ The environment has three variables:
 - ``XPULAB_CANNOT`` is JSON: parts of test ids -> why these tests cannot pass. They are expected to fail, and if one of
   them passes, the run fails.
 
-The last line of the output says how many tests called a `fit`, or one of the functions: a test that never did says nothing about the proxy.
+The last line of the output says how many tests called a `fit`, or one of the functions: a test that never did says
+nothing about the proxy.
 """
 
 from __future__ import annotations

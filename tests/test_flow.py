@@ -24,6 +24,7 @@ ESTIMATORS = [
     "covariance",
     "decomposition",
     "ensemble",
+    "impute",
     "linear_model",
     "metrics",
     "model_selection",

@@ -446,6 +446,8 @@ class ShardedArray:
     ndim : int
     nbytes : int
         Size of all rows in bytes.
+    nan : bool
+        Whether there may be NaN among the rows.
     stays : bool
         Whether rows that are computed from these stay on the engines, too.
     """
@@ -461,7 +463,9 @@ class ShardedArray:
         columns: Any = None,
         *,
         name: str | None = None,
+        nan: bool = False,
     ) -> None:
+        self.nan = nan
         self.cluster = cluster
         self.shape = shape
         self.dtype = np.dtype(dtype)
@@ -474,7 +478,16 @@ class ShardedArray:
         """Return JSON-serialisable values with which another process can use the rows."""
         columns = None if self.columns is None else list(self.columns)
         shape, dtype = list(self.shape), self.dtype.str
-        return {"name": self.name, "shape": shape, "dtype": dtype, "bounds": self.bounds, "columns": columns}
+        about = {"name": self.name, "shape": shape, "dtype": dtype, "bounds": self.bounds, "columns": columns}
+        return {**about, "nan": self.nan}
+
+    def require_finite(self, name: str = "X") -> None:
+        """Raise ValueError if there may be NaN among the rows."""
+        if self.nan:
+            raise ValueError(
+                f"Input {name} may contain NaN: {self!r} was sent with allow_nan=True; fill in the missing values with "
+                "xpulab.impute.SimpleImputer first, or send rows without NaN"
+            )
 
     @property
     def ndim(self) -> int:

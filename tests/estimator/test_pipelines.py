@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import sklearn.cluster
 import sklearn.decomposition
+import sklearn.impute
 import sklearn.linear_model
 import sklearn.preprocessing
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -16,10 +17,11 @@ from sklearn.pipeline import Pipeline, make_pipeline
 import xpulab
 from xpulab.cluster import KMeans
 from xpulab.decomposition import PCA
+from xpulab.impute import SimpleImputer
 from xpulab.linear_model import LinearRegression
 from xpulab.metrics import r2_score
 from xpulab.model_selection import train_test_split
-from xpulab.preprocessing import StandardScaler
+from xpulab.preprocessing import PolynomialFeatures, StandardScaler
 from xpulab.sharing.memory import SharedBlock
 
 pytestmark = pytest.mark.cluster
@@ -76,6 +78,24 @@ def test_on_a_handle_no_rows_move(on_pair: xpulab.XPUCluster, moved: list[int], 
     while set(on_pair.handles()) - before != {rows.id} and time.monotonic() < deadline:
         time.sleep(0.05)
     assert set(on_pair.handles()) - before == {rows.id}
+
+
+def test_missing_values_and_products_stay_on_the_engines(
+    on_pair: xpulab.XPUCluster, moved: list[int], X: np.ndarray
+) -> None:
+    X = X[:, :4].copy()
+    X[::7, 1] = np.nan
+    rows = on_pair.scatter(X, allow_nan=True)
+    del moved[:]
+    made = make_pipeline(SimpleImputer(add_indicator=True), PolynomialFeatures(), StandardScaler()).fit_transform(rows)
+    assert moved == []
+    assert made.shape == (len(X), 21)
+    theirs = make_pipeline(
+        sklearn.impute.SimpleImputer(add_indicator=True),
+        sklearn.preprocessing.PolynomialFeatures(),
+        sklearn.preprocessing.StandardScaler(),
+    ).fit_transform(X.astype(np.float64))
+    np.testing.assert_allclose(made.gather(), theirs, rtol=0, atol=1e-3)
 
 
 def test_an_array_is_sent_once(on_pair: xpulab.XPUCluster, written: list[int], X: np.ndarray) -> None:

@@ -12,6 +12,7 @@ import sklearn.cluster
 import sklearn.covariance
 import sklearn.decomposition
 import sklearn.ensemble
+import sklearn.impute
 import sklearn.linear_model
 import sklearn.neighbors
 import sklearn.preprocessing
@@ -28,6 +29,7 @@ from xpulab.spmd import (
     covariance,
     decomposition,
     ensemble,
+    impute,
     linear_model,
     neighbors,
     preprocessing,
@@ -242,6 +244,17 @@ def scalers() -> None:
         alike(ours.transform(X[MINE]), theirs.transform(X)[MINE])
         alike(ours.inverse_transform(ours.fit_transform(X[MINE])), X[MINE])
     refused(lambda: ours.set_output(transform="pandas").transform(X[MINE]), ValueError, "set_output")
+
+
+@check
+def new_columns() -> None:
+    holed = np.where(X > 5, np.nan, X)
+    for strategy in ("mean", "median", "most_frequent"):
+        ours = impute.SimpleImputer(strategy=strategy, add_indicator=True).fit(holed[MINE])
+        theirs = sklearn.impute.SimpleImputer(strategy=strategy, add_indicator=True).fit(holed)
+        alike(ours.transform(holed[MINE]), theirs.transform(holed)[MINE])
+    found = preprocessing.PolynomialFeatures(3).fit_transform(X[MINE])
+    alike(found, sklearn.preprocessing.PolynomialFeatures(3).fit_transform(X)[MINE])
 
 
 @check

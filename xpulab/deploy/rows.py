@@ -70,7 +70,9 @@ class RowsOnEngines(Conversation):
             self._readable = all(result["read"] for result in answer.results)
         return self._readable
 
-    def scatter(self, X: Any, *, counts: list[int] | None = None, name: str | None = None) -> ShardedArray:
+    def scatter(
+        self, X: Any, *, counts: list[int] | None = None, name: str | None = None, allow_nan: bool = False
+    ) -> ShardedArray:
         """Send rows to the engines, and keep them on the devices.
 
         Parameters
@@ -84,6 +86,8 @@ class RowsOnEngines(Conversation):
         name : str, optional
             Name under which other processes find the rows, see `handles`. Named rows stay after the handle is deleted,
             until the cluster stops, `release` is called, or other rows are sent under the same name.
+        allow_nan : bool, default=False
+            Whether X may have NaN, which scalers and imputers take. All other estimators refuse such rows.
 
         Returns
         -------
@@ -92,7 +96,8 @@ class RowsOnEngines(Conversation):
         Raises
         ------
         ValueError
-            If X has more than two dimensions, is empty, or has NaN or infinity, or if `counts` does not fit.
+            If X has more than two dimensions, is empty, or has infinity, or NaN without `allow_nan`, or if `counts`
+            does not fit.
         NoClusterError
             If the cluster is not running.
         NotEnoughMemoryError
@@ -104,7 +109,8 @@ class RowsOnEngines(Conversation):
         columns = getattr(X, "columns", None)
         flat = np.ndim(X) == 1  # targets, with one number per row
 
-        def checked(ensure_all_finite: bool = True) -> Any:
+        def checked(look: bool = True) -> Any:
+            ensure_all_finite = ("allow-nan" if allow_nan else True) if look else False
             with place_named(X):
                 kinds = [np.float64, np.float32]
                 return check_array(
@@ -117,7 +123,7 @@ class RowsOnEngines(Conversation):
         what = f"X of {rows.shape[0]:,} × {n_columns:,} {rows.dtype}"
         row_bytes = n_columns * rows.dtype.itemsize
         self.require_room(Demand(what, np.diff(bounds).tolist(), row_bytes, sent=where is None))
-        array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns, name=name)
+        array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns, name=name, nan=allow_nan)
         blocks: list[SharedBlock] = []
         # Set up before the transfer, so that the rows of an interrupted transfer are freed, too.
         keeper = self.release_with(array, array.id, blocks)
@@ -127,6 +133,7 @@ class RowsOnEngines(Conversation):
                 outgoing.drop()
                 whole = rows.reshape(len(rows), -1)
                 source = {**where, "bounds": bounds} if where else outgoing.send_rows(whole, bounds, checked)
+                source |= {"nan": True} if allow_nan else {}
                 return {"source": source, "handle": array.id, "about": array.about()}
 
             answer = self.call("scatter", payload(), again=payload)
@@ -155,9 +162,10 @@ class RowsOnEngines(Conversation):
         bounds: list[int],
         columns: Any = None,
         blocks: Sequence[SharedBlock] = (),
+        nan: bool = False,
     ) -> ShardedArray:
         """A handle for rows that a task is going to compute on the engines. They are freed when it is deleted."""
-        array = ShardedArray(self, shape, dtype, bounds, columns)
+        array = ShardedArray(self, shape, dtype, bounds, columns, nan=nan)
         self.release_with(array, array.id, blocks)
         self._handles.add(array.id)
         return array
@@ -181,8 +189,9 @@ class RowsOnEngines(Conversation):
         found = {}
         for about in self.call("handles", {}).results[0]["handles"]:
             array = ShardedArray(
-                self, tuple(about["shape"]), about["dtype"], about["bounds"], about["columns"], name=about["name"]
-            )
+                self, tuple(about["shape"]), about["dtype"], about["bounds"], about["columns"], name=about["name"],
+                nan=about["nan"],
+            )  # fmt: skip
             array.id = about["id"]
             self._handles.add(array.id)
             found[array.name or array.id] = array

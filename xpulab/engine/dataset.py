@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,7 @@ __all__ = [
     "Data",
     "array_of",
     "data_of",
+    "give_computed",
     "give_rows",
     "held_open",
     "keep_rows",
@@ -204,6 +206,33 @@ def give_rows(
         keep_rows(task, made, kept)
     if target is not None:
         write_block(task, target, bounds, host_pieces(made))
+
+
+def give_computed(
+    task: Task,
+    rows: Rows,
+    n_columns: int,
+    compute: Callable[[np.ndarray], np.ndarray],
+    bounds: list[int],
+    target: dict[str, Any] | None = None,
+    kept: dict[str, Any] | None = None,
+) -> None:
+    """Compute new rows of `n_columns` columns from this rank's rows on the host, in pieces; see `give_rows`.
+
+    `compute` gets some rows, an array that it may change, and returns as many rows.
+    """
+    if target is not None:
+        write_block(task, target, bounds, map(compute, host_pieces(rows)))
+    if kept is not None:
+        alone = Lock()  # the device is that of one thread at a time
+
+        def fill(first: int, part: np.ndarray) -> None:
+            with alone:
+                given = take(rows, np.arange(first, first + len(part)))
+            part[...] = compute(given)
+
+        made, _ = Rows.read(task.device, (rows.n_samples, n_columns), rows.dtype, fill)
+        keep_rows(task, made, kept)
 
 
 def kind_of(task: Task, source: dict[str, Any]) -> tuple[ModuleType, np.dtype[Any], int]:

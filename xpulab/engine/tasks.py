@@ -10,6 +10,7 @@ import numpy as np
 from xpulab.engine import cell
 from xpulab.engine.algorithms import (
     clusterings,
+    columns,
     density,
     explore,
     folds,
@@ -41,6 +42,7 @@ from xpulab.sharing.process_memory import can_read
 __all__ = [
     "cell",
     "clusterings",
+    "columns",
     "density",
     "explore",
     "folds",

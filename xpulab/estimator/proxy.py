@@ -34,6 +34,8 @@ class Result:
     dtype : numpy.dtype
     rows : bool
         Whether the result is rows. If X is a `ShardedArray`, these stay on the engines.
+    nan : bool, optional
+        Whether the rows may have NaN; by default, whether X may.
 
     Attributes
     ----------
@@ -41,8 +43,9 @@ class Result:
         The result, after the task has ended.
     """
 
-    def __init__(self, n_columns: int | None, dtype: Any, *, rows: bool = False) -> None:
+    def __init__(self, n_columns: int | None, dtype: Any, *, rows: bool = False, nan: bool | None = None) -> None:
         self.n_columns = n_columns
+        self.nan = nan
         self.dtype = np.dtype(dtype)
         self.rows = rows
         self.value: Any = None
@@ -51,7 +54,8 @@ class Result:
         """Allocate the result, or make a handle for it; return the argument that tells the task where to put it."""
         shape = (X.shape[0],) if self.n_columns is None else (X.shape[0], self.n_columns)
         if self.rows and isinstance(X, ShardedArray) and X.stays:
-            self.value = cluster.made_handle(shape, self.dtype, X.bounds)
+            nan = X.nan if self.nan is None else self.nan
+            self.value = cluster.made_handle(shape, self.dtype, X.bounds, nan=nan)
             return {"kept": {"handle": self.value.id, "about": self.value.about()}}
         target, self.value = cluster.receive(outgoing, X, shape, self.dtype)
         return {"target": target}
@@ -290,7 +294,15 @@ class TransformerProxy(Proxy):
             return self.fit(X, y, **fit_params).transform(X)
 
     def _transformed(
-        self, method: str, task: str, X: Any, n_columns: int, *, n_given: int | None = None, **arguments: Any
+        self,
+        method: str,
+        task: str,
+        X: Any,
+        n_columns: int,
+        *,
+        n_given: int | None = None,
+        nan: bool | None = None,
+        **arguments: Any,
     ) -> Any:
         """Transform the rows of X: a handle if X is a handle, otherwise an array. The columns have no names.
 
@@ -303,6 +315,8 @@ class TransformerProxy(Proxy):
             Number of columns of the result.
         n_given : int, optional
             Number of columns that X must have, whatever their names. By default X must have the columns of the fit.
+        nan : bool, optional
+            Whether the result may have NaN; by default, whether X may.
         **arguments : Any
             Arguments of the task.
 
@@ -323,6 +337,6 @@ class TransformerProxy(Proxy):
             X = self._checked(cluster, X, reset=False)
         else:
             X = checked_unnamed(self, cluster, X, n_given, **self._rules)
-        result = Result(n_columns, X.dtype, rows=True)
+        result = Result(n_columns, X.dtype, rows=True, nan=nan)
         self._ask(cluster, method, task, X, result=result, **arguments)
         return result.value

@@ -93,6 +93,8 @@ def checked_unnamed(estimator: Any, cluster: XPUCluster, X: Any, n_columns: int,
     """Check X as `checked_rows` does, but for `n_columns` columns of any names, as transformed rows may have."""
     if isinstance(X, ShardedArray):
         X.source(cluster)
+        if rules.get("ensure_all_finite", True) != "allow-nan":
+            X.require_finite()
     elif mapped(X) is None:
         with place_named(X):
             X = check_array(X, **{"dtype": _FLOATS, **rules}, estimator=estimator, input_name="X")
@@ -116,6 +118,8 @@ def _check_handle(estimator: Any, X: ShardedArray, reset: bool, rules: Mapping[s
             f"Found array with {X.shape[0]} sample(s) (shape={X.shape}) while a minimum of {least} is required by "
             f"{type(estimator).__name__}."
         )
+    if rules.get("ensure_all_finite", True) != "allow-nan":
+        X.require_finite()
     names = None if X.columns is None else [name for name in X.columns if isinstance(name, str)]
     named = names is not None and len(names) == X.shape[1]
     if reset:
@@ -197,6 +201,7 @@ def checked_targets(estimator: Any, cluster: XPUCluster, y: Any, X: Any, *, mult
     if isinstance(y, ShardedArray):
         y = y.cast(X.dtype)
         y.source(cluster)
+        y.require_finite("y")
         if y.shape[0] != X.shape[0]:
             raise ValueError(
                 f"Found input variables with inconsistent numbers of samples: [{X.shape[0]}, {y.shape[0]}]"

@@ -192,7 +192,8 @@ class Queries:
     ) -> tuple[Array, Array, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the rows on the device, where each group is filled up with rows of zeros, and which rows are there.
 
-        The last two results are the first row of each run with the end of the last one, and the first run of each group.
+        The last two results are the first row of each run, with the end of the last one, and the first run of each
+        group.
         """
         each = self._tile.rows
         rooms = -(-counts // each) * each

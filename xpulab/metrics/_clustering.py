@@ -191,8 +191,8 @@ def _metric(metric: Any, given: dict[str, Any]) -> tuple[str, float]:
     p = known.pop("p", 2) if metric == "minkowski" else 2
     if known:
         raise ValueError(
-            f"{', '.join(known)} was given for metric={metric!r}; expected only p, and only for metric='minkowski'; for "
-            "other arguments use sklearn.metrics.silhouette_score"
+            f"{', '.join(known)} was given for metric={metric!r}; expected only p, and only for metric='minkowski'; "
+            "for other arguments use sklearn.metrics.silhouette_score"
         )
     if not p > 0:
         raise ValueError(f"p={p!r} was given; expected a number above 0 for the Minkowski metric")
@@ -211,6 +211,7 @@ def _checked(X: Any, labels: Any) -> tuple[Any, np.ndarray]:
     labels = column_or_1d(labels, warn=True)
     if isinstance(X, ShardedArray):
         X.source(current_cluster())
+        X.require_finite()
         if X.ndim != 2:
             raise ValueError(f"Expected 2D array, got a ShardedArray of shape {X.shape} instead")
     check_consistent_length(np.empty((X.shape[0], 0)), labels)

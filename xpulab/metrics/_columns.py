@@ -28,6 +28,7 @@ def checked_column(y: Any, name: str) -> Any:
     """
     if isinstance(y, ShardedArray):
         y.source(current_cluster())
+        y.require_finite(name)
         return y
     array = check_array(y, ensure_2d=False, dtype=[np.float64, np.float32], input_name=name)
     return array.reshape(len(array), -1)

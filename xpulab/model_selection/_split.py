@@ -85,7 +85,7 @@ def _selected(handle: ShardedArray, places: np.ndarray) -> ShardedArray:
     bounds = bounds_of(len(places), cluster.size)
     shape = (len(places), *handle.shape[1:])
     who = Functions("model_selection")
-    array = cluster.made_handle(shape, handle.dtype, bounds, handle.columns)
+    array = cluster.made_handle(shape, handle.dtype, bounds, handle.columns, nan=handle.nan)
     with (
         Call(who, "train_test_split", handle, cluster) as call,
         cluster.outgoing() as outgoing,

@@ -2,7 +2,8 @@
 
 from xpulab.preprocessing._maxabs import MaxAbsScaler
 from xpulab.preprocessing._minmax import MinMaxScaler
+from xpulab.preprocessing._polynomial import PolynomialFeatures
 from xpulab.preprocessing._robust import RobustScaler
 from xpulab.preprocessing._standard import StandardScaler
 
-__all__ = ["MaxAbsScaler", "MinMaxScaler", "RobustScaler", "StandardScaler"]
+__all__ = ["MaxAbsScaler", "MinMaxScaler", "PolynomialFeatures", "RobustScaler", "StandardScaler"]

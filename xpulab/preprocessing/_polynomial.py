@@ -1,0 +1,124 @@
+"""`PolynomialFeatures`: scikit-learn's estimator on all engines of the active cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import sklearn.preprocessing
+from sklearn.base import _fit_context
+from sklearn.utils.validation import check_is_fitted
+
+from xpulab.deploy.cluster import current_cluster
+from xpulab.estimator.proxy import TransformerProxy
+
+__all__ = ["PolynomialFeatures"]
+
+
+class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatures):
+    """Compute products of columns up to a degree, on all engines of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.preprocessing.PolynomialFeatures`, for any number of
+    engines. A fit depends on the number of columns only, and sends no rows. The hosts of the engines multiply the
+    columns, some rows at a time.
+
+    Parameters
+    ----------
+    degree : int or tuple (min_degree, max_degree), default=2
+        Largest degree of a product, or the least and the largest.
+    interaction_only : bool, default=False
+        Whether each column is at most once in a product.
+    include_bias : bool, default=True
+        Whether the first column of the result is 1.
+    order : {"C", "F"}, default="C"
+        Order of the result in memory, if X is an array.
+
+    Attributes
+    ----------
+    powers_ : ndarray of shape (n_output_features_, n_features_in_)
+        The power of each column in each product.
+    n_output_features_ : int
+        Number of products.
+    n_features_in_ : int
+        Number of columns of the input.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns; set only if the input has names, and all of them are strings.
+
+    See Also
+    --------
+    sklearn.preprocessing.PolynomialFeatures : The same in one process; it takes sparse matrices too.
+
+    Examples
+    --------
+    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    ...     PolynomialFeatures().fit_transform([[0, 1], [2, 3]])
+    array([[1., 0., 1., 0., 0., 1.],
+           [1., 2., 3., 4., 6., 9.]])
+    """
+
+    n_features_in_: int
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> PolynomialFeatures:
+        """Find the products for the number of columns.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        PolynomialFeatures
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn rejects, and for sparse matrices.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        """
+        X = self._checked(current_cluster(), X, reset=True)
+        plain = self.sklearn_class()(**self.get_params()).fit(np.zeros((1, X.shape[1])))
+        for name, value in vars(plain).items():
+            setattr(self, name, value)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Compute the products, in the dtype of X.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_output_features_), of the dtype of X
+            A `ShardedArray` if X is one; its rows stay on the engines.
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        """
+        check_is_fitted(self)
+        combinations = [
+            tuple(map(int, factors))
+            for factors in self._combinations(
+                self.n_features_in_, self._min_degree, self._max_degree, self.interaction_only, self.include_bias
+            )
+        ]
+        found = self._transformed(
+            "transform", "columns.products", X, self.n_output_features_, combinations=combinations
+        )
+        return np.asfortranarray(found) if self.order == "F" and isinstance(found, np.ndarray) else found
