@@ -87,6 +87,8 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
     _work_memory: ClassVar[tuple[float, float]] = (28.0, 1.0)
     _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
 
+    _X_mean: np.ndarray
+
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> BisectingKMeans:
         """Compute bisecting k-means clustering.
