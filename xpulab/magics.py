@@ -430,7 +430,7 @@ def _accel(arguments: Any) -> Any:
     active = acceleration.active()
     if arguments.what == "off" and active is not None:
         active.off()
-    return acceleration.status(acceleration.latest())
+    return acceleration.status()
 
 
 def _last(arguments: Any) -> Any:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from xpulab.acceleration._log import Entry, Lines
-from xpulab.acceleration._state import Acceleration, accel, active, latest
-from xpulab.acceleration._status import AccelerationStatus, status
+from xpulab.acceleration._state import Acceleration, accel, active, status
+from xpulab.acceleration._status import AccelerationStatus
 
-__all__ = ["Acceleration", "AccelerationStatus", "Entry", "Lines", "accel", "active", "latest", "status"]
+__all__ = ["Acceleration", "AccelerationStatus", "Entry", "Lines", "accel", "active", "status"]

@@ -8,26 +8,24 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import sklearn
 
-from xpulab.acceleration import _workers
 from xpulab.acceleration._log import Entry, Log
 from xpulab.acceleration._methods import put_in_place
 from xpulab.acceleration._registry import pairs
 from xpulab.acceleration._sizes import sizes_of
+from xpulab.acceleration._status import AccelerationStatus, status_of
 from xpulab.acceleration._twins import Refused, Twins
+from xpulab.acceleration._workers import joined
 from xpulab.data import ShardedArray
-from xpulab.deploy.cluster import at_the_last_end, current_cluster, find_current
-from xpulab.exceptions import UsageError
+from xpulab.deploy.cluster import XPUCluster, at_the_last_end, current_cluster, find_current
+from xpulab.exceptions import UsageError, XpulabError
 from xpulab.rendering import Displayed, Html, block, counted, escape
 
-if TYPE_CHECKING:
-    from xpulab.acceleration._status import AccelerationStatus
-
-__all__ = ["Acceleration", "accel", "active", "latest"]
+__all__ = ["Acceleration", "accel", "active", "status"]
 
 _active: Acceleration | None = None
 _latest: Acceleration | None = None  # the one that was on last, whose log can still be read
@@ -38,9 +36,9 @@ def active() -> Acceleration | None:
     return _active
 
 
-def latest() -> Acceleration | None:
-    """Return the acceleration that is on, or was on last."""
-    return _latest
+def status() -> AccelerationStatus:
+    """Return the status of the acceleration that is on, or was on last in this process."""
+    return status_of() if _latest is None else _latest.status()
 
 
 def accel(*, strict: bool = False, least: int | None = None) -> Acceleration:
@@ -143,7 +141,8 @@ class Acceleration(Displayed):
             undo.callback(put_in_place(self._called))
             undo.callback(at_the_last_end(self.off))
             if self._file is not None:
-                undo.callback(_workers.joined(self.strict, self.least, self._file))
+                about = (self.strict, self.least, str(self._file), self._owner)
+                undo.callback(joined(_begin_in_worker, *about))
             self._undo = undo.pop_all()
         _active = _latest = self
 
@@ -165,9 +164,7 @@ class Acceleration(Displayed):
 
     def status(self) -> AccelerationStatus:
         """The sizes from which on the engines compute, and what ran where so far."""
-        from xpulab.acceleration._status import status
-
-        return status(self)
+        return status_of(self.log, self.running, self.strict, self.least)
 
     def __enter__(self) -> Acceleration:
         return self
@@ -268,6 +265,17 @@ class Acceleration(Displayed):
     ) -> None:
         data = "" if shape is None else f"{shape[0]:,} × {shape[1]:,}"
         self.log.add(Entry(type(plain).__name__, name, data, engines, kind, reason))
+
+
+def _begin_in_worker(name: str, strict: bool, least: int | None, file: str, owner: int) -> None:
+    """In a worker of joblib: attach to the cluster, and turn accel on. If it cannot attach, the log says why."""
+    excuse = ""
+    try:
+        XPUCluster.attach(name).display = "none"
+    except (XpulabError, OSError) as error:
+        first = str(error).partition("\n")[0]
+        excuse = f"this worker could not attach to the cluster of process {owner}: {first}"
+    Acceleration(strict, least, excuse, Log(Path(file), owner)).on()
 
 
 def _values(shape: tuple[int, int]) -> str:

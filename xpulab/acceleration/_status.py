@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from xpulab.acceleration._log import Log
 from xpulab.acceleration._registry import pairs
 from xpulab.acceleration._sizes import Sizes, sizes_of
 from xpulab.rendering import Displayed, Html, block, counted, escape, format_count, plain, table_html, table_text
 
-if TYPE_CHECKING:
-    from xpulab.acceleration._state import Acceleration
-
-__all__ = ["AccelerationStatus", "Row", "status"]
+__all__ = ["AccelerationStatus", "Row", "status_of"]
 
 _HEADER = ("estimator", "fit from", "other calls from", "on engines", "in scikit-learn", "most frequent reason")
 _ALIGN = "lrrrrl"
@@ -127,19 +125,20 @@ class AccelerationStatus(Displayed):
         return block("accel", [table, f'<div class="xpu-note">{escape(self.about)}</div>'])
 
 
-def status(acceleration: Acceleration | None) -> AccelerationStatus:
-    """Return the status of an acceleration; None stands for one that is off."""
-    if acceleration is None:
-        return AccelerationStatus(False, False, None, tuple(_rows()))
-    acceleration.log.read()
+def status_of(
+    log: Log | None = None, on: bool = False, strict: bool = False, least: int | None = None
+) -> AccelerationStatus:
+    """Return the status of an acceleration with this log; by default that of a process in which none has been on."""
+    if log is None:
+        return AccelerationStatus(on, strict, least, tuple(_rows()))
+    log.read()
     rows = []
     for row in _rows():
         name = row.estimator.rpartition(".")[2]
-        counts, kinds = acceleration.log.counts, acceleration.log.kinds
-        mine = [(n, kind) for (estimator, kind), n in kinds.items() if estimator == name]
+        mine = [(n, kind) for (estimator, kind), n in log.kinds.items() if estimator == name]
         reason = max(mine)[1] if mine else ""
-        rows.append(Row(row.estimator, row.sizes, counts[name, True], counts[name, False], reason))
-    return AccelerationStatus(acceleration.running, acceleration.strict, acceleration.least, tuple(rows))
+        rows.append(Row(row.estimator, row.sizes, log.counts[name, True], log.counts[name, False], reason))
+    return AccelerationStatus(on, strict, least, tuple(rows))
 
 
 def _rows() -> list[Row]:
