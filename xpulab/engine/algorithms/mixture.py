@@ -48,10 +48,11 @@ class Given:
     covariances: np.ndarray | None = None
     factors: np.ndarray | None = None
 
-    @property
-    def complete(self) -> bool:
-        """Whether nothing has to be computed."""
-        return self.weights is not None and self.means is not None and self.factors is not None
+    def whole(self) -> Parameters | None:
+        """Return the first parameters, if nothing has to be computed."""
+        if self.weights is None or self.means is None or self.covariances is None or self.factors is None:
+            return None
+        return Parameters(self.weights, self.means, self.covariances, self.factors)
 
 
 @dataclass
@@ -176,8 +177,9 @@ class Problem:
     def _reduced(self, mine: Sums) -> tuple[Sums, bool]:
         """Add up the sums of all ranks, and the requests to stop."""
         k, shape = len(mine.weight), mine.second.shape
-        flat = [mine.weight, mine.first.ravel(), mine.second.ravel(), [mine.likelihood, self.task.cancelled()]]
-        every = self.comm.allreduce(np.concatenate(flat).astype(np.float64))
+        facts = np.array([mine.likelihood, self.task.cancelled()], np.float64)
+        flat = [mine.weight, mine.first.ravel(), mine.second.ravel(), facts]
+        every = self.comm.allreduce(np.concatenate(flat, dtype=np.float64))
         weight, first, second, (likelihood, cancelled) = np.split(
             every, np.cumsum([k, mine.first.size, mine.second.size])
         )
@@ -264,8 +266,8 @@ def first_parameters(
     ValueError
         If a covariance is not positive definite.
     """
-    if given.complete:
-        return Parameters(given.weights, given.means, given.covariances, given.factors)
+    if (whole := given.whole()) is not None:
+        return whole
     problem.task.show(doing="choosing the first means")
     try:
         begun = _STARTS[init_params](problem, n_components, random)
@@ -275,7 +277,7 @@ def first_parameters(
     return Parameters(
         found.weights / problem.data.n_samples if given.weights is None else given.weights,
         found.means if given.means is None else given.means,
-        found.covariances if given.factors is None else given.covariances,
+        found.covariances if given.covariances is None else given.covariances,
         found.factors,
     )
 
