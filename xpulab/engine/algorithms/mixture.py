@@ -176,7 +176,12 @@ class Problem:
     def _reduced(self, mine: Sums) -> tuple[Sums, bool]:
         """Add up the sums of all ranks, and the requests to stop."""
         k, shape = len(mine.weight), mine.second.shape
-        flat = [mine.weight, mine.first.ravel(), mine.second.ravel(), [mine.likelihood, self.task.cancelled()]]
+        flat = [
+            mine.weight,
+            mine.first.ravel(),
+            mine.second.ravel(),
+            np.array([mine.likelihood, self.task.cancelled()]),
+        ]
         every = self.comm.allreduce(np.concatenate(flat).astype(np.float64))
         weight, first, second, (likelihood, cancelled) = np.split(
             every, np.cumsum([k, mine.first.size, mine.second.size])
@@ -265,6 +270,10 @@ def first_parameters(
         If a covariance is not positive definite.
     """
     if given.complete:
+        assert given.weights is not None
+        assert given.means is not None
+        assert given.covariances is not None
+        assert given.factors is not None
         return Parameters(given.weights, given.means, given.covariances, given.factors)
     problem.task.show(doing="choosing the first means")
     try:
@@ -275,7 +284,7 @@ def first_parameters(
     return Parameters(
         found.weights / problem.data.n_samples if given.weights is None else given.weights,
         found.means if given.means is None else given.means,
-        found.covariances if given.factors is None else given.covariances,
+        found.covariances if given.covariances is None else given.covariances,
         found.factors,
     )
 
