@@ -137,7 +137,7 @@ def write(sizes: dict[str, Any]) -> None:
 
 
 def repeated(rounds: int, n_fits: int) -> None:
-    """Many k-means fits of 900 rows, with accel on and off in turns, on one thread: others would wait for each other."""
+    """Many k-means fits of 900 rows, with accel on and off in turns, on one thread."""
     X = data_of(KMeans(), 900)[0][:, :2].copy()
 
     def fits() -> None:
