@@ -80,7 +80,7 @@ def test_a_small_sample_against_scikit_learn(
         ),
         ("engines.py", "--engines 2 --rows 3000 --repeats 1 --turns 1", ["2 engines", "start", "rows there", "memory"]),
         ("accel.py", "-n 2 --quick --only Ridge MinMaxScaler", ["| Ridge | ", "| MinMaxScaler | ", "at 1,000 rows"]),
-        ("accel.py", "-n 2 --quick --repeated", ["100 fits of 900 x 2", "with accel"]),
+        ("accel.py", "-n 2 --quick --repeated", ["10 fits of 900 x 2", "with accel"]),
         (
             "messages.py",
             "--bytes 1024,65536 --repeats 5 --rounds 1",

@@ -26,8 +26,9 @@ def press(cluster: xpulab.XPUCluster) -> None:
 
 
 def test_a_stopped_fit_goes_on_in_the_same_object(on_pair: xpulab.XPUCluster) -> None:
-    km = KMeans(64, init=NOISE[:64], n_init=1, max_iter=60, tol=0)
+    km = KMeans(64, init=NOISE[:64], n_init=1, max_iter=200, tol=0)
     with xpulab.accel(least=0):
+        KMeans(64, init=NOISE[:64], n_init=1, max_iter=1).fit(NOISE)  # compiles; the board then shows one iteration
         thread = threading.Timer(0.2, press, (on_pair,))
         thread.start()
         with pytest.raises(KeyboardInterrupt, match="interrupted in iteration"):
@@ -36,8 +37,8 @@ def test_a_stopped_fit_goes_on_in_the_same_object(on_pair: xpulab.XPUCluster) ->
         assert type(km) is KMeans
         assert km.cluster_centers_.shape == (64, 14)
         assert xpulab.interrupted().resume() is km
-        assert km.n_iter_ == 60
-        whole = KMeans(64, init=NOISE[:64], n_init=1, max_iter=60, tol=0).fit(NOISE)
+        assert km.n_iter_ == 200
+        whole = KMeans(64, init=NOISE[:64], n_init=1, max_iter=200, tol=0).fit(NOISE)
     np.testing.assert_allclose(km.cluster_centers_, whole.cluster_centers_)
     assert "resume" not in vars(km)
 
