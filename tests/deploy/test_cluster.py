@@ -475,7 +475,7 @@ def test_an_engine_that_fails_late_ends_the_start_at_once(monkeypatch: pytest.Mo
     # The probe is given a healthy answer, as if the environment had been broken since.
     found = xpulab.XPUCluster().plan()
     monkeypatch.setattr(xpulab.XPUCluster, "_make_plan", lambda *_: found)
-    monkeypatch.setattr("xpulab.deploy.cluster.probe", lambda: None)
+    monkeypatch.setattr("xpulab.deploy.planning.probe", lambda: None)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     started = time.monotonic()
     with pytest.raises(ClusterStartError, match="broken after MPI_Init"):

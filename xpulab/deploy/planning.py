@@ -1,0 +1,253 @@
+"""Where the engines of a cluster go: what the user asked for, the plan, and the command line that starts them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from xpulab.deploy.addresses import Address, addresses
+from xpulab.deploy.hosts import interface_to, look
+from xpulab.deploy.launchers import LAUNCHERS
+from xpulab.deploy.launchers import choice as schedulers
+from xpulab.deploy.launchers.choice import SCHEDULERS
+from xpulab.deploy.launchers.scheduler import Job, Wanted
+from xpulab.deploy.launchers.ssh import CONNECT, HURRIED
+from xpulab.deploy.mpi import choice
+from xpulab.deploy.mpi.command import Command, Ranks, split
+from xpulab.deploy.plan import Offer, Plan, plan
+from xpulab.deploy.probe import Probe, probe
+from xpulab.deploy.processes import ENGINES, engines_shown
+from xpulab.deploy.record import in_use
+from xpulab.deploy.submission import JobPlan, holding, wanted
+from xpulab.deploy.variables import VariablesOnEngines
+from xpulab.exceptions import UsageError
+
+__all__ = ["PlannedEngines"]
+
+
+class PlannedEngines(VariablesOnEngines):
+    """The arguments of a cluster about its engines, and the plan that follows from them.
+
+    The attributes are those of `XPUCluster`, which sets them.
+    """
+
+    n: int | None
+    device_filter: str | None
+    strict: bool
+    env: Mapping[str, str]
+    hosts: str | Sequence[str] | None
+    hostfile: str | None
+    ssh_config: str | None
+    launcher: str | None
+    nodes: int | None
+    time: int | str | None
+    partition: str | None
+    job_args: str | None
+    mpi: str
+    mpi_args: str | None
+    _plan: Plan | None
+
+    def plan(self, *, show: bool = False) -> Plan:
+        """Which engine would run on which device, and which of these devices other clusters use. Starts nothing.
+
+        If `start` would submit a job, its nodes are not known. The result then is the plan of the job, without devices.
+
+        Parameters
+        ----------
+        show : bool
+            Whether the plan has the command line that starts the engines, and the script of a job that is submitted.
+
+        Raises
+        ------
+        UsageError
+            If an argument of `XPUCluster` about hosts or a job has a wrong type or value.
+        PlanError, DeviceNotFoundError
+            If the engines cannot be placed.
+        DeviceError
+            If a driver crashes or hangs.
+        """
+        if not (self._plan and self.running) and (asked := self._requested()):
+            return self._plan_of_job(asked, show)
+        chosen = self._plan if self._plan and self.running else self._planned(*self._where())
+        chosen = replace(chosen, others=self._others(chosen))
+        if not show:
+            return chosen
+        command = self._command_of(chosen)
+        return replace(chosen, command=engines_shown(command, chosen.n_processes))
+
+    def _plan_of_job(self, asked: Wanted, show: bool) -> JobPlan:
+        """What `start` would submit, and with placeholders for what only the job knows, the other command lines."""
+        assert self.launcher is not None
+        found = JobPlan((), (), (), scheduler=self.launcher, wanted=asked, engines=self.n)
+        if not show:
+            return found
+        scheduler = schedulers.module(self.launcher)
+        name = "xpulab-NAME"
+        names = [f"NODE{number + 1}" for number in range(asked.nodes)]
+        job = Job("JOB", tuple(names), "", self.launcher, submitted=True)
+        n = self.n or asked.nodes
+        sizes = [len(range(node, n, asked.nodes)) for node in range(asked.nodes)]
+        ranks = [Ranks(name, size) for name, size in zip(names, sizes, strict=True) if size]
+        ranks.append(Ranks("ADDRESS", 1))  # the helper rank
+        reached = scheduler.launcher(names[-1], job, self._ssh_config)
+        commands = {
+            "submits it": shlex.join(scheduler.submission()),
+            "runs xpulab's programs on a node": shlex.join(reached.command([sys.executable, "-m", "MODULE"])),
+            "starts the engines": engines_shown(self._command(ranks, "INTERFACE", self.env, job), n + 1),
+            "ends the job": shlex.join(scheduler.cancellation("JOB")),
+        }
+        script = scheduler.script(asked, name, holding("hold", name), os.path.abspath(f"{name}.log"))
+        return replace(found, script=script, commands=commands)
+
+    def _command_of(self, chosen: Plan) -> Command:
+        """MPI's command line for a plan."""
+        return self._command(chosen.ranks_of_hosts, chosen.interface, chosen.environment_of_all, chosen.job)
+
+    def _command(
+        self, ranks: list[Ranks], interface: str, variables: Iterable[str] = (), job: Job | None = None
+    ) -> Command:
+        """MPI's command line. Ranks on other hosts get the variables with these names, and those of xpulab."""
+        ours = [name for name in os.environ if name.startswith("XPULAB_")]
+        names = [*ENGINES, *ours, *variables]
+        mpi, extra = choice.require(self.mpi), split(self.mpi_args)
+        return choice.command(mpi, ranks, interface or "lo", self._ssh_config, extra, names, job)
+
+    @property
+    def local(self) -> bool:
+        """Whether all engines run on this host, and no job is submitted for them.
+
+        Raises
+        ------
+        UsageError, ClusterStartError
+            As `plan`.
+        """
+        return not self._requested() and not self._where()[0]
+
+    @property
+    def _ssh_config(self) -> str | None:
+        return None if self.ssh_config is None else os.path.abspath(self.ssh_config)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of the running cluster's plan. They do not mention other clusters."""
+        return self._plan.warnings if self._plan else ()
+
+    def _others(self, chosen: Plan) -> tuple[str, ...]:
+        return in_use(chosen, self._processes.record.folder if self._processes else "")
+
+    def _require_settings(self) -> None:
+        for name in ("timeout", "silence"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise UsageError(f"XPUCluster: {name}={value!r} was given; expected a number of seconds above 0")
+        for name in ("strict", "recover"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise UsageError(f"XPUCluster: {name}={value!r} was given; expected True or False")
+        if not isinstance(self.env, Mapping):
+            raise UsageError(f"XPUCluster: env={self.env!r} was given; expected a dict such as {{'NAME': 'VALUE'}}")
+        if not isinstance(self.mpi_args, str | None):
+            raise UsageError(f"XPUCluster: mpi_args={self.mpi_args!r} was given; expected a text such as '-genv A 1'")
+        split(self.mpi_args)
+        self._wanted()
+        choice.find(choice.require(self.mpi))
+        if not isinstance(self.device_filter, str | None):
+            raise UsageError(
+                f"XPUCluster: devices={self.device_filter!r} was given; expected gpu, cpu, or a selector such as "
+                "level_zero:0"
+            )
+
+    def _started_early(self, elsewhere: bool) -> int:
+        """Number of engines that start before the plan is made; 0 if the plan has to be made first.
+
+        The plan has to be made first if engines may run on other hosts, or if the user sets variables, because it
+        decides where engines run and which variables each gets; and if `n` is missing, not a number, or too large for
+        the cores, because it decides on the number of engines or raises.
+        """
+        if self.env or elsewhere:
+            return 0
+        return self.n if isinstance(self.n, int) and 0 < self.n <= 2 * len(os.sched_getaffinity(0)) else 0
+
+    def _wanted(self) -> Wanted:
+        return wanted(self.nodes, self.time, self.partition, self.job_args)
+
+    def _asks(self) -> str:
+        """The options that ask a scheduler for a job, as users type them; empty if there are none."""
+        values = (self.nodes, self.time, self.partition, self.job_args)
+        options = ("--nodes", "--time", "--partition", "--job-args")
+        return ", ".join(option for option, value in zip(options, values, strict=True) if value is not None)
+
+    def _where(self) -> tuple[list[Address], Job | None]:
+        """The hosts that the user named, or the nodes of the job in which this process runs; none for this host alone.
+
+        Raises
+        ------
+        UsageError
+            If the arguments do not go together.
+        ClusterStartError
+            If the nodes of the job are not known, or this host is none of them.
+        """
+        named, asks = addresses(self.hosts, self.hostfile), self._asks()
+        if self.launcher not in (None, *LAUNCHERS):
+            raise UsageError(f"launcher={self.launcher!r} was given; expected one of {', '.join(LAUNCHERS)}")
+        if self.launcher == "ssh" and not named:
+            raise UsageError("launcher='ssh' was given without hosts; name them: --hosts node1,node2")
+        if self.launcher in ("local", *SCHEDULERS) and named:
+            raise UsageError(f"launcher={self.launcher!r} was given with hosts; leave out one of them")
+        alone = named or self.launcher == "local"
+        job = None if alone else schedulers.allocation(os.environ, self.launcher)
+        if asks and job is not None:
+            raise UsageError(
+                f"{asks} was given, but this process runs in {schedulers.label(job)}, whose nodes "
+                f"{', '.join(job.nodes)} are used; leave out {asks}, or start Jupyter outside of a job"
+            )
+        if asks and self.launcher not in SCHEDULERS:
+            others = "leave out the hosts" if named else "say which scheduler"
+            raise UsageError(
+                f"{asks} was given, which asks a scheduler for a job; {others}: --launcher slurm {asks} ..."
+            )
+        nodes = named if job is None else self._nodes_of(job)
+        return nodes, job if nodes else None
+
+    def _requested(self) -> Wanted | None:
+        """The job that has to be submitted; None if the engines need none."""
+        if self.launcher not in SCHEDULERS or schedulers.allocation(os.environ, self.launcher) is not None:
+            return None
+        return self._wanted()
+
+    def _nodes_of(self, job: Job) -> list[Address]:
+        """The nodes of a job; none if this host is the only one."""
+        if job.nodes == (job.here,):
+            return []
+        return [Address(name) for name in job.nodes]
+
+    def _planned(self, named: list[Address], job: Job | None) -> Plan:
+        """The plan for this host, or for these hosts, which are nodes of a job, or which ssh reaches.
+
+        Raises
+        ------
+        ClusterStartError
+            If engines cannot run on a host.
+        """
+        submitted = job is not None and job.submitted
+        if not named:
+            return replace(self._make_plan(probe(), submitted), job=job)
+        connect = HURRIED if self._replaces else CONNECT
+        found = look(named, self._ssh_config, choice.require(self.mpi), job, connect)
+        found.require_ready()
+        chosen = self._make_plan(found.offers(), submitted)
+        others = [host.address for host in found.hosts if host.name in {rank.address for rank in chosen.ranks}]
+        if not others:
+            return chosen
+        interface, address = interface_to(others[0])
+        helper = platform.node() if chosen.ranks[0].address else ""
+        return replace(chosen, interface=interface, address=address, job=job, helper=helper)
+
+    def _make_plan(self, found: Probe | list[Offer], submitted: bool = False) -> Plan:
+        """The plan. In a job that was submitted for these engines, more engines than devices are a mistake."""
+        instead = "ask for more nodes: --nodes K" if submitted else "leave out --strict"
+        strict = self.strict or submitted
+        return plan(found, n=self.n, devices=self.device_filter, strict=strict, env=self.env, instead=instead)
