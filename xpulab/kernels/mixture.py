@@ -173,41 +173,51 @@ def _mixture_kernel(dtype: np.dtype[Any], kind: _Kind, full: bool, wide: bool) -
                         for part in range(0, BLOCK, lanes):
                             share = shares[index((block * k + j) * BLOCK + part + lane)]
                             stage[index(to + part)] = share
+            elif full:
+                # A CPU's compiler uses no vectors in a kernel whose loop over `f` is within more loops than these.
+                for pair in range(k * tiles):  # of a component and a tile of columns of its factor
+                    j = pair // tiles
+                    tile = pair - j * tiles
+                    constant = constants[index(j)]
+                    by_at = pair * d * n_columns
+                    n_used = min(d, (tile + 1) * n_columns)  # below it the factor is 0
+                    for row in range(0, n_staged, lanes * n_rows):
+                        at = (begin + row // BLOCK) * d * BLOCK + row % BLOCK + lane
+                        for i in range(n_sums):
+                            sums[i] = zero
+                        for f in range(n_used):
+                            middle = means[index(j * d + f)]
+                            for r in range(n_rows):
+                                x[r] = data[index(at + f * BLOCK + r * lanes)] - middle
+                            for i in range(n_columns):
+                                by = factors[index(by_at + f * n_columns + i)]
+                                for r in range(n_rows):
+                                    sums[i * n_rows + r] = fma(x[r], by, sums[i * n_rows + r])
+                        to = base + j * column_size + row
+                        for r in range(n_rows):
+                            square = zero
+                            for i in range(n_columns):
+                                z = sums[i * n_rows + r]
+                                square = fma(z, z, square)
+                            before = constant if tile == 0 else stage[index(to + r * lanes)]
+                            stage[index(to + r * lanes)] = fma(minus_half, square, before)
             else:
                 for j in range(k):
                     constant = constants[index(j)]
-                    for block in range(begin, end):
-                        for part in range(0, BLOCK, lanes * n_rows):
-                            at = block * d * BLOCK + part + lane
+                    for row in range(0, n_staged, lanes * n_rows):
+                        at = (begin + row // BLOCK) * d * BLOCK + row % BLOCK + lane
+                        for r in range(n_rows):
+                            squares[r] = zero
+                        for f in range(d):
+                            middle = means[index(j * d + f)]
+                            by = factors[index(j * d + f)]
                             for r in range(n_rows):
-                                squares[r] = zero
-                            if full:
-                                for tile in range(tiles):
-                                    for i in range(n_sums):
-                                        sums[i] = zero
-                                    by_at = (j * tiles + tile) * d * n_columns
-                                    for f in range(min(d, (tile + 1) * n_columns)):
-                                        middle = means[index(j * d + f)]
-                                        for r in range(n_rows):
-                                            x[r] = data[index(at + f * BLOCK + r * lanes)] - middle
-                                        for i in range(n_columns):
-                                            by = factors[index(by_at + f * n_columns + i)]
-                                            for r in range(n_rows):
-                                                sums[i * n_rows + r] = fma(x[r], by, sums[i * n_rows + r])
-                                    for i in range(n_columns):
-                                        for r in range(n_rows):
-                                            z = sums[i * n_rows + r]
-                                            squares[r] = fma(z, z, squares[r])
-                            else:
-                                for f in range(d):
-                                    middle = means[index(j * d + f)]
-                                    by = factors[index(j * d + f)]
-                                    for r in range(n_rows):
-                                        z = (data[index(at + f * BLOCK + r * lanes)] - middle) * by
-                                        squares[r] = fma(z, z, squares[r])
-                            to = base + j * column_size + (block - begin) * BLOCK + part
-                            for r in range(n_rows):
-                                stage[index(to + r * lanes)] = fma(minus_half, squares[r], constant)
+                                z = (data[index(at + f * BLOCK + r * lanes)] - middle) * by
+                                squares[r] = fma(z, z, squares[r])
+                        to = base + j * column_size + row
+                        for r in range(n_rows):
+                            stage[index(to + r * lanes)] = fma(minus_half, squares[r], constant)
+            if not given:
                 likelihood = zero
                 for row in range(0, n_staged, lanes):
                     at = base + row
