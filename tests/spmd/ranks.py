@@ -286,6 +286,17 @@ def new_columns() -> None:
         alike(ours.transform(holed[MINE]), theirs.transform(holed)[MINE])
     found = preprocessing.PolynomialFeatures(3).fit_transform(X[MINE])
     alike(found, sklearn.preprocessing.PolynomialFeatures(3).fit_transform(X)[MINE])
+    rounded = np.round(X[:, :2])
+    how: dict[str, Any] = {"handle_unknown": "ignore", "max_categories": 4}
+    for dense in (True, False):
+        found = preprocessing.OneHotEncoder(sparse_output=not dense, **how).fit_transform(rounded[MINE])
+        expected = sklearn.preprocessing.OneHotEncoder(sparse_output=False, **how).fit_transform(rounded)[MINE]
+        alike(found if dense else found.toarray(), expected)
+    how = {"n_quantiles": 20, "subsample": 50, "random_state": 0, "output_distribution": "normal"}
+    ours = preprocessing.QuantileTransformer(**how).fit(X[MINE])
+    theirs = sklearn.preprocessing.QuantileTransformer(**how).fit(X)
+    alike(ours.transform(X[MINE]), theirs.transform(X)[MINE])
+    alike(ours.inverse_transform(ours.transform(X[MINE])), theirs.inverse_transform(theirs.transform(X))[MINE])
 
 
 @check

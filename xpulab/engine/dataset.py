@@ -219,10 +219,12 @@ def give_computed(
 ) -> None:
     """Compute new rows of `n_columns` columns from this rank's rows on the host, in pieces; see `give_rows`.
 
-    `compute` gets some rows, an array that it may change, and returns as many rows.
+    `compute` gets some rows, an array that it may change, and returns as many rows. Several threads may call it.
     """
     if target is not None:
-        write_block(task, target, bounds, map(compute, host_pieces(rows)))
+        row_bytes = max(rows.n_features, n_columns) * max(rows.dtype.itemsize, np.dtype(target["dtype"]).itemsize)
+        parts = pieces(rows.n_samples, row_bytes)
+        write_block(task, target, bounds, (compute(take(rows, np.arange(*part))) for part in parts))
     if kept is not None:
         alone = Lock()  # the device is that of one thread at a time
 
@@ -231,7 +233,7 @@ def give_computed(
                 given = take(rows, np.arange(first, first + len(part)))
             part[...] = compute(given)
 
-        made, _ = Rows.read(task.device, (rows.n_samples, n_columns), rows.dtype, fill)
+        made, _ = Rows.read(task.device, (rows.n_samples, n_columns), kept["about"]["dtype"], fill)
         keep_rows(task, made, kept)
 
 

@@ -187,7 +187,7 @@ class Proxy(CallbackSupportMixin):
         result: Result | None = None,
         rules: Mapping[str, Any] | None = None,
         here: Callable[[], np.ndarray | None] | None = None,
-        then: Callable[[Answer], bool] | None = None,
+        then: Callable[[Answer], bool | None] | None = None,
         more: Callable[[Outgoing], dict[str, Any]] | None = None,
         **arguments: Any,
     ) -> Answer:
@@ -214,7 +214,7 @@ class Proxy(CallbackSupportMixin):
             Computes the result in this process, or returns None if the engines have to compute it. If it computes the
             result, the answer is empty.
         then : callable, optional
-            Continues with the answer in this process, as a part of the call; returns whether it converged.
+            Continues with the answer in this process, as a part of the call; returns whether it converged, or None.
         more : callable, optional
             Sends other arrays each time when the rows are sent, and returns the arguments that tell where they are.
         **arguments : Any
@@ -302,6 +302,7 @@ class TransformerProxy(Proxy):
         *,
         n_given: int | None = None,
         nan: bool | None = None,
+        dtype: Any = None,
         **arguments: Any,
     ) -> Any:
         """Transform the rows of X: a handle if X is a handle, otherwise an array. The columns have no names.
@@ -317,6 +318,8 @@ class TransformerProxy(Proxy):
             Number of columns that X must have, whatever their names. By default X must have the columns of the fit.
         nan : bool, optional
             Whether the result may have NaN; by default, whether X may.
+        dtype : numpy.dtype, optional
+            Dtype of the result; that of X by default.
         **arguments : Any
             Arguments of the task.
 
@@ -337,6 +340,6 @@ class TransformerProxy(Proxy):
             X = self._checked(cluster, X, reset=False)
         else:
             X = checked_unnamed(self, cluster, X, n_given, **self._rules)
-        result = Result(n_columns, X.dtype, rows=True, nan=nan)
+        result = Result(n_columns, X.dtype if dtype is None else dtype, rows=True, nan=nan)
         self._ask(cluster, method, task, X, result=result, **arguments)
         return result.value

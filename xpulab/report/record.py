@@ -447,6 +447,8 @@ def _summary(value: Any) -> Any:
     """Return a plain value that describes ``value``, without a reference to it."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, type):
+        return value.__name__
     if getattr(value, "shape", None) == ():
         return value.item()
     if hasattr(value, "shape"):

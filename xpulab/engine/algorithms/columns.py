@@ -31,17 +31,22 @@ def _marked(rows: Rows, missing: float) -> Rows:
     return Rows.upload(rows.device, host)
 
 
-def distinct(task: Task, rows: Rows, column: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct numbers of a column of all ranks in ascending order, NaN last, and how often each occurs.
+def distinct(task: Task, rows: Rows) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each column, the distinct numbers of all ranks in ascending order, NaN last, and how often each occurs.
 
-    All ranks get the distinct numbers of all ranks; a column with many needs as much memory.
+    All ranks get the distinct numbers of all ranks; columns with many need as much memory.
     """
-    values, counts = np.empty(0, rows.dtype), np.empty(0, np.int64)
+    found = [(np.empty(0, rows.dtype), np.empty(0, np.int64))] * rows.n_features
     for first, last in pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize):
-        some, often = np.unique(take(rows, np.arange(first, last))[:, column], return_counts=True)
-        values, counts = _together(np.append(values, some), np.append(counts, often))
-    every = task.comm.allgather((values, counts))
-    return _together(*(np.concatenate(each) for each in zip(*every, strict=True)))
+        some = take(rows, np.arange(first, last))
+        for column, (values, counts) in enumerate(found):
+            new, often = np.unique(some[:, column], return_counts=True)
+            found[column] = _together(np.append(values, new), np.append(counts, often))
+    for column, own in enumerate(found):
+        task.check()
+        every = task.comm.allgather(own)
+        found[column] = _together(*(np.concatenate(each) for each in zip(*every, strict=True)))
+    return found
 
 
 def _together(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -62,9 +67,7 @@ def _statistics(task: Task, source: dict[str, Any], weights: None, strategy: str
         result |= {"lower": lower[0], "upper": upper[0], "between": between[0]}
     elif strategy == "most_frequent":
         result["value"] = np.full(rows.n_features, np.nan)
-        for column in range(rows.n_features):
-            task.check()
-            values, counts = distinct(task, rows, column)
+        for column, (values, counts) in enumerate(distinct(task, rows)):
             counts = counts[~np.isnan(values)]
             if len(counts):
                 result["value"][column] = values[np.argmax(counts)]  # the least of those that are equally frequent
