@@ -73,13 +73,12 @@ def differences(before: dict[Any, Any], after: dict[Any, Any]) -> set[Any]:
 def test_scikit_learn_is_left_as_it_was(pair: xpulab.XPUCluster, end: str) -> None:
     pairs()
     before = everything()
-    cluster = pair if end != "cluster" else xpulab.XPUCluster(1).start()
-    if end == "cluster":
-        pair_was = [pair]
-        xpulab.deploy.cluster._clusters.remove(pair)
+    others = xpulab.deploy.cluster._clusters.copy() if end == "cluster" else []
+    if end == "cluster":  # it has to be the only cluster of the process
+        xpulab.deploy.cluster._clusters.clear()
+        cluster = xpulab.XPUCluster(1).start()
     else:
-        pair_was = []
-        cluster.activate()
+        cluster = pair.activate()
     try:
         acceleration = xpulab.accel(least=0)
         assert differences(before, everything())
@@ -88,7 +87,7 @@ def test_scikit_learn_is_left_as_it_was(pair: xpulab.XPUCluster, end: str) -> No
         if end == "cluster":
             cluster.stop()
     finally:
-        xpulab.deploy.cluster._clusters.extend(pair_was)
+        xpulab.deploy.cluster._clusters.extend(others)
     assert active() is None
     assert not differences(before, everything())
     assert KMeans.fit.__qualname__ == "KMeans.fit"

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import numpy as np
+from sklearn.base import TransformerMixin
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.validation import check_is_fitted
 
@@ -16,8 +17,11 @@ from xpulab.estimator.rows import checked_weights
 __all__ = ["CentersProxy"]
 
 
-class CentersProxy(Proxy):
-    """Base of estimators with `cluster_centers_`."""
+class CentersProxy(Proxy, TransformerMixin):
+    """Base of estimators with `cluster_centers_`.
+
+    `set_output` works for `transform` because the class that defines it is a `TransformerMixin`.
+    """
 
     cluster_centers_: np.ndarray
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 from xpulab.rendering import in_notebook
 from xpulab.report import progress
 from xpulab.report.terminal import TextView
-from xpulab.widgets.accel_view import AccelView
 from xpulab.widgets.cluster_view import ClusterView
 from xpulab.widgets.fit_view import CellViews, NotebookViews, TaskView, TerminalViews
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster
     from xpulab.deploy.status import ClusterStatus
 
-__all__ = ["AccelView", "ClusterView", "NotebookViews", "TaskView", "TerminalViews", "install", "uninstall"]
+__all__ = ["ClusterView", "NotebookViews", "TaskView", "TerminalViews", "install", "uninstall"]
 
 _undo: list[Callable[[], None]] = []
 _views: weakref.WeakKeyDictionary[XPUCluster, ClusterView] = weakref.WeakKeyDictionary()
@@ -38,6 +37,8 @@ def install(shell: InteractiveShell | None = None) -> None:
         _undo.append(progress.subscribe(TextView))
         return
     assert shell is not None
+    from xpulab.widgets.accel_view import AccelView  # imports ipyparallel and scikit-learn
+
     views: CellViews = NotebookViews(shell) if in_notebook(shell) else TerminalViews(shell)
     _undo.extend([progress.subscribe(views), views.close, AccelView(shell).close])
     if not in_notebook(shell):
