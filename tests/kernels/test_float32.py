@@ -11,7 +11,8 @@ from xpulab.kernels.catalogue import find
 from xpulab.kernels.device import Device
 from xpulab.kernels.distance_sums import Queries
 from xpulab.kernels.distances import transform
-from xpulab.kernels.lloyd import assign, inertia, lloyd_step, new_labels, own_distances
+from xpulab.kernels.gather import Batches
+from xpulab.kernels.lloyd import assign, fresh_step, inertia, lloyd_step, new_labels, own_distances
 from xpulab.kernels.logistic import loss_gradient, second_products
 from xpulab.kernels.mixture import Densities, expectations, sums_of_densities, sums_of_shares
 from xpulab.kernels.moments import column_facts
@@ -31,6 +32,8 @@ def run_everything(device, d, dtype, weighted):
     take(rows, [3], shift)
     find_nonfinite(rows)
     lloyd_step(rows, shift, centers, labels)
+    batch, of_batch = Batches(rows, 20).take(np.arange(5, 25))
+    fresh_step(batch, shift, centers, of_batch)
     assign(rows, shift, centers, labels)
     inertia(rows, shift, centers, labels)
     own_distances(rows, shift, centers, labels)
