@@ -10,6 +10,7 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
+from sklearn.preprocessing import StandardScaler
 
 import xpulab
 
@@ -49,8 +50,9 @@ def test_a_worker_without_a_cluster_says_why(on_pair: xpulab.XPUCluster, monkeyp
 
 
 def test_a_forked_worker_says_why(on_pair: xpulab.XPUCluster) -> None:
+    # A scaler, because OpenMP's threads, which k-means uses, may stand still in a forked process.
     with xpulab.accel(least=0) as acceleration:
-        joblib.Parallel(2, backend="multiprocessing")(joblib.delayed(_labels)(X) for _ in range(2))
+        joblib.Parallel(2, backend="multiprocessing")(joblib.delayed(_mean)(X) for _ in range(2))
         acceleration.log.read()
         entries = acceleration.log.since(0).entries
     assert len(entries) == 2
@@ -60,6 +62,11 @@ def test_a_forked_worker_says_why(on_pair: xpulab.XPUCluster) -> None:
 def _labels(rows: np.ndarray) -> np.ndarray:
     labels: np.ndarray = KMeans(2, random_state=0, n_init=1).fit(rows).labels_
     return labels
+
+
+def _mean(rows: np.ndarray) -> np.ndarray:
+    mean: np.ndarray = StandardScaler().fit(rows).mean_
+    return mean
 
 
 def _is_on() -> bool:
