@@ -20,7 +20,7 @@ K, ITERATIONS = 256, 300
 
 
 def press(cluster: xpulab.XPUCluster, ended: threading.Event) -> None:
-    """Send SIGINT after the second iteration of the fit, or no signal if the fit has ended, which would end the tests."""
+    """Send SIGINT after the second iteration of the fit; a signal after the end of the fit would end the tests."""
     while cluster.status().engines[0].iteration < 2 and not ended.is_set():
         time.sleep(0.01)
     if not ended.is_set():
