@@ -446,5 +446,5 @@ def _predict(
     if target is not None:
         write_block(task, target, data.bounds, (np.ascontiguousarray(part) for part in found))
         return {"rows": data.n_own}
-    mine = sum(float(part.sum(dtype=np.float64)) for part in found)
+    mine = sum((float(part.sum(dtype=np.float64)) for part in found), 0.0)  # a float also without rows
     return {"rows": data.n_own, "total": float(task.comm.allreduce(np.array([mine]))[0])}
