@@ -101,10 +101,16 @@ def require_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def interrupted_when(condition: Callable[[], Any]) -> threading.Thread:
+    """Start a thread that sends SIGINT to this process as soon as the condition becomes true.
+
+    The board of this host may show the call before for a tenth of a second.
+    """
+
     def interrupt() -> None:
         until(condition)
         os.kill(os.getpid(), signal.SIGINT)
 
+    until(lambda: not condition())
     thread = threading.Thread(target=interrupt)
     thread.start()
     return thread
