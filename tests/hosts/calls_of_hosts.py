@@ -15,11 +15,15 @@ from machines import Host
 from scipy import sparse
 
 import xpulab
-from xpulab.cluster import DBSCAN, KMeans
+from xpulab.cluster import DBSCAN, BisectingKMeans, KMeans, MiniBatchKMeans
 from xpulab.decomposition import PCA
 from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
+from xpulab.impute import SimpleImputer
 from xpulab.linear_model import LogisticRegression
+from xpulab.metrics import silhouette_samples
+from xpulab.mixture import GaussianMixture
 from xpulab.neighbors import NearestNeighbors
+from xpulab.preprocessing import OneHotEncoder, QuantileTransformer
 
 __all__ = ["WEIGHTS", "X", "Y", "busy", "interrupted_when", "require_clean", "require_same", "results", "until"]
 
@@ -80,6 +84,15 @@ def results(cluster: xpulab.XPUCluster, folder: Path) -> dict[str, Any]:
     found["distances"], found["indices"] = nearest.kneighbors(X[:500])
     found["density"] = DBSCAN(eps=0.9, min_samples=5).fit(X).labels_
     found["coefficients"] = LogisticRegression().fit(X, Y).coef_
+    found["means"] = GaussianMixture(3, random_state=0).fit(handle).means_
+    found["batches"] = MiniBatchKMeans(3, random_state=0, batch_size=256).fit(X).cluster_centers_
+    found["tree"] = BisectingKMeans(3, random_state=0).fit(handle).labels_
+    found["silhouettes"] = silhouette_samples(X[:1_500], found["array labels"][:1_500])
+    encoder = OneHotEncoder(sparse_output=False, dtype=np.float32, max_categories=5)
+    found["codes"] = encoder.fit_transform(cluster.scatter(X.round())).gather()
+    holed = cluster.scatter(np.where(X > 11, np.nan, X).astype(np.float32), allow_nan=True)
+    found["imputed"] = SimpleImputer(strategy="median").fit_transform(holed).gather()
+    found["quantiles"] = QuantileTransformer(n_quantiles=50, random_state=0).fit_transform(handle).gather()
     missing = np.where(X > 11, np.nan, X)
     forest = RandomForestClassifier(40, max_depth=6, oob_score=True, random_state=0).fit(missing, Y)
     found["thresholds"] = np.concatenate([tree.tree_.threshold for tree in forest.estimators_])
