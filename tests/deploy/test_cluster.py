@@ -89,7 +89,8 @@ def test_within_a_batch_job_the_engines_start_on_this_host(
         start = intel.command([Ranks(HERE, 2)])
         command = [*start.words, "-n", "2", "hostname"]
         environment = {**os.environ, **start.environment}
-        assert subprocess.check_output(command, env=environment, text=True, timeout=60) == f"{here}\n" * 2
+        said = subprocess.check_output(command, env=environment, text=True, timeout=60)
+        assert said.splitlines()[:2] == [here] * 2
 
 
 def test_a_cluster_starts_and_leaves_nothing() -> None:

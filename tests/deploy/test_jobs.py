@@ -255,7 +255,7 @@ def test_the_plan_of_a_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert said.startswith("Plan: 3 engines on 2 nodes of a job of Slurm\n  nothing was submitted; NODE1, JOB,")
     for line in ("#SBATCH --time=30", "#SBATCH --gres=gpu:2", "sbatch --parsable", "scancel JOB"):
         assert f"\n{line}\n" in f"{said}\n"
-    assert "mpiexec -n 4 -iface INTERFACE -ppn 1 -hosts NODE1,NODE1,NODE2,ADDRESS " in said
+    assert "mpiexec -n 4 -print-all-exitcodes -iface INTERFACE -ppn 1 -hosts NODE1,NODE1,NODE2,ADDRESS " in said
     assert "--jobid=JOB --overlap" in said
     assert cli.main(words) == 0
     assert "add --show" in capsys.readouterr().out

@@ -130,7 +130,7 @@ def test_show_starts_nothing(
     first, second, third = command.strip().splitlines()
     assert first.startswith("env I_MPI_")
     assert " I_MPI_FABRICS=shm " in first
-    assert "mpiexec -iface lo" in first
+    assert "mpiexec -print-all-exitcodes -iface lo" in first
     assert first.count("MPI4PY_LIBMPI=") == 1
     assert second.strip().startswith("-n 1 -env ONEAPI_DEVICE_SELECTOR opencl:0 ")
     assert second.endswith(f"-m xpulab.spmd --rank 0 --cores 0 {script} 'x y' : \\")

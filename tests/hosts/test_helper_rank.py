@@ -68,7 +68,8 @@ def test_the_plan_shows_the_helper_rank(on_helped: xpulab.XPUCluster, hosts: Net
     answer = on_helped.plan(show=True)
     assert re.search(r"helper .* carries rows, computes nothing", str(answer))
     assert "carries rows, computes nothing" in answer._repr_html_()
-    assert f"mpiexec -n 4 -iface {answer.interface} -ppn 1 -hosts node1,node1,node2,{hosts.address} " in answer.command
+    options = f"-print-all-exitcodes -iface {answer.interface} -ppn 1 -hosts node1,node1,node2,{hosts.address} "
+    assert f"mpiexec -n 4 {options}" in answer.command
 
 
 def test_the_helper_rank_has_no_device_and_little_memory(on_helped: xpulab.XPUCluster) -> None:

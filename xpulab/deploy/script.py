@@ -71,7 +71,7 @@ def command(
         raise UsageError("the script's argument ':' was given, which separates the ranks for mpiexec; use another")
     start = choice.command(mpi, [Ranks(HERE, len(plan.ranks))], extra=extra)
     module = choice.module(mpi)
-    words = [*start.words, *module.OF_RUN]
+    words = list(start.words)
     for placement in plan.ranks:
         if placement.rank:
             words.append(":")

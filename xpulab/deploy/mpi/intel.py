@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 from collections.abc import Sequence
 
 from xpulab import oneapi
 from xpulab.deploy.launchers import ssh
-from xpulab.deploy.mpi.command import HERE, Command, Ranks
+from xpulab.deploy.mpi.command import HERE, Command, Ranks, ending
 from xpulab.deploy.mpi.hydra import EXIT_CODES, of_ranks, statuses
 from xpulab.libmpi import LABELS
 
@@ -16,7 +17,6 @@ __all__ = [
     "LABEL",
     "LEAVES_FILES",
     "LIBRARIES",
-    "OF_RUN",
     "cause",
     "command",
     "interface_variables",
@@ -33,10 +33,7 @@ LEAVES_FILES = False
 #: File names of the library.
 LIBRARIES = ("libmpi.so.12",)
 
-#: Further options of `xpulab run`.
-OF_RUN = EXIT_CODES
-
-#: "RANK 1 PID 4711 RUNNING AT node1", and in the next line the cause.
+#: "RANK 1 PID 4711 RUNNING AT node1", and in the next line the cause; also for the ranks that mpiexec has killed.
 _ENDED = r"RANK {rank} PID {pid} .*\n=\s+(.*)"
 _VERSION = re.compile(r"Intel\(R\) MPI Library.* Version (\d+)\.(\d+)")
 
@@ -84,7 +81,8 @@ def command(
         names = [name for each in ranks for name in [each.host] * each.n]
         places = ["-ppn", "1", "-hosts", ",".join(names)]
         environment = {**_HOSTS, **(_by(*starter) if starter else _by_ssh(ssh_config))}
-    return Command((str(oneapi.mpiexec()), "-iface", interface, *places, *extra), {**_ALWAYS, **environment})
+    words = (str(oneapi.mpiexec()), *EXIT_CODES, "-iface", interface, *places, *extra)
+    return Command(words, {**_ALWAYS, **environment})
 
 
 def _by_ssh(config: str | None) -> dict[str, str]:
@@ -109,6 +107,9 @@ def version(said: str) -> tuple[int, ...] | None:
 
 
 def cause(log: str, rank: int, pid: int) -> str:
-    """Why a rank ended, from mpiexec's log; "" if the log does not say it."""
+    """Why a rank ended, from mpiexec's log; "" if the log does not say it, or says that mpiexec killed the rank."""
+    by_themselves = {of: status for of, status in statuses(log)[0].items() if status not in (0, signal.SIGKILL)}
+    if by_themselves:
+        return ending(by_themselves[rank]) if rank in by_themselves else ""
     found = re.search(_ENDED.format(rank=rank, pid=pid), log)
     return found[1].lower() if found else ""

@@ -15,7 +15,6 @@ __all__ = [
     "LABEL",
     "LEAVES_FILES",
     "LIBRARIES",
-    "OF_RUN",
     "cause",
     "command",
     "interface_variables",
@@ -31,9 +30,6 @@ LEAVES_FILES = True
 
 #: File names of the library: Debian's has a name of its own.
 LIBRARIES = ("libmpich.so.12", "libmpi.so.12")
-
-#: Further options of `xpulab run`.
-OF_RUN = ()
 
 #: A release that was built with both UCX and libfabric uses libfabric.
 _ALWAYS = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}

@@ -14,7 +14,6 @@ __all__ = [
     "LABEL",
     "LEAVES_FILES",
     "LIBRARIES",
-    "OF_RUN",
     "cause",
     "command",
     "interface_variables",
@@ -30,9 +29,6 @@ LEAVES_FILES = True
 
 #: File names of the library.
 LIBRARIES = ("libmpi.so.40",)
-
-#: Further options of `xpulab run`.
-OF_RUN = ()
 
 _VERSION = re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+)\.(\d+)\.(\d+)")
 
