@@ -43,12 +43,14 @@ ARGUMENTS: dict[str, dict[str, Any]] = {"DBSCAN": {"eps": 3.0}, "PCA": {"n_compo
 
 
 def data_of(estimator: Any, n: int) -> tuple[Any, ...]:
-    """Rows in overlapping groups, and for classifiers and regressions a target."""
+    """Rows in overlapping groups, of whole numbers for encoders, and for classifiers and regressions a target."""
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 8, size=n)
     X = rng.normal(size=(n, COLUMNS)) + rng.normal(scale=2, size=(8, COLUMNS))[groups]
     if is_classifier(estimator):
         return X, groups % 3
+    if hasattr(estimator, "categories"):
+        return (X.round().clip(-3, 3),)
     return (X, X[:, 0] - X[:, 1] + rng.normal(size=n)) if is_regressor(estimator) else (X,)
 
 

@@ -5,9 +5,10 @@
     python benchmarks/scaling.py --hosts --plot scaling.png
 
 Rows are on the engines before. With strong scaling all engines together have as many rows as one engine; with weak
-scaling each has as many. The prediction takes the time of one engine for several numbers of rows, latency and bandwidth
-between two ranks, and the collectives of each fit (`scaling_model.py`). The last table and the plot go on to 1,024
-engines, each on a host of its own: with the latency that was measured between the hosts, and on a fabric.
+scaling each has as many. The prediction takes the time of one engine for several numbers of rows, that of two engines
+on one core, over as many hosts, if there are more engines than cores, latency and bandwidth between two ranks, and the
+collectives of each fit (`scaling_model.py`). The last table and the plot go on to 1,024 engines, each on a host of its
+own: with the latency that was measured between the hosts, and on a fabric.
 """
 
 from __future__ import annotations
@@ -82,21 +83,21 @@ def cases(share: float) -> list[Case]:
 
     return [
         Case("k-means", some(500_000), 14, kmeans, [Collective("sum", 8 * k * 15, iterations)]),
-        Case("PCA", some(400_000), 100, pca, [Collective("sum", 8 * 101 * 100), Collective("sum", 8, 3)]),
+        Case("PCA", some(1_000_000), 100, pca, [Collective("sum", 8 * 101 * 100), Collective("sum", 8, 3)]),
         Case("neighbours", some(200_000), 32, neighbors, [Collective("exchange", queries * nearest * 16)]),
     ]
 
 
 @contextlib.contextmanager
-def engines(n: int, network: Any) -> Iterator[xpulab.XPUCluster]:
-    """A cluster of so many engines: on this host, or half of them on another; each with a core, if there are enough."""
+def engines(n: int, most: int, network: Any = None) -> Iterator[xpulab.XPUCluster]:
+    """A cluster of so many engines on so many cores at most: on this host, or half of them on another."""
     cores = sorted(os.sched_getaffinity(0))
-    mine = cores[:n] if network is None else cores[: max(1, n // 2)]
+    used = cores[: min(n, most)]
+    mine, theirs = (used, []) if network is None else (used[: -(-len(used) // 2)], used[len(used) // 2 :])
     try:
         os.sched_setaffinity(0, mine)
         arguments: dict[str, Any] = {"timeout": 120, "display": "none"}
         if network is not None:
-            theirs = [core for core in cores if core not in mine][: n // 2] or mine
             psutil.Process(network.hosts[0].pid).cpu_affinity(theirs)
             arguments |= {"hosts": [network.address, "node1"], "ssh_config": network.ssh_config}
         with xpulab.XPUCluster(n, **arguments) as cluster:
@@ -164,23 +165,34 @@ def measure(arguments: argparse.Namespace, network: Any) -> dict[str, Any]:
     """Run all cases on all clusters."""
     every = cases(arguments.share)
     cores = len(os.sched_getaffinity(0))
-    kept: dict[str, Any] = {"cores": cores, "alone": {}, "links": {}, "points": []}
-    for n in sorted({1, 2, *arguments.engines}):
-        for where in (None, *([network] if network is not None and n > 1 else [])):
-            hosts = 1 if where is None else 2
-            with engines(n, where) as cluster:
+    kept: dict[str, Any] = {"cores": cores, "alone": {}, "on a core": {}, "links": {}, "points": []}
+    counts = sorted({2, *arguments.engines} - {1})
+    places = [(1, None), *([(2, network)] if network is not None else [])]  # number of hosts
+    for n, (hosts, where) in ((1, places[0]), *((2, place) for place in places if max(counts) > cores)):
+        with engines(n, 1, where) as cluster:
+            for case in every:
+                sizes = [case.rows // 4, case.rows // 2, case.rows, *([2 * case.rows] if n > 1 else [])]
+                seconds = [seconds_of(cluster, case, size, arguments.repeats)[0] for size in sizes]
+                kept["on a core"][case.name, n, hosts] = Computation.fitted(sizes, seconds, n)
+                if n == 1:
+                    kept["alone"][case.name] = seconds[-1]
+    for n in counts:
+        for hosts, where in places:
+            with engines(n, cores, where) as cluster:
                 if n == 2:
                     kept["links"][hosts] = link_between(cluster)
                 for case in every:
-                    if n == 1:
-                        sizes = [case.rows // 4, case.rows // 2, case.rows]
-                        alone = [seconds_of(cluster, case, size, arguments.repeats)[0] for size in sizes]
-                        kept["alone"][case.name] = Computation.fitted(sizes, alone), alone[-1]
-                        continue
                     for kind, rows in (("strong", case.rows), ("weak", n * case.rows)):
                         seconds, share = seconds_of(cluster, case, rows, arguments.repeats)
                         kept["points"].append((case, kind, n, hosts, rows, seconds, share))
     return kept
+
+
+def modelled(kept: dict[str, Any], case: Case, n: int, hosts: int, rows: int) -> float:
+    """The seconds that the model gives for what was measured."""
+    shared = n // kept["cores"]
+    computation = kept["on a core"][(case.name, shared, hosts) if shared > 1 else (case.name, 1, 1)]
+    return predicted(computation, rows, n, case.collectives, kept["links"][hosts])
 
 
 def _hosts(n: int) -> str:
@@ -196,9 +208,8 @@ def shown(kept: dict[str, Any]) -> str:
     ]
     table = []
     for case, kind, n, hosts, rows, seconds, share in kept["points"]:
-        computation, alone = kept["alone"][case.name]
-        model = predicted(computation, rows, n, kept["cores"], case.collectives, kept["links"][hosts])
-        ideal = alone * rows / case.rows / min(n, kept["cores"])
+        model = modelled(kept, case, n, hosts, rows)
+        ideal = kept["alone"][case.name] * rows / case.rows / min(n, kept["cores"])
         table.append(
             (case.name, kind, n, hosts, f"{rows:,}", f"{1e3 * seconds:.0f}", f"{1e3 * model:.0f}",
              f"{model / seconds - 1:+.0%}", f"{ideal / seconds:.0%}", f"{share:.0%}")
@@ -220,7 +231,7 @@ def shown(kept: dict[str, Any]) -> str:
         (case.name, name, *(f"{efficiency(kept, case, link, MOST, kind):.0%}" for kind in ("weak", "strong")), half)
         for case in {point[0].name: point[0] for point in kept["points"]}.values()
         for name, link in networks(kept).items()
-        for half in [str(half_way(kept["alone"][case.name][0], case.rows, case.collectives, link, MOST) or "-")]
+        for half in [str(half_way(kept["on a core"][case.name, 1, 1], case.rows, case.collectives, link, MOST) or "-")]
     ], "llrrr", indent="")]  # fmt: skip
     return "\n".join(lines)
 
@@ -234,11 +245,11 @@ def networks(kept: dict[str, Any]) -> dict[str, Link]:
 
 def efficiency(kept: dict[str, Any], case: Case, link: Link, n: int, kind: str) -> float:
     """The speed of each of so many engines, each with its cores, as a share of that of one."""
-    computation, rows = kept["alone"][case.name][0], case.rows * (n if kind == "weak" else 1)
-    one = predicted(computation, rows / n, 1, 1, [], link)
+    computation, rows = kept["on a core"][case.name, 1, 1], case.rows * (n if kind == "weak" else 1)
+    one = predicted(computation, rows / n, 1, [], link)
     if kind == "strong":
-        one = predicted(computation, rows, 1, 1, [], link) / n
-    return one / predicted(computation, rows, n, n, case.collectives, link)
+        one = predicted(computation, rows, 1, [], link) / n
+    return one / predicted(computation, rows, n, case.collectives, link)
 
 
 def draw(kept: dict[str, Any], path: Path) -> None:
@@ -254,10 +265,7 @@ def draw(kept: dict[str, Any], path: Path) -> None:
         points = [point for point in kept["points"] if point[0] is case]
         for hosts, marker in ((1, "o"), (2, "s")):
             there = [point for point in points if point[3] == hosts]
-            models = [
-                predicted(kept["alone"][case.name][0], rows, n, kept["cores"], case.collectives, kept["links"][hosts])
-                for _, _, n, _, rows, _, _ in there
-            ]
+            models = [modelled(kept, case, n, hosts, rows) for _, _, n, _, rows, _, _ in there]
             left.scatter([1e3 * m for m in models], [1e3 * point[5] for point in there], s=22, color=colour,
                          marker=marker, label=f"{case.name}, {_hosts(hosts)}" if there else None)  # fmt: skip
         counts = 2 ** np.arange(int(np.log2(MOST)) + 1)
@@ -266,7 +274,7 @@ def draw(kept: dict[str, Any], path: Path) -> None:
                 style = "-" if name == "fabric" else "--"
                 values = [efficiency(kept, case, link, int(n), kind) for n in counts]
                 axes.plot(counts, values, style, color=colour, label=f"{case.name}, {name}")
-                half = half_way(kept["alone"][case.name][0], case.rows, case.collectives, link, MOST)
+                half = half_way(kept["on a core"][case.name, 1, 1], case.rows, case.collectives, link, MOST)
                 if kind == "strong" and half is not None:
                     axes.plot(half, efficiency(kept, case, link, half, kind), "x", color=colour)
     ends = [0.8 * min(1e3 * point[5] for point in kept["points"]), 1.25 * max(1e3 * p[5] for p in kept["points"])]
@@ -292,7 +300,13 @@ def main() -> None:
     """Measure, print, and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", action="store_true", help="also on two hosts of network namespaces, as root")
-    parser.add_argument("--engines", type=int, nargs="+", default=[1, 2, 4], help="1 and 2 are always measured")
+    parser.add_argument(
+        "--engines",
+        type=int,
+        nargs="+",
+        default=[1, 2, 4],
+        help="1 and 2 are always measured; multiples of the number of cores, if more",
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--share", type=float, default=1.0, help="of the rows")
     parser.add_argument("--plot", type=Path, metavar="FILE")

@@ -1,9 +1,12 @@
 """How long a fit takes on many engines: what one engine computes, plus what messages between the engines cost.
 
-The seconds of a fit are ``fixed + per_row * rows of an engine * engines of a core + messages``. A message of m bytes
-takes ``latency + m / bandwidth``, and the collectives are those of xpulab's communicator (`xpulab.engine.comm`), with
-the algorithms that MPI libraries choose [1]_: recursive doubling for what every rank sends to all, binomial trees for
-barriers, for reductions of a few hundred kilobytes, and for their results.
+The seconds of a fit are ``fixed + per_row * rows of an engine + messages``. A message of m bytes takes ``latency + m /
+bandwidth``, and the collectives are those of xpulab's communicator (`xpulab.engine.comm`), with the algorithms that MPI
+libraries choose [1]_: recursive doubling for what every rank sends to all, binomial trees for barriers, for reductions
+of a few hundred kilobytes, and for their results.
+
+Engines that share a core also wait for each other to get it. What that costs is measured with two engines on one core:
+they are one computation, with its messages in it, and the messages of the model are those between cores.
 
 References
 ----------
@@ -86,17 +89,25 @@ class Collective:
 
 @dataclass(frozen=True)
 class Computation:
-    """The seconds of one engine with a core of its own: ``fixed + per_row * rows``."""
+    """The seconds of one core: ``fixed + per_row * rows``.
+
+    Attributes
+    ----------
+    fixed, per_row : float
+    engines : int
+        Engines that share the core and have the same number of the rows, with the messages between them.
+    """
 
     fixed: float
     per_row: float
+    engines: int = 1
 
     @classmethod
-    def fitted(cls, rows: list[int], seconds: list[float]) -> Computation:
-        """Fit the line to fits of one engine; the errors relative to the seconds have the least squares."""
+    def fitted(cls, rows: list[int], seconds: list[float], engines: int = 1) -> Computation:
+        """Fit the line to fits on one core; the errors relative to the seconds have the least squares."""
         table = np.column_stack([np.ones(len(rows)), rows]) / np.array(seconds)[:, None]
         fixed, per_row = np.linalg.lstsq(table, np.ones(len(rows)), rcond=None)[0]
-        return cls(max(float(fixed), 0.0), float(per_row))
+        return cls(max(float(fixed), 0.0), float(per_row), engines)
 
 
 def messages(ranks: int, collectives: list[Collective], link: Link) -> float:
@@ -104,23 +115,23 @@ def messages(ranks: int, collectives: list[Collective], link: Link) -> float:
     return sum(collective.seconds(ranks, link) for collective in collectives)
 
 
-def predicted(
-    computation: Computation, rows: float, ranks: int, cores: int, collectives: list[Collective], link: Link
-) -> float:
+def predicted(computation: Computation, rows: float, ranks: int, collectives: list[Collective], link: Link) -> float:
     """Return the seconds of a fit.
 
     Parameters
     ----------
     computation : Computation
+        Of one core.
     rows : float
         Of all engines.
-    ranks, cores : int
-        Engines, and cores that they share.
+    ranks : int
+        Engines.
     collectives : list of Collective
     link : Link
+        Between the cores.
     """
-    shared = max(1.0, ranks / cores)
-    return computation.fixed + computation.per_row * rows / ranks * shared + messages(ranks, collectives, link)
+    cores = ranks // computation.engines
+    return computation.fixed + computation.per_row * rows / cores + messages(cores, collectives, link)
 
 
 def half_way(computation: Computation, rows: float, collectives: list[Collective], link: Link, most: int) -> int | None:

@@ -141,8 +141,11 @@ class TestScalingModel:
 
     def test_cores_are_shared_and_messages_overtake_computing(self, model: Any) -> None:
         computation, link = model.Computation(0.01, 1e-6), model.Link(1e-5, 1e9, 0.0)
-        assert model.predicted(computation, 1e6, 4, 2, [], link) == pytest.approx(0.01 + 0.5)
+        assert model.predicted(computation, 1e6, 2, [], link) == pytest.approx(0.01 + 0.5)
+        shared = model.Computation(0.02, 1.1e-6, engines=2)
         sums = [model.Collective("sum", 8, times=100)]
+        between = model.messages(2, sums, link)
+        assert model.predicted(shared, 1e6, 4, sums, link) == pytest.approx(0.02 + 0.55 + between)
         half = model.half_way(computation, 1e6, sums, link, 1 << 20)
         assert model.messages(half, sums, link) >= 1 / half
         assert model.messages(half // 2, sums, link) < 2 / half

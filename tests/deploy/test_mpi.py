@@ -81,6 +81,7 @@ def test_intel_mpi_on_several_hosts_starts_by_ssh_and_connects_by_tcp() -> None:
         "I_MPI_OFFLOAD": "0",
         "I_MPI_SHM_CMA": "0",
         "I_MPI_FABRICS": "shm:ofi",
+        "I_MPI_THREAD_YIELD": "2",
         "FI_PROVIDER": "tcp",
         "I_MPI_HYDRA_BOOTSTRAP": "ssh",
         "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": f"-F '/a b/config' {SSH}",
