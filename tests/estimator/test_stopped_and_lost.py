@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -14,11 +15,21 @@ from numpy.testing import assert_allclose
 
 import xpulab
 from xpulab.basic_statistics import BasicStatistics
+from xpulab.cluster import BisectingKMeans
 from xpulab.covariance import EmpiricalCovariance
 from xpulab.decomposition import PCA, IncrementalPCA, TruncatedSVD
 from xpulab.exceptions import EngineLostError
+from xpulab.impute import SimpleImputer
 from xpulab.linear_model import Lasso, LassoCV, LinearRegression, Ridge, RidgeCV
-from xpulab.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
+from xpulab.metrics import silhouette_score
+from xpulab.preprocessing import (
+    MaxAbsScaler,
+    MinMaxScaler,
+    OneHotEncoder,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -43,10 +54,14 @@ CASES: list[tuple[Any, str, int]] = [
     (RidgeCV(), "coef_", 3),
     (Lasso(), "coef_", 3),
     (LassoCV(), "coef_", 3),
+    (BisectingKMeans(3, random_state=0), "cluster_centers_", 4),
+    (SimpleImputer(strategy="median"), "statistics_", 3),
+    (QuantileTransformer(n_quantiles=50, random_state=0), "quantiles_", 1),
 ]
 NAMES = [type(estimator).__name__ for estimator, *_ in CASES]
 #: Of each kind of algorithm one: a restart takes seconds.
-LOST = [case for case, name in zip(CASES, NAMES, strict=True) if name in ("RobustScaler", "IncrementalPCA", "LassoCV")]
+RESTARTED = ("RobustScaler", "IncrementalPCA", "LassoCV", "BisectingKMeans")
+LOST = [case for case, name in zip(CASES, NAMES, strict=True) if name in RESTARTED]
 
 
 def strike(task: Any, launch: int, act: Callable[[Any], None]) -> None:
@@ -91,12 +106,24 @@ def running(cluster: xpulab.XPUCluster) -> xpulab.XPUCluster:
     return cluster.activate()
 
 
+@contextlib.contextmanager
+def interrupted_soon() -> Iterator[None]:
+    """A context whose body gets SIGINT after half a second."""
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()  # it has not fired if the body ended too early
+        timer.join()
+
+
 def fit(estimator: Any) -> Any:
     """Fit the estimator, with targets if it takes any, and return it."""
     return estimator.fit(X, Y)
 
 
-@pytest.mark.parametrize(("estimator", "attribute", "launch"), LOST, ids=["RobustScaler", "IncrementalPCA", "LassoCV"])
+@pytest.mark.parametrize(("estimator", "attribute", "launch"), LOST, ids=RESTARTED)
 def test_a_lost_engine_costs_a_restart(running: xpulab.XPUCluster, estimator: Any, attribute: str, launch: int) -> None:
     expected = getattr(fit(estimator), attribute).copy()
     running.run(strike, launch, die_on_rank_1)
@@ -113,13 +140,8 @@ def test_an_interrupt_says_what_to_type_and_the_cluster_goes_on(
     expected = getattr(fit(estimator), attribute).copy()
     pids = [fact["pid"] for fact in running.facts]
     running.run(strike, launch, wait_for_the_interrupt)
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt, match=r"nothing was fitted, type: fit\(X\) again"):
-            fit(estimator)
-    finally:
-        timer.join()
+    with interrupted_soon(), pytest.raises(KeyboardInterrupt, match=r"nothing was fitted, type: fit\(X\) again"):
+        fit(estimator)
     assert estimator.report_.status == "interrupted"
     assert_allclose(getattr(fit(estimator), attribute), expected, rtol=1e-9)
     assert [fact["pid"] for fact in running.facts] == pids
@@ -130,6 +152,28 @@ def test_a_transform_goes_on_with_new_engines(running: xpulab.XPUCluster) -> Non
     expected = scaler.transform(X)
     running.run(strike, 2, die_on_rank_1)
     assert_allclose(scaler.transform(X), expected)
+
+
+def test_categories_are_found_after_an_interrupt(running: xpulab.XPUCluster) -> None:
+    whole = X.round()
+    expected = OneHotEncoder().fit(whole).categories_
+    running.run(strike, 1, wait_for_the_interrupt)
+    encoder = OneHotEncoder()
+    with interrupted_soon(), pytest.raises(KeyboardInterrupt):
+        encoder.fit(whole)
+    for found, column in zip(encoder.fit(whole).categories_, expected, strict=True):
+        np.testing.assert_array_equal(found, column)
+
+
+def test_a_silhouette_goes_on_with_new_engines_and_ends_with_an_interrupt(running: xpulab.XPUCluster) -> None:
+    few, labels = X[:3_000], (X[:3_000, 5] > 0).astype(int)
+    expected = silhouette_score(few, labels)
+    running.run(strike, 2, die_on_rank_1)
+    assert_allclose(silhouette_score(few, labels), expected)
+    running.run(strike, 2, wait_for_the_interrupt)
+    with interrupted_soon(), pytest.raises(KeyboardInterrupt):
+        silhouette_score(few, labels)
+    assert_allclose(silhouette_score(few, labels), expected)
 
 
 def test_rows_of_a_handle_are_lost_with_the_engine(running: xpulab.XPUCluster) -> None:
