@@ -49,17 +49,3 @@ def test_alone_on_its_core_a_rank_yields_for_a_while_and_then_sleeps(
     for waited in (0.1, 0.9, 1.1):
         pauses.pause(waited)
     assert (len(yields), slept) == (2, [0.25])
-
-
-def test_beside_a_main_thread_that_computes_a_thread_sleeps_longer(
-    slept: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moments, used = iter([0.0, 1.0, 2.0]), iter([0.0, 0.9, 0.95])
-    with monkeypatch.context() as clocks:
-        clocks.setattr(time, "perf_counter", lambda: next(moments))
-        clocks.setattr(time, "clock_gettime", lambda clock: next(used))
-        pauses = waiting.BesideMain()
-        pauses.pause(0.0)
-        pauses.pause(0.0)
-    assert slept == [waiting._LONG_NAP, waiting._NAP]
-    assert waiting._LONG_NAP > waiting._NAP

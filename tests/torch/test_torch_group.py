@@ -51,49 +51,6 @@ def test_every_collective(engines: xpulab.XPUCluster, said: Callable[..., str]) 
     assert passed == [f"{everyone} {subject}" for subject in subjects]
 
 
-ALL_REDUCED = """
-import torch, xpulab.torch
-import torch.distributed as dist
-from xpulab.engine.torch import group, slots
-
-xpulab.torch.init()
-found = []
-for dtype, op in ((torch.float32, "SUM"), (torch.float64, "AVG"), (torch.bfloat16, "SUM"), (torch.int16, "MAX")):
-    for n in (5_003, 1_000_003, 3_000_000):
-        torch.manual_seed(n + rank)
-        tensor = (1000 * torch.randn(n)).to(dtype)
-        dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
-        found.append(tensor.to(torch.float64))
-kept = torch.cat(found).numpy().tobytes()
-connection = group._connection(tuple(range(size)))
-has_slots = connection.slots is not None
-"""
-
-WITHOUT = """
-connection.slots = None
-opens = slots.SharedBlock.open
-def refused(path, writable=False):
-    if rank == 1:
-        raise PermissionError(path)
-    return opens(path, writable=writable)
-slots.SharedBlock.open = refused
-"""
-
-
-def test_shared_memory_gives_the_same_bits_as_messages(engines: xpulab.XPUCluster) -> None:
-    """One rank cannot open the memory of the others; then no rank uses it."""
-    first = run_cell(engines, ALL_REDUCED, out=["kept", "has_slots"]).values
-    assert first["has_slots"] == [engines.size > 1] * engines.size
-    assert len({*first["kept"]}) == 1
-    try:
-        run_cell(engines, WITHOUT)
-        second = run_cell(engines, ALL_REDUCED, out=["kept", "has_slots"]).values
-        assert second["has_slots"] == [False] * engines.size
-        assert {*second["kept"]} == {*first["kept"]}
-    finally:
-        run_cell(engines, "slots.SharedBlock.open = opens; connection.has_slots = True")
-
-
 TRAIN = """
 import torch, xpulab.torch
 import torch.distributed as dist

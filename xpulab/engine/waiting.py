@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 __all__ = [
     "GRACE",
     "LAST",
-    "BesideMain",
     "Pauses",
     "asked",
     "cause_of",
@@ -29,7 +27,6 @@ __all__ = [
 _SPIN = 50e-6  # seconds of polling at full speed: as long as a message takes between ranks that are ready
 _YIELD = 50e-3  # until then other processes may use the core between two polls, and a long message goes on moving
 _NAP = 50e-6  # seconds of sleep between two later polls, because the other rank is computing
-_LONG_NAP = 300e-6  # the same for a thread beside one that computes: a poll takes some 20 us from that one
 
 #: Seconds for which a rank still waits after another rank has raised an exception, because a message that the other
 #: rank sent before may not have arrived yet.
@@ -150,30 +147,10 @@ class Pauses:
         self._shared = _switches() != before
 
 
-class BesideMain:
-    """The pauses of a thread that waits while the main thread of this process may compute on the same core.
-
-    Each poll interrupts the main thread. While that one uses the core, the thread therefore sleeps longer.
-    """
-
-    def __init__(self) -> None:
-        ident = threading.main_thread().ident
-        assert ident is not None
-        self._clock = time.pthread_getcpuclockid(ident)
-        self._seen = time.perf_counter(), time.clock_gettime(self._clock)
-
-    def pause(self, waited: float) -> None:
-        """Pause."""
-        seen = time.perf_counter(), time.clock_gettime(self._clock)
-        passed, used = seen[0] - self._seen[0], seen[1] - self._seen[1]
-        self._seen = seen
-        time.sleep(_LONG_NAP if used > passed / 2 else _NAP)
-
-
-def poll(ready: Callable[[], Any], pending: Any = None, pauses: Pauses | BesideMain | None = None) -> Any:
+def poll(ready: Callable[[], Any], pending: Any = None) -> Any:
     """Call `ready` until its answer is true, and return this answer. If the wait is left, `pending` is kept alive."""
     started = time.perf_counter()
-    leaving, pauses = float("inf"), pauses or Pauses(_YIELD, _NAP)
+    leaving, pauses = float("inf"), Pauses(_YIELD, _NAP)
     try:
         while not (answer := ready()):
             waited = time.perf_counter() - started

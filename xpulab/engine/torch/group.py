@@ -1,8 +1,8 @@
 """A process group of torch.distributed over the communicator of the ranks, with the name ``xpulab``.
 
 It needs no port, no rendezvous and no environment variable. MPI only moves bytes, in messages that do not block, and
-PyTorch reduces them, in the order of the ranks. On one host, large all-reduces go through shared memory (`slots`). Each
-part of a reduction is computed on one rank, so that all ranks get the same bits.
+PyTorch reduces them, in the order of the ranks. Each part of a reduction is computed on one rank, so that all ranks get
+the same bits.
 
 Each collective begins with the exchange of a few numbers, in which the ranks compare their calls. If the calls differ,
 all ranks raise an error that names them. Tensors on a device travel through the memory of the host.
@@ -22,7 +22,6 @@ from mpi4py import MPI
 from xpulab.engine.engine import this_engine
 from xpulab.engine.interruptible import WORLD, Intracomm
 from xpulab.engine.torch.line import Line, Steps, Work
-from xpulab.engine.torch.slots import Slots, opened
 from xpulab.engine.torch.tensors import bytes_of, combined, on_host, operation
 
 __all__ = ["NAME", "ProcessGroup", "reachable", "register"]
@@ -51,8 +50,6 @@ class _Connection:
         self.comm, self.pairs = base.Dup(), base.Dup()
         self.line = Line()
         self.numbers = itertools.count()
-        self.slots: Slots | None = None
-        self.has_slots = True  # until a rank could not open the memory of another one
 
 
 _connections: dict[tuple[int, ...], _Connection] = {}
@@ -99,7 +96,6 @@ class ProcessGroup(dist.ProcessGroup):
         """Take the communicators of these ranks: new ones after a failure. All ranks call this together."""
         here = _connection(self._ranks)
         self._comm, self._pairs, self._line, self._numbers = here.comm, here.pairs, here.line, here.numbers
-        self._here = here
 
     def _start_coalescing(self, device: Any) -> None:
         """Do nothing: calls within `_coalescing_manager` begin one after the other."""
@@ -379,42 +375,11 @@ class ProcessGroup(dist.ProcessGroup):
         ends = [whole.numel() * rank // self._size for rank in range(self._size + 1)]
         parts = [whole[first:last] for first, last in itertools.pairwise(ends)]
         own = parts[self._rank]
-        if (slots := (yield from self._slots(whole.nbytes))) is not None:
-            yield from self._allreduced_through(slots, whole, ends, kind)
-            return
         total = yield from self._reduced(parts, kind, tag, own if self._rank < 2 else None)
         if total.data_ptr() != own.data_ptr():
             own.copy_(total)
         mine = bytes_of(own)
         yield from self._exchanged([(rank, mine) for rank, _ in self._others(parts)], self._others(parts), tag)
-
-    def _slots(self, nbytes: int) -> Generator[Sequence[MPI.Request], None, Slots | None]:
-        """The slots of the group, with so many bytes at least; None if the ranks share no memory."""
-        here = self._here
-        if here.has_slots and self._size > 1 and (here.slots is None or here.slots.nbytes < nbytes):
-            here.slots = yield from opened(self._comm, nbytes)
-            here.has_slots = here.slots is not None
-        return here.slots
-
-    def _allreduced_through(self, slots: Slots, whole: torch.Tensor, ends: list[int], kind: Any) -> _Waits:
-        """Reduce a flat tensor in place. Each rank reduces its part from all slots, and puts the result into its own.
-
-        No rank writes into its slot again before all have read it: the next collective begins with a comparison.
-        """
-        ranges = [slice(first, last) for first, last in itertools.pairwise(ends)]
-        mine, places = ranges[self._rank], [slots.of(rank, whole) for rank in range(self._size)]
-        others = [(self._rank + step) % self._size for step in range(1, self._size)]
-        for rank in others:
-            places[self._rank][ranges[rank]] = whole[ranges[rank]]
-        yield [self._comm.Ibarrier()]
-        every = [whole[mine] if rank == self._rank else place[mine] for rank, place in enumerate(places)]
-        total = combined(every, kind, whole[mine] if self._rank < 2 else None)
-        if total.data_ptr() != whole[mine].data_ptr():
-            whole[mine] = total
-        places[self._rank][mine] = total
-        yield [self._comm.Ibarrier()]
-        for rank in others:
-            whole[ranges[rank]] = places[rank][ranges[rank]]
 
     def _reduced(
         self, parts: Sequence[torch.Tensor], kind: Any, tag: int, out: torch.Tensor | None = None

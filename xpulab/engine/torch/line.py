@@ -23,7 +23,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from xpulab.engine.engine import this_engine
-from xpulab.engine.waiting import BesideMain, asked, leave, poll
+from xpulab.engine.waiting import asked, leave, poll
 
 __all__ = ["PATIENCE", "Line", "Steps", "Work"]
 
@@ -67,11 +67,10 @@ class Work(dist.Work):
 
     def run(self) -> None:
         """Run the collective to its end, in this thread. An exception is kept for those who wait."""
-        in_background = threading.current_thread() is not threading.main_thread()
         try:
-            poll(self._advance(), self, BesideMain() if in_background else None)
+            poll(self._advance(), self)
         except BaseException as error:
-            if in_background:
+            if threading.current_thread() is not threading.main_thread():
                 leave(error)
             self.end(error)
         else:
