@@ -215,3 +215,19 @@ def test_the_engine_that_mpiexec_names_was_lost_first(
     with pytest.raises(EngineLostError) as lost:
         conversation._require_alive(processes)
     assert lost.value.reason.startswith(said)
+
+
+@pytest.mark.parametrize(("log", "killed"), [("", True), ("[mpiexec@vm] Exit codes: [vm:0] 9,768", False)])
+def test_an_mpiexec_that_was_killed_says_nothing_of_ranks(
+    relayed: tuple[Processes, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, log: str, killed: bool
+) -> None:
+    processes, _ = relayed
+    monkeypatch.setattr(processes, "logs", lambda lines=40: log)
+    assert not processes.mpiexec_was_killed()  # this process has not started one
+    with subprocess.Popen(["sleep", "100"]) as mpiexec:
+        processes._watched["mpiexec"] = (mpiexec.pid, os.pidfd_open(mpiexec.pid))
+        assert not processes.mpiexec_was_killed()
+        mpiexec.kill()
+        mpiexec.wait()
+        assert processes.mpiexec_was_killed() is killed
+    assert processes._ends_of_ranks() == ("" if killed else "rank 1 exited with status 3")

@@ -354,6 +354,8 @@ class Conversation:
             causes = [(fact, processes.cause(fact)) for fact in gone]
             if not any(cause for _, cause in causes):  # those that mpiexec names have taken these along
                 causes = [(fact, cause) for fact in self._everyone if (cause := processes.cause(fact))] or causes
+                if processes.mpiexec_was_killed():
+                    self._give_up(processes, "mpiexec ended, and so did the engines")
             self._give_up(processes, ", ".join(f"{_who(fact)} ended{cause}" for fact, cause in causes))
         self._give_up(processes, f"the {ended} ended, and so did the engines")
 

@@ -32,7 +32,7 @@ import xpulab
 from xpulab.deploy import relay
 from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
-from xpulab.deploy.mpi.command import DEFAULT, LIBMPI, Command, shown
+from xpulab.deploy.mpi.command import DEFAULT, LIBMPI, Command, ending, shown
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.record import Record, identity, runs
 from xpulab.deploy.starting import Starting
@@ -298,7 +298,8 @@ class Processes:
     def _still_starting(self, deadline: float) -> None:
         ended = self.ended()
         if ended:
-            raise _Ended(f"{ended} ended while the cluster was starting; its log:")
+            ranks = self._ends_of_ranks() if ended == "mpiexec" else ""
+            raise _Ended(f"{ended} ended while the cluster was starting{ranks and f' ({ranks})'}; its log:")
         if time.monotonic() > deadline:
             raise _Ended("the engines were not ready in time; their log so far:")
 
@@ -366,6 +367,20 @@ class Processes:
         """Why an engine ended, from mpiexec's log: ``": killed by signal: 9 (Killed)"``, or ""."""
         found = self._mpi.cause(self.logs(200), fact.get("mpi_rank", fact["rank"]), fact["pid"])
         return f": {found}" if found else ""
+
+    def _ends_of_ranks(self) -> str:
+        """How ranks have ended, from mpiexec's log: first those that mpiexec has not killed; "" if it names none."""
+        every = {rank: status for rank, status in self._mpi.statuses(self.logs(200))[0].items() if status}
+        found = {rank: status for rank, status in every.items() if status != signal.SIGKILL} or every
+        return ", ".join(f"rank {rank} {ending(status)}" for rank, status in found.items())
+
+    def mpiexec_was_killed(self) -> bool:
+        """Whether mpiexec has ended before any rank: it would have logged how a rank ended."""
+        if "mpiexec" not in self._watched:
+            return False
+        poll = select.poll()
+        poll.register(self._watched["mpiexec"][1], select.POLLIN)
+        return bool(poll.poll(0)) and not self._ends_of_ranks()
 
     def ended(self) -> str:
         """Name of a process of the cluster that has ended; "" if all run."""
