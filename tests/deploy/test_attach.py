@@ -91,33 +91,38 @@ def orphan() -> Iterator[xpulab.XPUCluster]:
     starter.kill()
     ends(starter)
     cluster = xpulab.XPUCluster.attach(name)
-    cluster.nameless = nameless  # type: ignore[attr-defined]
+    messages: list[str] = []
+
+    class View:
+        """Lets the engines go on when their fit is shown: they were stopped so that it lasts until then."""
+
+        def update(self, report: Any) -> None:
+            messages.append(report.message)
+            if "iteration" in report.message:
+                for fact in cluster.facts:
+                    os.kill(fact["pid"], signal.SIGCONT)
+
+        def close(self, report: Any) -> None: ...
+
     try:
-        cluster.first = cluster.status()  # type: ignore[attr-defined]
-        for fact in cluster.facts:  # they were stopped so that their fit lasts until here on any machine
-            os.kill(fact["pid"], signal.SIGCONT)
+        first = cluster.status()
+        unsubscribe = progress.subscribe(lambda report: View())
+        try:
+            report = last_report(cluster)
+        finally:
+            unsubscribe()
+        cluster.seen = (nameless, first, messages, report)  # type: ignore[attr-defined]
         yield cluster
     finally:
         cluster.stop()
 
 
 def test_a_fit_outlives_its_notebook_and_the_next_one_sees_it(orphan: xpulab.XPUCluster) -> None:
-    status = orphan.first  # type: ignore[attr-defined]
+    _, status, messages, report = orphan.seen  # type: ignore[attr-defined]
     assert [engine.state for engine in status.engines] == ["KMeans.fit", "KMeans.fit"]
     assert status.engines[0].iteration >= 3
     assert f"xpulab cluster {orphan.name}: running, 2 engines" in str(status)
     assert "detached" in str(status)
-    messages: list[str] = []
-
-    class View:
-        def update(self, report: Any) -> None:
-            messages.append(report.message)
-
-        def close(self, report: Any) -> None: ...
-
-    unsubscribe = progress.subscribe(lambda report: View())
-    report = last_report(orphan)
-    unsubscribe()
     assert any("waiting for KMeans.fit of process" in message and "iteration" in message for message in messages)
     assert report is not None
     assert (report.title, report.status, report.n_samples) == ("KMeans.fit", "finished", 100_000)
@@ -134,7 +139,7 @@ def test_a_fit_outlives_its_notebook_and_the_next_one_sees_it(orphan: xpulab.XPU
 
 
 def test_handles_are_listed_by_name_and_stay(orphan: xpulab.XPUCluster) -> None:
-    nameless = orphan.nameless  # type: ignore[attr-defined]
+    nameless = orphan.seen[0]  # type: ignore[attr-defined]
     found = orphan.handles()
     assert set(found) == {"old", "train", nameless}
     assert (found["train"].gather() == X).all()
