@@ -60,7 +60,7 @@ def plain(n: int, setup: str) -> Any:
     command = [*start.words, "-n", str(n), sys.executable, "-c", source]
     environment = {**os.environ, **start.environment, "I_MPI_SHM_CMA": "-1"}  # Intel MPI's own choice
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return {int(nbytes): calls for nbytes, calls in json.loads(done.stdout.splitlines()[0]).items()}
+    return {int(nbytes): calls for nbytes, calls in json.loads(done.stdout).items()}
 
 
 def main() -> None:

@@ -304,13 +304,19 @@ def main() -> None:
         "--engines",
         type=int,
         nargs="+",
-        default=[1, 2, 4],
-        help="1 and 2 are always measured; multiples of the number of cores, if more",
+        help="1 and 2 are always measured; as many as cores at most, or twice as many (default: 1, 2 and 4)",
     )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--share", type=float, default=1.0, help="of the rows")
     parser.add_argument("--plot", type=Path, metavar="FILE")
     arguments = parser.parse_args()
+    cores = len(os.sched_getaffinity(0))
+    possible = [*range(1, cores + 1), 2 * cores]
+    arguments.engines = arguments.engines or [n for n in (1, 2, 4) if n in possible]
+    if others := [n for n in arguments.engines if n not in possible]:
+        parser.error(
+            f"--engines: received {others[0]}; expected 1 to {cores}, one for each core, or {2 * cores}, two on each"
+        )
     warnings.simplefilter("ignore", xpulab.exceptions.OversubscribedWarning)
     with contextlib.ExitStack() as stack:
         network = None

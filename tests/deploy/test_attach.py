@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 from sklearn.model_selection import GridSearchCV
+from waiting import until
 
 import xpulab
 from xpulab import cli
@@ -54,13 +55,6 @@ def says(process: subprocess.Popen[str]) -> str:
 def ends(process: subprocess.Popen[str]) -> int:
     process.communicate(timeout=60)
     return process.returncode
-
-
-def wait_until(true: Callable[[], Any], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.02)
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -182,7 +176,7 @@ def test_a_detached_cluster_that_loses_an_engine_leaves_nothing(orphan: xpulab.X
     with xpulab.XPUCluster.attach(orphan.name) as cluster:
         pids = cluster._processes.pids()  # type: ignore[union-attr]
     os.kill(record.facts[0]["pid"], signal.SIGKILL)
-    wait_until(lambda: not alive(pids), 15)
+    until(lambda: not alive(pids), 15)
     assert orphan.name not in [record.name for record in find()]
     assert not os.path.exists(record.folder)
     with pytest.raises(NoClusterError, match=r"no (running )?cluster .*type: %xpu_cluster"):
@@ -199,7 +193,7 @@ def test_a_killed_cluster_is_reported_and_one_that_does_not_answer_can_be_stoppe
     for number in (signal.SIGSTOP, signal.SIGKILL):  # so that no process sees the end of another, and cleans up
         for pid in pids:
             os.kill(pid, number)
-    wait_until(lambda: not alive(pids))
+    until(lambda: not alive(pids))
     assert folder.exists()
     with pytest.raises(NoClusterError, match=rf"the cluster {name} is gone: its processes were killed, .*%xpu_cluster"):
         xpulab.XPUCluster.attach(name)
@@ -212,7 +206,7 @@ def test_a_killed_cluster_is_reported_and_one_that_does_not_answer_can_be_stoppe
     assert f"{name} (1 engine, detached)" in capsys.readouterr().out
     assert cli.main(["stop", name]) == 0
     assert capsys.readouterr().out == f"stopped: {name} (1 engine, detached)\n"
-    wait_until(lambda: not alive(pids))
+    until(lambda: not alive(pids))
     assert not folder.exists()
     assert cli.main(["stop", name]) == 2
     assert "NoClusterError: no " in capsys.readouterr().err
@@ -258,7 +252,7 @@ def test_a_call_names_the_client_that_it_waits_for_and_an_interrupt_ends_only_th
     )
     before = KMeans(5, random_state=0).fit(X)
     other = notebook(code, name_of(ours))
-    wait_until(lambda: (ours._board.ranks["client"] == other.pid).all())  # type: ignore[union-attr]
+    until(lambda: (ours._board.ranks["client"] == other.pid).all())  # type: ignore[union-attr]
     messages: list[str] = []
 
     class View:
@@ -281,7 +275,7 @@ def test_a_call_names_the_client_that_it_waits_for_and_an_interrupt_ends_only_th
     assert says(other) == "[[0, 1], [0, 1]]"
     assert ends(other) == 0
     np.testing.assert_array_equal(KMeans(5, random_state=0).fit(X).labels_, before.labels_)
-    wait_until(lambda: not (ours._board._head["cancelled"] != 0).any())  # type: ignore[union-attr]
+    until(lambda: not (ours._board._head["cancelled"] != 0).any())  # type: ignore[union-attr]
 
 
 def test_an_interrupt_elsewhere_does_not_end_what_runs_here(ours: xpulab.XPUCluster) -> None:
@@ -296,7 +290,7 @@ def test_an_interrupt_elsewhere_does_not_end_what_runs_here(ours: xpulab.XPUClus
     right = KMeans(**LONG).fit(X)
 
     def disturb() -> None:
-        wait_until(lambda: ours._board.ranks[0]["iteration"] > 2)  # type: ignore[union-attr]
+        until(lambda: ours._board.ranks[0]["iteration"] > 2)  # type: ignore[union-attr]
         assert other.stdin is not None
         other.stdin.write("\n")
         other.stdin.flush()

@@ -8,22 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from xpulab.deploy.agent import _Agent
 from xpulab.deploy.starting import Starting
 from xpulab.sharing.board import Board
 from xpulab.sharing.folder import BOARD, write_private
-
-
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(("number", "what"), [(signal.SIGSTOP, "was stopped"), (signal.SIGKILL, "ended")])

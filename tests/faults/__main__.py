@@ -21,6 +21,7 @@ from machines import network, why_not
 from trials import FAULTS, PHASES, Bench, Trial
 
 import xpulab
+from xpulab.deploy.mpi.command import DEFAULT, NAMES
 
 
 def main() -> None:
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--faults", nargs="*", help="by default all")
     parser.add_argument("--hosts", type=int, choices=(2, 3), help="as root: a cluster over so many hosts")
+    parser.add_argument("--mpi", choices=NAMES, default=DEFAULT, help="the MPI of a cluster over hosts")
     parser.add_argument(
         "--clients", type=int, default=0, help="no faults: so many clients at once, with --trials tasks"
     )
@@ -81,7 +83,7 @@ def _over_hosts(arguments: argparse.Namespace) -> bool:
     chance = random.Random(arguments.seed)
     done: list[trials_of_hosts.Trial] = []
     with network(arguments.hosts - 1) as hosts:
-        bench = trials_of_hosts.Bench(hosts, arguments.phases)
+        bench = trials_of_hosts.Bench(hosts, arguments.phases, arguments.mpi)
         try:
             for number in range(arguments.trials):
                 fault = arguments.faults[(arguments.seed + number) % len(arguments.faults)]

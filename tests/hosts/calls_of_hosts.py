@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from machines import Host
 from scipy import sparse
+from waiting import until
 
 import xpulab
 from xpulab.cluster import DBSCAN, BisectingKMeans, KMeans, MiniBatchKMeans
@@ -25,20 +25,13 @@ from xpulab.mixture import GaussianMixture
 from xpulab.neighbors import NearestNeighbors
 from xpulab.preprocessing import OneHotEncoder, QuantileTransformer
 
-__all__ = ["WEIGHTS", "X", "Y", "busy", "interrupted_when", "require_clean", "require_same", "results", "until"]
+__all__ = ["WEIGHTS", "X", "Y", "busy", "interrupted_when", "require_clean", "require_same", "results"]
 
 RANDOM = np.random.RandomState(0)
 X = np.concatenate([RANDOM.randn(4_000, 6) + centre for centre in (0, 5, 11)]).astype(np.float32)
 RANDOM.shuffle(X)
 Y = (X[:, 0] > 5).astype(int)
 WEIGHTS = RANDOM.rand(len(X))
-
-
-def until(condition: Callable[[], Any], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def busy(cluster: xpulab.XPUCluster, iterations: int = 0) -> bool:

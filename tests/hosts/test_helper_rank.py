@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from calls_of_hosts import X, busy, interrupted_when, require_clean, require_same, results, until
+from calls_of_hosts import X, busy, interrupted_when, require_clean, require_same, results
 from machines import Network
+from waiting import until
 
 import xpulab
 from xpulab.cluster import KMeans

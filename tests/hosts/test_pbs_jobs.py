@@ -4,13 +4,13 @@ and qdel, with the output that the manual pages of OpenPBS describe, and one hos
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from machines import Host, Network
+from waiting import until
 
 import xpulab
 from xpulab.exceptions import ClusterStartError, EngineLostError
@@ -41,13 +41,6 @@ fi""",
 [ "$1" = 7.server ] && nsenter -t {pid} --all kill -KILL $(cat {own}/pid)""",
     "qselect": "",
 }
-
-
-def until(condition: Callable[[], Any], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import pytest
 from machines import Network
 from mpis import skip_or_fail
 from scheduler import HERE, Slurm, scheduler, why_no_scheduler
+from waiting import until
 
 import xpulab
 from xpulab import cli
@@ -45,13 +46,6 @@ def slurm(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def cluster_of(n: int | None = 3, **arguments: Any) -> xpulab.XPUCluster:
     arguments = {"nodes": 2, "time": 30, "launcher": "slurm", "display": "none", "timeout": 120, **arguments}
     return xpulab.XPUCluster(n, **arguments)
-
-
-def until(condition: Callable[[], Any], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def jobs(slurm: Slurm) -> list[str]:

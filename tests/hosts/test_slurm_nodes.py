@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ import pytest
 from machines import Network
 from mpis import skip_or_fail
 from scheduler import HERE, Slurm, scheduler, why_no_scheduler
+from waiting import until
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -60,13 +61,6 @@ def job(slurm: Slurm) -> Iterator[str]:
 def both(job: str) -> Iterator[xpulab.XPUCluster]:
     with xpulab.XPUCluster(3, display="none", timeout=120, recover=False) as cluster:
         yield cluster
-
-
-def until(condition: Callable[[], Any], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def require_clean(slurm: Slurm, job: str) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls_of_hosts import busy, interrupted_when, require_clean, until
+from calls_of_hosts import busy, interrupted_when, require_clean
 from machines import Network
+from waiting import until
 
 import xpulab
 from xpulab.cells import run_cell

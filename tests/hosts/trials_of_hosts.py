@@ -34,6 +34,7 @@ from trials import Watched, later, same
 
 import xpulab
 from xpulab.cluster import KMeans
+from xpulab.deploy.mpi.command import DEFAULT
 from xpulab.exceptions import XpulabError
 
 __all__ = ["FAULTS", "LIMITS", "PHASES", "Bench", "Trial"]
@@ -98,13 +99,16 @@ class Bench:
         Hosts. The first of them has two engines if there is only one; this machine has one, too.
     phases : sequence of str
         Phases of the trials to come.
+    mpi : str
+        Name of the MPI.
     """
 
-    def __init__(self, network: Network, phases: Sequence[str] = PHASES) -> None:
+    def __init__(self, network: Network, phases: Sequence[str] = PHASES, mpi: str = DEFAULT) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
         os.environ.setdefault("XPULAB_TUNE", "0")
         self.network = network
-        self.cluster = Watched(**arguments(network))
+        self.mpi = mpi
+        self.cluster = Watched(**arguments(network, mpi))
         self.before = set(processes_of(os.getpid()))  # of another cluster of this process
         self.memory = shared_memory()
         self.calls = calls_on(self.cluster, self)
@@ -265,7 +269,7 @@ class Bench:
     def _of_a_notebook(self, phase: str, moment: float) -> Trial:
         """Kill another process that makes the call again and again."""
         self.cluster.stop()
-        given = arguments(self.network)
+        given = arguments(self.network, self.mpi)
         code = f"import sys; sys.path[:0] = {sys.path!r}; import trials_of_hosts as t; t.notebook({phase!r}, {given!r})"
         notebook = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         assert notebook.stdout is not None
@@ -360,11 +364,11 @@ class Bench:
             raise RuntimeError(left)
 
 
-def arguments(network: Network) -> dict[str, Any]:
+def arguments(network: Network, mpi: str) -> dict[str, Any]:
     """The arguments of a cluster over this machine and the hosts: three engines at least."""
     more = 3 - len(network.hosts)
     names = [f"{network.address}:1", *(f"{host.name}:{max(1, more)}" for host in network.hosts)]
-    return {"hosts": ",".join(names), "ssh_config": network.ssh_config, "display": "none"}
+    return {"hosts": ",".join(names), "ssh_config": network.ssh_config, "display": "none", "mpi": mpi}
 
 
 def start(cluster: xpulab.XPUCluster) -> None:
@@ -418,8 +422,9 @@ def descendants(pid: int) -> set[psutil.Process]:
 
 
 def kind(line: str) -> str:
-    """What a process is, by the beginning of its command line."""
-    return " ".join(os.path.basename(word) for word in line.split()[:3] if not word.startswith("-"))
+    """What a process is, by the beginning of its command line: a module of Python, or a program."""
+    program, *others = line.split()[:3]
+    return others[1] if others[:1] == ["-m"] else os.path.basename(program)
 
 
 def files(host: Host) -> list[str]:
@@ -450,7 +455,7 @@ FAULTS: dict[str, Callable[[Bench, random.Random], str]] = {
     "controller": lambda bench, chance: bench.signal(chance, _CONTROLLER, _KILL, [""]),
     "relay": lambda bench, chance: bench.signal(chance, _RELAY, _KILL, [""]),
     "mpiexec": lambda bench, chance: bench.signal(chance, r"^\S*mpiexec", _KILL, [""]),
-    "proxy": lambda bench, chance: bench.signal(chance, r"^\S*hydra_pmi_proxy", _KILL, _there(bench)),
+    "proxy": lambda bench, chance: bench.signal(chance, r"^\S*(hydra_pmi_proxy|orted|prted)", _KILL, _there(bench)),
     "agent": lambda bench, chance: bench.signal(chance, _AGENT, _KILL, _there(bench)),
     "sshd": lambda bench, chance: bench.signal(chance, r"^sshd: ", _KILL, _there(bench)),
     "full": lambda bench, chance: bench.fill(chance, "/tmp"),

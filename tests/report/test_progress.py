@@ -9,11 +9,12 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from reports import report
+from waiting import until
 
 from xpulab.exceptions import XpulabWarning
 from xpulab.report import progress
@@ -43,15 +44,6 @@ def view() -> Iterator[Recorder]:
     unsubscribe = progress.subscribe(lambda shown: recorder)
     yield recorder
     unsubscribe()
-
-
-def until(happened: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Wait at most ten seconds for something that a busy machine may delay."""
-    deadline = time.monotonic() + 10
-    while not happened():
-        assert time.monotonic() < deadline
-        meanwhile()
-        time.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -218,7 +210,7 @@ def test_a_view_that_raises_is_dropped_and_the_others_go_on(broken: str, view: R
 
     def work() -> None:
         with progress.open(TaskReport("robust")) as handle:
-            until(lambda: len(view.updates) >= 2, handle.update)
+            until(lambda: len(view.updates) >= 2, meanwhile=handle.update)
 
     match = "a view was removed, because it raised RuntimeError: no paint"
     with subscribed(factory), pytest.warns(XpulabWarning, match=match):

@@ -20,8 +20,8 @@ from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import Command, Ranks, split
 from xpulab.deploy.plan import Offer, Plan, plan
 from xpulab.deploy.probe import Probe, probe
-from xpulab.deploy.processes import ENGINES, engines_shown
 from xpulab.deploy.record import in_use
+from xpulab.deploy.settings import ENGINES, engines_shown
 from xpulab.deploy.submission import JobPlan, holding, wanted
 from xpulab.deploy.variables import VariablesOnEngines
 from xpulab.exceptions import UsageError

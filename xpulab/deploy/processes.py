@@ -1,7 +1,6 @@
 """Start and stop the processes of a cluster: ipyparallel's controller, and one engine per rank through mpiexec.
 
-This module does not know what the engines compute. `controller_settings` and `engine_settings` have the settings that
-make a start quick; they start nothing.
+This module does not know what the engines compute. `xpulab.deploy.settings` has what it tells ipyparallel.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from typing import Any
 import ipyparallel as ipp
 import psutil
 from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLauncher
-from traitlets.config import Config
 
 import xpulab
 from xpulab.deploy import relay
 from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
-from xpulab.deploy.mpi.command import DEFAULT, LIBMPI, Command, ending, shown
+from xpulab.deploy.mpi.command import DEFAULT, LIBMPI, Command, ending
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.record import Record, identity, runs
+from xpulab.deploy.settings import controller_settings, engine_settings
 from xpulab.deploy.starting import Starting
 from xpulab.exceptions import ClusterError, ClusterStartError
 from xpulab.sharing.folder import ALONE, BOARD
 from xpulab.sharing.owner import RECORD
 from xpulab.sharing.transcript import RAISED
 
-__all__ = ["ENGINES", "JOB", "Launched", "Processes", "controller_settings", "engine_settings", "engines_shown"]
+__all__ = ["JOB", "RELAY", "Launched", "Processes"]
 
 #: Names of two processes among those that are watched: the relay connects the hosts of a cluster, and the keeper keeps
 #: the job that xpulab has submitted for it.
@@ -52,128 +51,6 @@ _RELAY_GRACE = 6.0  # seconds that the relay and the agents have to end all proc
 _JOB_GRACE = 15.0  # seconds that a scheduler has to end a job
 _MPIEXEC_GRACE = 2.0  # seconds that an mpiexec has to end the ranks by itself
 _STOP_GRACE = 3.0  # seconds to wait until a killed process has ended
-
-
-def controller_settings(folder: Path, owner: int, address: str = "") -> Config:
-    """ipyparallel's settings for the controller.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Private folder of the cluster: connection files and logs.
-    owner : int
-        Pid of the process with which the cluster ends unless it is detached; 0 for none.
-    address : str
-        Address of this host at which engines of other hosts reach it; empty if there are none. Clients always use the
-        loopback interface.
-    """
-    config = Config()
-    config.Cluster.load_profile = False
-    # The engines import their packages while the controller starts, and then wait for its connection file.
-    config.Cluster.send_engines_connection_env = False
-    config.Cluster.delay = 0
-    config.LocalControllerLauncher.controller_cmd = [sys.executable, "-m", "xpulab.deploy.controller"]
-    config.LocalControllerLauncher.controller_args = [
-        "--IPController.client_ip=127.0.0.1",
-        f"--IPController.engine_ip={address or '127.0.0.1'}",
-        # The controller then is one process with threads, instead of seven processes.
-        "--IPController.use_threads=True",
-        # A client without the keys of the connection file is rejected before its messages are read.
-        "--IPController.enable_curve=True",
-        "--TaskScheduler.scheme_name=none",
-        # One scheduler sends every SPMD task to all engines, so that they get tasks in the same order from all clients.
-        "--IPController.broadcast_scheduler_depth=0",
-        # This is the period of the first heartbeats. The controller must not drop an engine that misses beats: the
-        # board and mpiexec show whether engines are lost, and a stopped process may continue.
-        "--HeartMonitor.period=100",
-        "--HeartMonitor.max_heartmonitor_misses=1000000",
-        # The controller does not store results.
-        "--IPController.db_class=NoDB",
-    ]
-    config.LocalControllerLauncher.environment = {
-        **_ipythons_folder(folder),
-        "XPULAB_OWNER": str(owner),
-        "XPULAB_FOLDER": str(folder),
-    }
-    return config
-
-
-def _ipythons_folder(folder: Path) -> dict[str, str]:
-    """Environment variables for IPython's files, which must not be in the user's home: it may be full or read-only."""
-    return {"IPYTHONDIR": str(folder / "ipython")}
-
-
-#: The program of a rank, and its arguments.
-_ENGINE = (sys.executable, "-m", "xpulab.engine")
-_ENGINE_ARGUMENTS = (
-    "--Session.digest_history_size=0",  # CurveZMQ rejects repeated messages, so no signatures are kept
-    "--IPEngine.max_heartbeat_misses=10",  # of the controller, 3.5 s each: an engine that was left alone ends
-    "--IPEngine.enable_nanny=False",  # one process per engine, which passes on signals; the board does this
-    "--IPEngine.init_mpi=",
-)
-
-
-def engines_shown(command: Command, n: int) -> str:
-    """The command line that starts the engines, as a shell takes it."""
-    mpiexec, *options = command.words
-    return shown([mpiexec, "-n", str(n), *options, *_ENGINE, *_ENGINE_ARGUMENTS], command.environment)
-
-
-#: Variables that ipyparallel and `engine_settings` set for the engines.
-ENGINES = ("IPP_CLUSTER_ID", "IPP_PROFILE_DIR", "IPYTHONDIR", "MPLBACKEND", "XPULAB_ENGINE")
-
-
-def engine_settings(
-    folder: Path,
-    owner: int,
-    variables: Mapping[str, str],
-    command: Command,
-    n: int,
-    relayed: bool = False,
-    helped: bool = False,
-) -> Config:
-    """ipyparallel's settings for the engines.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-    owner : int
-        As for `controller_settings`.
-    variables : mapping of str to str
-        The user's environment variables for all engines.
-    command : Command
-        MPI's command line.
-    n : int
-        Number of engines, with the helper rank.
-    relayed : bool
-        Whether there are engines on other hosts.
-    helped : bool
-        Whether one of the ranks is the helper rank.
-    """
-    config = Config()
-    config.MPIEngineSetLauncher.mpi_cmd = [command.words[0]]
-    config.MPIEngineSetLauncher.mpi_args = list(command.words[1:])
-    config.MPIEngineSetLauncher.engine_cmd = list(_ENGINE)
-    config.MPIEngineSetLauncher.engine_args = list(_ENGINE_ARGUMENTS)
-    config.MPIEngineSetLauncher.environment = {
-        **command.environment,
-        **_ipythons_folder(folder),
-        "MPLBACKEND": "module://xpulab.engine.figures",  # the notebook's backend would draw in the notebook's process
-        **variables,
-        "XPULAB_ENGINE": json.dumps(
-            {
-                "owner": owner,
-                "folder": str(folder),
-                "relayed": relayed,
-                "helped": helped,
-                "cwd": os.getcwd(),
-                "mpi": command.expected(n),
-                "placements": str(folder / "placements.json"),
-                "connection": str(folder / "security" / "ipcontroller-engine.json"),
-            }
-        ),
-    }
-    return config
 
 
 # ipyparallel warns if a process ends with a status other than 0, as stopped engines do. `Processes.logs` shows users
@@ -369,18 +246,27 @@ class Processes:
         return f": {found}" if found else ""
 
     def _ends_of_ranks(self) -> str:
-        """How ranks have ended, from mpiexec's log: first those that mpiexec has not killed; "" if it names none."""
+        """How ranks have ended, from mpiexec's log: only those that it has not killed, if there are any; or ""."""
         every = {rank: status for rank, status in self._mpi.statuses(self.logs(200))[0].items() if status}
         found = {rank: status for rank, status in every.items() if status != signal.SIGKILL} or every
         return ", ".join(f"rank {rank} {ending(status)}" for rank, status in found.items())
 
     def mpiexec_was_killed(self) -> bool:
-        """Whether mpiexec has ended before any rank: it would have logged how a rank ended."""
+        """Whether a signal has ended mpiexec, and with it the ranks.
+
+        A process that has not started mpiexec goes by the log: mpiexec logs how ranks ended.
+        """
         if "mpiexec" not in self._watched:
             return False
+        if (status := self._status_of_mpiexec()) is not None:
+            return status < 0
         poll = select.poll()
         poll.register(self._watched["mpiexec"][1], select.POLLIN)
         return bool(poll.poll(0)) and not self._ends_of_ranks()
+
+    def _status_of_mpiexec(self) -> int | None:
+        """The exit status of mpiexec, negative for a signal; None if it runs, or another process has started it."""
+        return None
 
     def ended(self) -> str:
         """Name of a process of the cluster that has ended; "" if all run."""
@@ -666,6 +552,12 @@ class Launched(Processes):
 
     def require_started(self) -> None:
         self._still_starting(self._deadline)
+
+    def _status_of_mpiexec(self) -> int | None:
+        with contextlib.suppress(psutil.Error):
+            status: int | None = self._cluster.engine_set.process.wait(0)
+            return status
+        return None
 
     def _alone(self) -> str:
         """What a rank has written if mpiexec and the library of MPI do not belong together; otherwise ""."""

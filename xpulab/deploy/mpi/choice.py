@@ -90,7 +90,7 @@ def command(
     variables: Sequence[str] = (),
     job: Job | None = None,
 ) -> Command:
-    """The command line of the mpiexec of an MPI on this host.
+    """The command line of the mpiexec of an MPI on this host, which also logs how ranks end.
 
     Parameters
     ----------
@@ -126,7 +126,9 @@ def command(
     else:
         start = openmpi.command(found, ranks, interface, ssh_config, extra, [LIBMPI, *variables])
     library = {LIBMPI: found.library} if found.library else {}
-    return Command(start.words, {**start.environment, **library}, name, bool(os.environ.get(LIBMPI)))
+    program, *options = start.words
+    words = (program, *_MODULES[name].LOG_ENDS, *options)
+    return Command(words, {**start.environment, **library}, name, bool(os.environ.get(LIBMPI)))
 
 
 def version_of(name: str, mpiexec: str) -> str:

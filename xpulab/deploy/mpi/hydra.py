@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["EXIT_CODES", "of_ranks", "statuses"]
+__all__ = ["LOG_ENDS", "of_ranks", "statuses"]
 
-#: With this option mpiexec writes the wait statuses of all ranks.
-EXIT_CODES = ("-print-all-exitcodes",)
+#: Option with which mpiexec logs the wait statuses of all ranks.
+LOG_ENDS = ("-print-all-exitcodes",)
 
 #: What mpiexec writes about ranks that ended: the banner, and the wait status of each rank.
 _BANNER = re.compile(
@@ -24,7 +24,7 @@ def of_ranks(variables: Mapping[str, str]) -> list[str]:
 
 
 def statuses(said: str) -> tuple[dict[int, int], str]:
-    """The wait statuses of the ranks, with `EXIT_CODES`, and the lines that are not about ended ranks."""
+    """The wait statuses of the ranks, with `LOG_ENDS`, and the lines that are not about ended ranks."""
     hosts = [codes for line in _CODES.findall(said) for codes in _OF_HOST.findall(line)]
     found = [int(number) for codes in hosts for number in codes.split(",")]
     rest = [line for line in said.splitlines() if not _BANNER.match(line) and not _CODES.search(line)]

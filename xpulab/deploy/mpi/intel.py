@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from xpulab import oneapi
 from xpulab.deploy.launchers import ssh
 from xpulab.deploy.mpi.command import HERE, Command, Ranks, ending
-from xpulab.deploy.mpi.hydra import EXIT_CODES, of_ranks, statuses
+from xpulab.deploy.mpi.hydra import LOG_ENDS, of_ranks, statuses
 from xpulab.libmpi import LABELS
 
 __all__ = [
     "LABEL",
     "LEAVES_FILES",
     "LIBRARIES",
+    "LOG_ENDS",
     "cause",
     "command",
     "interface_variables",
@@ -84,7 +85,7 @@ def command(
         names = [name for each in ranks for name in [each.host] * each.n]
         places = ["-ppn", "1", "-hosts", ",".join(names)]
         environment = {**_HOSTS, **(_by(*starter) if starter else _by_ssh(ssh_config))}
-    words = (str(oneapi.mpiexec()), *EXIT_CODES, "-iface", interface, *places, *extra)
+    words = (str(oneapi.mpiexec()), "-iface", interface, *places, *extra)
     return Command(words, {**_ALWAYS, **environment})
 
 

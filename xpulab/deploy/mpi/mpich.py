@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 from xpulab.deploy.launchers import ssh
 from xpulab.deploy.mpi.command import HERE, Command, Found, Ranks, ending
-from xpulab.deploy.mpi.hydra import EXIT_CODES, of_ranks, statuses
+from xpulab.deploy.mpi.hydra import LOG_ENDS, of_ranks, statuses
 from xpulab.libmpi import LABELS
 
 __all__ = [
     "LABEL",
     "LEAVES_FILES",
     "LIBRARIES",
+    "LOG_ENDS",
     "cause",
     "command",
     "interface_variables",
@@ -78,7 +79,7 @@ def command(
         # mpiexec ends if a host does not have its folder. The engines go to that folder themselves.
         places = ["-wdir", "/", "-hosts", ",".join(f"{each.host}:{each.n}" for each in ranks)]
         environment = {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXTRA_ARGS": shlex.join(ssh.options(ssh_config))}
-    words = (found.mpiexec, *EXIT_CODES, "-iface", interface, "-bind-to", "none", *places, *extra)
+    words = (found.mpiexec, "-iface", interface, "-bind-to", "none", *places, *extra)
     return Command(words, {**_ALWAYS, **environment})
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "LABEL",
     "LEAVES_FILES",
     "LIBRARIES",
+    "LOG_ENDS",
     "cause",
     "command",
     "interface_variables",
@@ -29,6 +30,9 @@ LEAVES_FILES = True
 
 #: File names of the library.
 LIBRARIES = ("libmpi.so.40",)
+
+#: mpiexec logs how ranks ended without an option.
+LOG_ENDS = ()
 
 _VERSION = re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+)\.(\d+)\.(\d+)")
 
