@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from xpulab.kernels import rows as module
-from xpulab.kernels.rows import Rows, column_sums, copying, find_nonfinite, take
+from xpulab.kernels.rows import Rows, column_sums, consecutive, copying, find_nonfinite, take
 from xpulab.sharing.memory import SharedBlock
 
 SHAPES = [(1, 1), (5, 3), (64, 14), (257, 2), (10007, 14), (10007, 64), (1030, 130), (257, 300)]
@@ -23,6 +23,18 @@ def test_upload_keeps_every_number(device, n, d, dtype, order):
     rows = Rows.upload(device, X)
     assert (rows.n_samples, rows.n_features, rows.dtype, rows.sample_weight) == (n, d, dtype, None)
     np.testing.assert_array_equal(take(rows, np.arange(n)), X)
+
+
+@pytest.mark.parametrize("wide", [True, False], ids=["AVX-512", "AVX2"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 7, 8, 9, 14, 15, 16, 17, 31, 33, 300])
+def test_consecutive_rows_come_back_in_their_order(device, monkeypatch, d, dtype, wide):
+    monkeypatch.setattr(device, "wide", wide)  # registers of half the size transpose smaller squares
+    X = table(333, d, dtype)
+    rows = Rows.upload(device, X)
+    for first, last in [(0, 333), (0, 64), (64, 128), (63, 65), (100, 333), (332, 333), (7, 7)]:
+        np.testing.assert_array_equal(consecutive(rows, first, last), X[first:last])
+    assert consecutive(rows, 0, 0).shape == (0, d)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

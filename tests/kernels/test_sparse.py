@@ -68,6 +68,8 @@ def test_columns_rows_and_distances(device, n, d, k, density, dtype):
         )
     chosen = np.arange(n)[:: max(1, n // 7)]
     np.testing.assert_array_equal(ours.take(mine, chosen), matrix[chosen].toarray())
+    for first, last in [(0, n), (n // 2, n), (2, 3), (3, 3)]:
+        np.testing.assert_array_equal(ours.consecutive(mine, first, last), matrix[first:last].toarray())
     # The root of a difference near zero is the root of a rounding error.
     near = 2e-3 if dtype == np.float32 else 1e-7
     np.testing.assert_allclose(
@@ -138,6 +140,7 @@ def test_a_part_of_a_matrix(device):
     a, b = matrix.indptr[100], matrix.indptr[200]
     rows = SparseRows.upload(device, matrix.data[a:b], matrix.indices[a:b], matrix.indptr[100:201], 6)
     np.testing.assert_array_equal(ours.take(rows, np.arange(100)), matrix[100:200].toarray())
+    np.testing.assert_array_equal(ours.consecutive(rows, 0, 100), matrix[100:200].toarray())
 
 
 @settings(max_examples=30, deadline=None)

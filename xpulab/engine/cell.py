@@ -222,7 +222,7 @@ def _made(task: Task, thing: dict[str, Any], number: int) -> Any:
         rows = rows_of(task, thing["handle"])
         whole = np.empty((rows.n_samples, rows.n_features), rows.dtype)
         for first, last in pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize):
-            whole[first:last] = kernels_for(rows).take(rows, np.arange(first, last))
+            whole[first:last] = kernels_for(rows).consecutive(rows, first, last)
         return whole.reshape(-1, *thing["shape"][1:])
     if "rows" in thing:
         source, (_, *shape) = thing["rows"], thing["shape"]

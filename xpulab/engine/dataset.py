@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -19,7 +18,7 @@ from xpulab.exceptions import HandleError
 from xpulab.kernels import dense, sparse
 from xpulab.kernels.choice import AnyRows, kernels_for
 from xpulab.kernels.moments import column_facts
-from xpulab.kernels.rows import Fill, Rows, copying, take
+from xpulab.kernels.rows import BLOCK, Fill, Rows, consecutive, copying, take, weighted
 from xpulab.kernels.scaling import host_pieces
 from xpulab.kernels.sparse import SparseRows
 from xpulab.sharing.memory import SharedBlock
@@ -141,7 +140,7 @@ class Data:
             yield None
             return
         self._task.show(doing="reading the rows")
-        with _transfer(self._task), _readable(self._task, source) as (_, fill):
+        with self._task.transferring(), _readable(self._task, source) as (_, fill):
             yield fill
 
     def parts(self) -> Iterator[tuple[Rows, Rows | None]]:
@@ -205,7 +204,7 @@ def give_rows(
     if kept is not None:
         keep_rows(task, made, kept)
     if target is not None:
-        write_block(task, target, bounds, host_pieces(made))
+        write_block(task, target, bounds, host_pieces(made), lasting=True)
 
 
 def give_computed(
@@ -224,13 +223,13 @@ def give_computed(
     if target is not None:
         row_bytes = max(rows.n_features, n_columns) * max(rows.dtype.itemsize, np.dtype(target["dtype"]).itemsize)
         parts = pieces(rows.n_samples, row_bytes)
-        write_block(task, target, bounds, (compute(take(rows, np.arange(*part))) for part in parts))
+        write_block(task, target, bounds, (compute(consecutive(rows, *part)) for part in parts))
     if kept is not None:
         alone = Lock()  # the device is that of one thread at a time
 
         def fill(first: int, part: np.ndarray) -> None:
             with alone:
-                given = take(rows, np.arange(first, first + len(part)))
+                given = consecutive(rows, first, first + len(part))
             part[...] = compute(given)
 
         made, _ = Rows.read(task.device, (rows.n_samples, n_columns), kept["about"]["dtype"], fill)
@@ -268,8 +267,8 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         process and address where the rows are in C order, with ``shape``, ``dtype`` and ``finite`` (whether they were
         checked); ``parts``, the path of a shared block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for
         data, indices and indptr, with ``shape``; ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and
-        ``order``; ``block``, the path of a shared block with a result, with ``shape``, ``dtype`` and ``offset``, or,
-        with ``own``, one that has the rows of this rank only, which have come from another host;
+        ``order``; ``block``, the path of a shared block with a result, with ``shape``, ``dtype`` and ``offset``;
+        ``arrived``, this rank's rows, which have come from another host, and whether all are finite;
         ``local``, the rows that this rank's own code passes; ``handle``, the id of rows that the ranks keep. Rows from
         a file, a result or a rank's own code are checked here for infinity, and for NaN unless ``nan`` allows it. With
         ``hold``, the id and description of a handle, the rank keeps the rows for other tasks.
@@ -289,7 +288,7 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
     """
     device, rank, bounds = task.device, task.comm.rank, source["bounds"]
     task.show(doing="reading the rows")
-    with _transfer(task):
+    with task.transferring():
         if "handle" in source:
             held = _held(task, source)
             rows: AnyRows = held if sample_weight is None else kernels_for(held).weighted(held, sample_weight)
@@ -299,8 +298,10 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
             _look_through(task, rows, source)
         elif "csr" in source:
             rows = _sparse(task, source, sample_weight)
-        elif source.get("own"):
-            rows = _adopted(task, source, sample_weight)
+        elif "arrived" in source:
+            read, finite = source["arrived"]
+            rows = read if sample_weight is None else weighted(read, sample_weight)
+            _require_finite(task, rows, source, finite)
         elif "parts" not in source:
             with _readable(task, source) as (shape, fill):
                 rows = _read(task, source, shape, fill, sample_weight)
@@ -312,19 +313,6 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
         keep_rows(task, replace(rows, sample_weight=None), source["hold"])
     task.show(rows=rows.n_samples, doing="computing")
     return rows
-
-
-@contextmanager
-def _transfer(task: Task) -> Iterator[None]:
-    """Count the seconds of the body as transfer, without those of kernels and of communication."""
-
-    def others() -> float:
-        return sum(seconds for phase, seconds in task.seconds().items() if phase != "transfer")
-
-    before = others() + task.transfer
-    started = time.perf_counter()
-    yield
-    task.transfer += max(0.0, time.perf_counter() - started - (others() + task.transfer - before))
 
 
 def _look_through(task: Task, rows: Rows, source: dict[str, Any]) -> None:
@@ -370,19 +358,14 @@ def _sparse(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
 def _read(task: Task, source: dict[str, Any], shape: Any, fill: Fill, sample_weight: np.ndarray | None) -> Rows:
     """Read this rank's rows, and raise the same error on all ranks if a row has NaN or infinity."""
     rows, finite = Rows.read(task.device, shape, source["dtype"], fill, sample_weight)
+    _require_finite(task, rows, source, finite)
+    return rows
+
+
+def _require_finite(task: Task, rows: Rows, source: dict[str, Any], finite: bool) -> None:
+    """Raise the same error on all ranks if a row has NaN or infinity. `finite` is what `Rows.read` has found."""
     if not source.get("finite") and not all(task.comm.allgather(finite)):
         _look_through(task, rows, source)
-    return rows
-
-
-def _adopted(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None) -> Rows:
-    """Use memory of this host that has this rank's rows only, with the reductions of `_read`."""
-    first, last = source["bounds"][task.comm.rank : task.comm.rank + 2]
-    with SharedBlock.open(source["block"], writable=True) as block:
-        rows = Rows.adopt(task.device, block, (last - first, int(source["shape"][1])), source["dtype"], sample_weight)
-    if not source.get("finite") and not all(task.comm.allgather(dense.find_nonfinite(rows) < 0)):
-        _look_through(task, rows, source)
-    return rows
 
 
 @contextmanager
@@ -395,9 +378,7 @@ def _readable(task: Task, source: dict[str, Any]) -> Iterator[tuple[tuple[int, i
         yield shape, copying(file_rows(source)[first:last])
     elif "block" in source:
         with SharedBlock.open(source["block"]) as block:
-            # On another host than the notebook's the block has this rank's rows only.
-            place = source["offset"] + (first - source.get("first", 0)) * row_bytes
-            yield shape, copying(block.array(shape, dtype, place))
+            yield shape, copying(block.array(shape, dtype, source["offset"] + first * row_bytes))
     else:
         place = dict(source["memory"])
         address, memory = place.pop("address"), ProcessMemory(**place)
@@ -405,23 +386,27 @@ def _readable(task: Task, source: dict[str, Any]) -> Iterator[tuple[tuple[int, i
         memory.require_running()
 
 
-def write_block(task: Task, target: dict[str, Any], bounds: list[int], parts: Iterable[np.ndarray]) -> None:
+def write_block(
+    task: Task, target: dict[str, Any], bounds: list[int], parts: Iterable[np.ndarray], lasting: bool = False
+) -> None:
     """Write this rank's rows of a result, a part at a time, into the shared block that the notebook has created.
 
-    If the target is for this rank's rows only, ``first`` in it is the number of its first row.
+    If the target is for this rank's rows only, ``first`` in it is the number of its first row. `lasting` says that the
+    parts are the same at the end of the task. They are then sent to the notebook's host without being written here.
     """
-    dtype = np.dtype(target["dtype"])
-    place = (
-        target["offset"]
-        + (bounds[task.comm.rank] - target.get("first", 0)) * int(np.prod(target["shape"][1:])) * dtype.itemsize
-    )
-    begin = place
-    with _transfer(task), SharedBlock.open(target["path"], writable=True) as shared:
+    dtype, (first, last) = np.dtype(target["dtype"]), bounds[task.comm.rank : task.comm.rank + 2]
+    row_bytes = int(np.prod(target["shape"][1:])) * dtype.itemsize
+    begin = place = target["offset"] + (first - target.get("first", 0)) * row_bytes
+    if lasting and "number" in target:
+        made = (part.astype(dtype, copy=False) for part in parts)
+        task.written.append((target["number"], begin, (last - first) * row_bytes, made))
+        return
+    with task.transferring(), SharedBlock.open(target["path"], writable=True) as shared:
         for part in parts:
             shared.write(part.astype(dtype, copy=False), place)
             place += part.size * dtype.itemsize
     if "number" in target:  # the memory is that of another host than the notebook's, see `travel`
-        task.written.append((target["number"], begin, place - begin))
+        task.written.append((target["number"], begin, place - begin, None))
 
 
 @contextmanager
@@ -434,4 +419,5 @@ def held_open(target: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def pieces(n: int, row_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield bounds of parts of `n` rows. The parts are so small that a part of a result needs little host memory."""
     step = max(1, _PIECE // row_bytes)
+    step -= step % BLOCK if step > BLOCK else 0
     return ((first, min(first + step, n)) for first in range(0, n, step))

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from xpulab.engine.interruptible import WORLD, Intracomm
 from xpulab.engine.travel import travelled
 from xpulab.engine.waiting import interrupt
 from xpulab.kernels.device import Device
-from xpulab.kernels.rows import Rows
+from xpulab.kernels.rows import Fill, Rows
 from xpulab.kernels.tune import MODE, Tuner
 from xpulab.sharing.board import PHASES, Board
 from xpulab.sharing.checkpoint import Checkpoint
@@ -332,8 +332,9 @@ class Task:
         The ranks that work on this task; the others wait for its end.
     transfer : float
         Seconds of transfers of rows between the notebook and the device; the task adds to it.
-    written : list of tuple of int
-        Parts of results that this rank has written for another host: number of the result, offset and bytes.
+    written : list of tuple
+        Parts of results for another host: number of the result, offset, number of bytes, and an iterable that makes the
+        rows in parts; None if this rank has written them into its memory for the result.
     """
 
     def __init__(self, engine: Engine, name: str, number: int, client: int) -> None:
@@ -344,7 +345,7 @@ class Task:
         self.ranks: Sequence[int] = range(engine.size)
         self.comm = Communicator(engine._comm, self.failed, engine._ends, not engine.host.several)
         self.transfer = 0.0
-        self.written: list[tuple[int, int, int]] = []
+        self.written: list[tuple[int, int, int, Iterable[np.ndarray] | None]] = []
         self.started = time.perf_counter()
         self.device.kernel_seconds = self.device.compile_seconds = 0.0
         self.device.while_compiling = self.leave_if_cancelled
@@ -480,6 +481,22 @@ class Task:
             self.comm.wait,
         )
         return dict(zip(PHASES, spent, strict=True))
+
+    def read_in_order(self, shape: tuple[int, int], dtype: Any, fill: Fill) -> tuple[Rows, bool]:
+        """Read rows to the device with a function that gives them from the first to the last; see `Rows.read`."""
+        return Rows.read(self.device, shape, dtype, fill, threads=1)
+
+    @contextlib.contextmanager
+    def transferring(self) -> Iterator[None]:
+        """Count the seconds of the body as transfer, without those of kernels and of communication."""
+
+        def others() -> float:
+            return sum(seconds for phase, seconds in self.seconds().items() if phase != "transfer")
+
+        before = others() + self.transfer
+        started = time.perf_counter()
+        yield
+        self.transfer += max(0.0, time.perf_counter() - started - (others() + self.transfer - before))
 
     @property
     def has_raised(self) -> bool:

@@ -150,8 +150,11 @@ class _Errand:
     engine: _Engines
     board: Board
     number: int
-    transfer: float = 0.0
-    written: list[tuple[int, int, int]] = field(default_factory=list)
+    written: list[Any] = field(default_factory=list)
+
+    def transferring(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing: the engines count the seconds."""
+        return contextlib.nullcontext()
 
     def show(self, **_: Any) -> None:
         """Nothing: the board shows what engines do."""

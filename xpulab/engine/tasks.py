@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import cloudpickle
-import numpy as np
 
 from xpulab.engine import cell
 from xpulab.engine.algorithms import (
@@ -134,9 +133,9 @@ def _scatter(task: Task, source: dict[str, Any], handle: str, about: dict[str, A
 @task("gather")
 def _gather(task: Task, handle: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
     rows = rows_of(task, handle)
-    take, row_bytes = kernels_for(rows).take, rows.n_features * rows.dtype.itemsize
-    parts = (take(rows, np.arange(*piece)) for piece in pieces(rows.n_samples, row_bytes))
-    write_block(task, target, handle["bounds"], parts)
+    consecutive, row_bytes = kernels_for(rows).consecutive, rows.n_features * rows.dtype.itemsize
+    parts = (consecutive(rows, *piece) for piece in pieces(rows.n_samples, row_bytes))
+    write_block(task, target, handle["bounds"], parts, lasting=True)
     return {}
 
 

@@ -2,16 +2,16 @@
 
 The notebook writes rows into shared memory of its host, and reads results there. A rank of that host, the carrier,
 sends to the ranks of other hosts what a task's payload refers to, before the task begins: to each rank its own rows,
-and to each other host one copy of the arrays that all ranks read. There the memory is of that host, and the payload
-refers to it, so that tasks do not know of hosts. What they write into a result is sent to the carrier at the task's
-end. The carrier is rank 0, or the helper rank if no engine runs on the notebook's host, see `helper`.
+which it puts onto its device, and to each other host one copy of the arrays that all ranks read, in shared memory of
+that host. The payload then refers to these, so that tasks do not know of hosts. What they write into a result is sent
+to the carrier at the task's end. The carrier is rank 0, or the helper rank if no engine runs on the notebook's host,
+see `helper`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -156,13 +156,15 @@ class Journey:
         self.held: list[SharedBlock] = []
         self.results: list[SharedBlock | None] = []  # None on ranks that write to the notebook's memory themselves
         self.sends: list[tuple[int, Iterator[np.ndarray]]] = []
-        self.receives: list[tuple[SharedBlock, int]] = []  # memory of this host, and the bytes that come for it
+        self.receives: list[Callable[[], None]] = []  # what takes the messages that come, in their order
         self.shared: list[tuple[list[int], str]] = []  # ranks of this host that read a block, and its path
         self._buffers: list[np.ndarray] = []  # the first one was used first
         self.takes: list[dict[str, Any]] = []  # places whose path the leader of this host tells
 
     def close(self) -> None:
-        """Close the memory, which lives on where arrays use it."""
+        """Close the memory, which lives on where arrays use it, and leave the rows to the task."""
+        self.receives.clear()
+        self.task.written.clear()
         for block in (*self.held, *self.results):
             if block is not None:
                 block.close()
@@ -181,9 +183,11 @@ class Journey:
             return type(thing)(self.out(each) for each in thing)
         return thing
 
-    def _new(self, nbytes: int) -> SharedBlock:
+    def _copy(self, nbytes: int) -> SharedBlock:
+        """Memory of this host into which so many bytes will be received."""
         block = SharedBlock.create(nbytes)
         self.held.append(block)
+        self.receives.append(functools.partial(self._receive, self.host.carrier, [(block, 0, nbytes)]))
         return block
 
     def _opened(self, path: str) -> SharedBlock:
@@ -192,7 +196,7 @@ class Journey:
         return block
 
     def _parts(self, source: dict[str, Any]) -> dict[str, Any]:
-        """Rows that are in a block for each rank."""
+        """An array of any dtype that is in a block for each rank."""
         row_bytes = int(np.prod(source["shape"][1:])) * np.dtype(source["dtype"]).itemsize
         parts = list(source["parts"])
         for part, rank in enumerate(self.owners):
@@ -200,9 +204,7 @@ class Journey:
             if self.host.elsewhere(rank) and self.host.carries:
                 self.sends.append((rank, _cut(self._opened(parts[part]).array((nbytes,), np.uint8))))
             elif self.host.elsewhere(rank) and self.rank == rank:
-                block = self._new(nbytes)
-                self.receives.append((block, nbytes))
-                parts[part] = block.path
+                parts[part] = self._copy(nbytes).path
         return {**source, "parts": parts}
 
     def _rows(self, source: dict[str, Any]) -> dict[str, Any]:
@@ -228,11 +230,32 @@ class Journey:
             return source
         if reading:
             return {**source, "state": file_state(source["file"])}
-        first, last = bounds[self.rank : self.rank + 2]
-        block = self._new((last - first) * row_bytes)
-        self.receives.append((block, (last - first) * row_bytes))
-        known = {key: value for key, value in source.items() if key not in ("file", "state", "order", "memory")}
-        return {**known, "block": block.path, "offset": 0, "first": first, "own": True}
+        return self._arriving(source, (bounds[self.rank + 1] - bounds[self.rank]) * row_bytes)
+
+    def _arriving(self, source: dict[str, Any], nbytes: int) -> dict[str, Any]:
+        """Rows that will be on the device when they have travelled, as ``arrived``, and whether all are finite."""
+        known = ("bounds", "shape", "dtype", "finite", "nan", "hold")
+        there = {key: source[key] for key in known if key in source}
+        self.receives.append(functools.partial(self._arrive, there, nbytes))
+        return there
+
+    def _arrive(self, there: dict[str, Any], nbytes: int) -> None:
+        """Read this rank's rows from messages, as `Rows.read` does from other memory."""
+        pieces = self._incoming(self.host.carrier, _sizes(nbytes))
+        rest = np.empty(0, np.uint8)
+
+        def fill(_: int, part: np.ndarray) -> None:
+            nonlocal rest
+            empty = part.reshape(-1).view(np.uint8)
+            while len(empty):
+                rest = rest if len(rest) else next(pieces)
+                n = min(len(empty), len(rest))
+                empty[:n] = rest[:n]
+                empty, rest = empty[n:], rest[n:]
+
+        n_features = int(np.prod(there["shape"][1:]))
+        shape = nbytes // (n_features * np.dtype(there["dtype"]).itemsize), n_features
+        there["arrived"] = self.task.read_in_order(shape, there["dtype"], fill)
 
     def _cut_memory(self, memory: dict[str, Any], row_bytes: int, first: int, last: int) -> Iterator[np.ndarray]:
         """The pieces of rows in the notebook's own memory. A piece is valid until `_MESSAGES` others were made."""
@@ -278,10 +301,8 @@ class Journey:
             return place
         there = {**place, "offset": 0}
         if self.host.leads:
-            block = self._new(nbytes)
-            self.receives.append((block, nbytes))
-            there["path"] = block.path
-            self.shared.append((self.host.followers, block.path))
+            there["path"] = self._copy(nbytes).path
+            self.shared.append((self.host.followers, there["path"]))
         else:
             self.takes.append(there)
         return there
@@ -312,15 +333,14 @@ class Journey:
             if self.stops:
                 self.task.leave_if_cancelled()
 
-        started = time.perf_counter()
-        with watched_by(look):
+        with self.task.transferring(), watched_by(look):
             yield
-        self.task.transfer += time.perf_counter() - started
 
     def _send_rows(self) -> None:
         pieces = ((rank, piece) for rank, parts in self.sends for piece in parts)
         self._in_turn(self.comm.Isend(piece, rank, _TAG) for rank, piece in pieces)
-        self._receive(self.host.carrier, ((block, 0, nbytes) for block, nbytes in self.receives))
+        for receive in self.receives:
+            receive()
 
     def _share_copies(self) -> None:
         """Tell the ranks of this host where its copies are. The first rank holds a copy until all have opened it."""
@@ -348,14 +368,30 @@ class Journey:
                     self._receive_from(rank)
 
     def _parts_written(self) -> Iterator[MPI.Request]:
-        written = np.array(self.task.written, np.int64).reshape(-1, 3)
+        written = np.array([each[:3] for each in self.task.written], np.int64).reshape(-1, 3)
         yield self.comm.Isend(np.array([len(written)], np.int64), self.host.carrier, _TAG)
         yield self.comm.Isend(written, self.host.carrier, _TAG)
-        for number, offset, nbytes in written.tolist():
+        for number, offset, nbytes, parts in self.task.written:
             block = self.results[number]
             assert block is not None
-            for piece in _cut(block.array((nbytes,), np.uint8, offset)):
+            made = _cut(block.array((nbytes,), np.uint8, offset)) if parts is None else self._joined(parts, nbytes)
+            for piece in made:
                 yield self.comm.Isend(piece, self.host.carrier, _TAG)
+
+    def _joined(self, parts: Iterable[np.ndarray], nbytes: int) -> Iterator[np.ndarray]:
+        """The bytes of all parts in pieces of `_sizes`. A piece is valid until `_MESSAGES` others were made."""
+        sizes = _sizes(nbytes)
+        piece = empty = np.empty(0, np.uint8)
+        for part in parts:
+            rest = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+            while len(rest):
+                if not len(empty):
+                    piece = empty = self._buffer(next(sizes))
+                n = min(len(empty), len(rest))
+                empty[:n] = rest[:n]
+                empty, rest = empty[n:], rest[n:]
+                if not len(empty):
+                    yield piece
 
     def _receive_from(self, rank: int) -> None:
         self.task.await_message(self.comm, rank, _TAG)
@@ -367,26 +403,36 @@ class Journey:
         self._receive(rank, ((block, offset, nbytes) for block, offset, nbytes in parts if block is not None))
 
     def _receive(self, rank: int, parts: Iterable[tuple[SharedBlock, int, int]]) -> None:
-        """Receive bytes for places in shared memory, in pieces, a few at a time.
-
-        A piece comes into memory that is used again and again, and is then written: to receive it into new pages would
-        take longer, because the kernel would clear each of them, and handle a page fault for it.
-        """
-        pending: list[tuple[MPI.Request, np.ndarray, SharedBlock, int]] = []
-
-        def take() -> None:
-            message, piece, block, place = pending.pop(0)
-            self._wait(message, [other for other, *_ in pending])
+        """Receive bytes for places in shared memory, in pieces."""
+        places = [
+            (block, offset + first, size)
+            for block, offset, nbytes in parts
+            for first, size in zip(range(0, nbytes, _PIECE), _sizes(nbytes), strict=True)
+        ]
+        pieces = self._incoming(rank, (size for *_, size in places))
+        for (block, place, _), piece in zip(places, pieces, strict=True):
             block.write(piece, place)
 
-        for block, offset, nbytes in parts:
-            for first in range(0, nbytes, _PIECE):
-                if len(pending) == _MESSAGES:
-                    take()
-                piece = self._buffer(min(_PIECE, nbytes - first))
-                pending.append((self.comm.Irecv(piece, rank, _TAG), piece, block, offset + first))
+    def _incoming(self, rank: int, sizes: Iterable[int]) -> Iterator[np.ndarray]:
+        """Messages of these numbers of bytes, a few of which are on their way at a time.
+
+        Their memory is used again and again, so that a piece is valid until the next one. To receive a message into new
+        pages would take longer, because the kernel would clear each of them, and handle a page fault for it.
+        """
+        pending: list[tuple[MPI.Request, np.ndarray]] = []
+
+        def taken() -> np.ndarray:
+            message, piece = pending.pop(0)
+            self._wait(message, [other for other, _ in pending])
+            return piece
+
+        for size in sizes:
+            if len(pending) == _MESSAGES:
+                yield taken()
+            piece = self._buffer(size)
+            pending.append((self.comm.Irecv(piece, rank, _TAG), piece))
         while pending:
-            take()
+            yield taken()
 
     def _in_turn(self, messages: Iterator[MPI.Request]) -> None:
         """Begin messages, a few at a time, and wait until all have been sent or received."""
@@ -401,6 +447,11 @@ class Journey:
     @staticmethod
     def _wait(message: MPI.Request, others: list[MPI.Request] | None = None) -> None:
         poll(message.Test, (message, others))  # which keeps their memory if the wait is left
+
+
+def _sizes(nbytes: int) -> Iterator[int]:
+    """The numbers of bytes of the messages for so many bytes."""
+    return (min(_PIECE, nbytes - first) for first in range(0, nbytes, _PIECE))
 
 
 def _cut(whole: np.ndarray) -> Iterator[np.ndarray]:

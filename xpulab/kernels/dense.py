@@ -14,7 +14,7 @@ from xpulab.kernels.lloyd import (
     own_distances,
 )
 from xpulab.kernels.plusplus import accept, candidate_potentials, search, start
-from xpulab.kernels.rows import column_sums, find_nonfinite, shift_for, take, weighted
+from xpulab.kernels.rows import column_sums, consecutive, find_nonfinite, shift_for, take, weighted
 
 __all__ = [
     "Batches",
@@ -22,6 +22,7 @@ __all__ = [
     "assign",
     "candidate_potentials",
     "column_sums",
+    "consecutive",
     "distance_rounding",
     "find_nonfinite",
     "first_kernels",

@@ -12,7 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.kernels.device import Array, Device
-from xpulab.kernels.language import Kernel, group_barrier, index, kernel, transpose
+from xpulab.kernels.language import (
+    DeviceFunction,
+    Kernel,
+    device_function,
+    group_barrier,
+    index,
+    kernel,
+    transpose,
+)
 from xpulab.kernels.launch import launch
 from xpulab.sharing.memory import SharedBlock
 
@@ -23,6 +31,7 @@ __all__ = [
     "Rows",
     "column_kernels",
     "column_sums",
+    "consecutive",
     "copying",
     "every_kernel",
     "find_nonfinite",
@@ -45,6 +54,7 @@ _STAGE_BYTES = 8 << 20
 _READ_BYTES = 1 << 20  # that a thread reads at a time, and that its core's cache holds until they are laid out
 _READERS = 8  # threads that read at the same time
 _PASSING_BYTES = 8 << 20
+_LEAST_SQUARE = 4  # rows and columns that are transposed at a time
 _FEW = 64  # up to this many rows, a copy by the host takes less time than the launch of a kernel
 
 
@@ -148,6 +158,7 @@ class Rows:
         dtype: npt.DTypeLike,
         fill: Fill,
         sample_weight: npt.NDArray[Any] | None = None,
+        threads: int | None = None,
     ) -> tuple[Rows, bool]:
         """Read rows in pieces, with a thread for each core, and arrange them while they are in the cores' caches.
 
@@ -159,9 +170,11 @@ class Rows:
         dtype : numpy.dtype
             float32 or float64.
         fill : callable
-            Called in several threads.
+            Called in several threads; with one thread, in the order of the rows.
         sample_weight : numpy.ndarray of shape (n_samples,) or None
             Converted to the dtype of the rows.
+        threads : int, optional
+            Number of threads; by default one for each core.
 
         Returns
         -------
@@ -179,7 +192,7 @@ class Rows:
         dtype, (n_samples, n_features) = device.check_dtype(dtype), shape
         data = device.recycled(-(-n_samples // BLOCK) * n_features * BLOCK, dtype)
         finite = True
-        for stage, first, n, piece_finite in read_pieces(device, (n_samples, n_features), dtype, fill):
+        for stage, first, n, piece_finite in read_pieces(device, (n_samples, n_features), dtype, fill, threads=threads):
             finite = finite and piece_finite
             _arrange(device, stage, data, first // BLOCK, n, n_features)
         return cls._of(device, data, n_samples, n_features, sample_weight), finite
@@ -337,7 +350,12 @@ class Rows:
 
 
 def read_pieces(
-    device: Device, shape: tuple[int, int], dtype: np.dtype[Any], fill: Fill, checked: bool = True
+    device: Device,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    fill: Fill,
+    checked: bool = True,
+    threads: int | None = None,
 ) -> Iterator[tuple[Array, int, int, bool]]:
     """Read rows in pieces, with a thread for each core, into memory that the cores' caches hold.
 
@@ -351,6 +369,8 @@ def read_pieces(
         Called in several threads.
     checked : bool
         Whether to look for NaN and infinity.
+    threads : int, optional
+        Number of threads; by default one for each core.
 
     Yields
     ------
@@ -363,7 +383,7 @@ def read_pieces(
         False if there may be NaN or infinity: a sum of large numbers is infinite, too.
     """
     n_samples, n_features = shape
-    threads = min(device.compute_units, _READERS) if device.is_cpu else 1
+    threads = threads or (min(device.compute_units, _READERS) if device.is_cpu else 1)
     step = BLOCK * max(1, min(_READ_BYTES // (BLOCK * n_features * dtype.itemsize), -(-n_samples // BLOCK)))
     stage = device.empty(step * threads * n_features + device.lanes, dtype)
     host = stage.host if stage.host is not None else np.empty(stage.size, dtype)
@@ -480,9 +500,38 @@ def _lay_out(device: Device, data: Array, first: int, n_blocks: int, n: int, n_f
     )  # fmt: skip
 
 
+def _order_kernel_of(device: Device, dtype: np.dtype[Any]) -> Kernel:
+    """Return the kernel that copies blocks of rows into C order."""
+    return _order_kernel(dtype, *_lay_out_cut(device), _square(dtype, device.wide) if device.is_cpu else 0)
+
+
+def _smaller(square: int) -> tuple[int, int]:
+    """Return the sizes of squares for fewer columns than `square`."""
+    least = min(square, _LEAST_SQUARE)
+    return max(square // 2, least), max(square // 4, least)
+
+
+@cache
+def _transposing(size: int) -> DeviceFunction:
+    """Return a function for a CPU's kernels that transposes a table of at least so many rows and columns."""
+
+    @device_function
+    def in_squares(source, first, step, target, to, next_row, n_rows, n_columns):  # type: ignore[no-untyped-def]
+        # The last squares may overlap those before them.
+        for row in range(0, n_rows, size):
+            r = min(row, n_rows - size)
+            for column in range(0, n_columns, size):
+                c = min(column, n_columns - size)
+                transpose(source, first + r * step + c, step, target, to + c * next_row + r, next_row, size)
+
+    return in_squares
+
+
 @cache
 def _arrange_kernel(dtype: np.dtype[Any], lanes: int, rows_at_once: int, square: int) -> Kernel:
     zero = dtype.type(0)
+    half, quarter = _smaller(square)
+    transpose_whole, transpose_halves, transpose_quarters = map(_transposing, (square, half, quarter))
 
     @kernel("T* T[] i8 i8 i8", dtype)
     def arrange(item, given, data, first, n, n_features):  # type: ignore[no-untyped-def]
@@ -492,12 +541,20 @@ def _arrange_kernel(dtype: np.dtype[Any], lanes: int, rows_at_once: int, square:
         there = n - group * BLOCK
         columns = 0
         if square and there >= BLOCK:
-            columns = n_features // square * square
-            for row in range(0, BLOCK, square):
-                at = (group * BLOCK + row) * n_features
-                to = (first + group) * BLOCK * n_features + row
-                for f in range(0, columns, square):
-                    transpose(given, at + f, n_features, data, to + f * BLOCK, BLOCK, square)
+            columns = n_features
+            at = group * BLOCK * n_features
+            to = (first + group) * BLOCK * n_features
+            if n_features >= square:
+                transpose_whole(given, at, n_features, data, to, BLOCK, BLOCK, n_features)
+            elif n_features >= half:
+                transpose_halves(given, at, n_features, data, to, BLOCK, BLOCK, n_features)
+            elif n_features >= quarter:
+                transpose_quarters(given, at, n_features, data, to, BLOCK, BLOCK, n_features)
+            elif n_features == 1:
+                for row in range(BLOCK):
+                    data[index(to + row)] = given[index(at + row)]
+            else:
+                columns = 0
         for row in range(lane * rows_at_once, BLOCK, lanes * rows_at_once):
             at = group * BLOCK * n_features + row * n_features
             to = (first + group) * BLOCK * n_features + row
@@ -523,6 +580,42 @@ def _arrange(device: Device, given: Array, data: Array, first: int, n: int, n_fe
         device, lay_out_kernels(device, data.dtype)[1], -(-n // BLOCK), lanes,
         given, data, np.int64(first), np.int64(n), np.int64(n_features),
     )  # fmt: skip
+
+
+@cache
+def _order_kernel(dtype: np.dtype[Any], lanes: int, rows_at_once: int, square: int) -> Kernel:
+    half, quarter = _smaller(square)
+    transpose_whole, transpose_halves, transpose_quarters = map(_transposing, (square, half, quarter))
+
+    @kernel("T* T[] i8 i8 i8", dtype)
+    def order(item, data, out, first, n, n_features):  # type: ignore[no-untyped-def]
+        # The reverse of `arrange`: each work-group copies the rows of one block into C order.
+        group = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        there = min(n - group * BLOCK, BLOCK)
+        at = (first + group) * BLOCK * n_features
+        to = group * BLOCK * n_features
+        columns = 0
+        if square and there == BLOCK:
+            columns = n_features
+            if n_features >= square:
+                transpose_whole(data, at, BLOCK, out, to, n_features, n_features, BLOCK)
+            elif n_features >= half:
+                transpose_halves(data, at, BLOCK, out, to, n_features, n_features, BLOCK)
+            elif n_features >= quarter:
+                transpose_quarters(data, at, BLOCK, out, to, n_features, n_features, BLOCK)
+            elif n_features == 1:
+                for row in range(BLOCK):
+                    out[index(to + row)] = data[index(at + row)]
+            else:
+                columns = 0
+        for row in range(lane * rows_at_once, there, lanes * rows_at_once):
+            for f in range(columns, n_features):
+                for r in range(rows_at_once):
+                    if row + r < there:
+                        out[index(to + (row + r) * n_features + f)] = data[index(at + f * BLOCK + row + r)]
+
+    return order
 
 
 @cache
@@ -577,6 +670,32 @@ def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None
         device.array(rows.shift_or_zero(shift)), out,
     )  # fmt: skip
     return device.fetch(out).reshape(m, rows.n_features)
+
+
+def consecutive(rows: Rows, first: int, last: int) -> npt.NDArray[Any]:
+    """Copy the rows from `first` up to, not including, `last` to the host.
+
+    Parameters
+    ----------
+    rows : Rows
+    first, last : int
+        From 0 to n_samples.
+
+    Returns
+    -------
+    numpy.ndarray of shape (last - first, n_features), in the dtype of the rows
+    """
+    device, d, begin = rows.device, rows.n_features, first // BLOCK
+    n = last - begin * BLOCK
+    if last <= first:
+        return np.empty((0, d), rows.dtype)
+    out = device.scratch("rows in C order", n * d, rows.dtype)
+    lanes, _ = _lay_out_cut(device)
+    launch(
+        device, _order_kernel_of(device, rows.dtype), -(-n // BLOCK), lanes,
+        rows.data, out, np.int64(begin), np.int64(n), np.int64(d),
+    )  # fmt: skip
+    return device.fetch(out, start=(first - begin * BLOCK) * d, stop=n * d).reshape(last - first, d)
 
 
 def in_order(rows: Rows, n: int) -> Array:
@@ -695,5 +814,7 @@ def every_kernel() -> Iterator[Kernel]:
         yield from (_lay_out_kernel(dtype, *cut) for cut in ((1, 8), (BLOCK, 1)))
         yield from (_arrange_kernel(dtype, 1, 8, _square(dtype, wide)) for wide in (False, True))
         yield _arrange_kernel(dtype, BLOCK, 1, 0)
+        yield from (_order_kernel(dtype, 1, 8, _square(dtype, wide)) for wide in (False, True))
+        yield _order_kernel(dtype, BLOCK, 1, 0)
         yield from (_column_kernel(dtype, squared) for squared in (False, True))
         yield from (_take_kernel(dtype), _finite_kernel(dtype))

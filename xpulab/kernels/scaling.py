@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from xpulab.kernels.language import Kernel, index, kernel
 from xpulab.kernels.launch import launch
-from xpulab.kernels.rows import BLOCK, Rows, take
+from xpulab.kernels.rows import BLOCK, Rows, consecutive
 
 __all__ = ["centred", "every_kernel", "host_pieces", "stretched"]
 
 _LANES = 16
-_PIECE_BYTES = 8 << 20
+_PIECE_BYTES = 4 << 20
 
 
 @cache
@@ -130,9 +130,9 @@ def host_pieces(rows: Rows) -> Iterator[npt.NDArray[Any]]:
     numpy.ndarray of shape (m, n_features), in the dtype of the rows
         The next m rows.
     """
-    step = max(1, _PIECE_BYTES // (rows.n_features * rows.dtype.itemsize))
+    step = max(1, _PIECE_BYTES // (BLOCK * rows.n_features * rows.dtype.itemsize)) * BLOCK
     for first in range(0, rows.n_samples, step):
-        yield take(rows, np.arange(first, min(first + step, rows.n_samples)))
+        yield consecutive(rows, first, min(first + step, rows.n_samples))
 
 
 def every_kernel() -> Iterator[Kernel]:

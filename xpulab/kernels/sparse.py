@@ -14,7 +14,7 @@ from xpulab.kernels.sparse_lloyd import (
     transform,
 )
 from xpulab.kernels.sparse_plusplus import accept, candidate_potentials, search, start
-from xpulab.kernels.sparse_rows import SparseRows, column_sums, shift_for, take, weighted
+from xpulab.kernels.sparse_rows import SparseRows, column_sums, consecutive, shift_for, take, weighted
 
 __all__ = [
     "Batches",
@@ -23,6 +23,7 @@ __all__ = [
     "assign",
     "candidate_potentials",
     "column_sums",
+    "consecutive",
     "distance_rounding",
     "first_kernels",
     "fresh_step",

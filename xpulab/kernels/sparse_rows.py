@@ -24,6 +24,7 @@ __all__ = [
     "SparseRows",
     "by_feature",
     "column_sums",
+    "consecutive",
     "every_kernel",
     "shift_for",
     "squares_kernel",
@@ -170,6 +171,18 @@ def take(rows: SparseRows, chosen: npt.ArrayLike, shift: npt.NDArray[Any] | None
         first, last = (int(p) for p in rows.device.fetch(rows.indptr, int(row), int(row) + 2))
         if last > first:
             out[i, rows.device.fetch(rows.indices, first, last)] = rows.device.fetch(rows.data, first, last)
+    return out
+
+
+def consecutive(rows: SparseRows, first: int, last: int) -> npt.NDArray[Any]:
+    """Copy the rows from `first` up to, not including, `last` to the host, as a dense array."""
+    out = np.zeros((max(last - first, 0), rows.n_features), rows.dtype)
+    if len(out):
+        bounds = rows.device.fetch(rows.indptr, first, last + 1)
+        stored = int(bounds[0]), int(bounds[-1])
+        if stored[1] > stored[0]:
+            places = np.repeat(np.arange(len(out)), np.diff(bounds))
+            out[places, rows.device.fetch(rows.indices, *stored)] = rows.device.fetch(rows.data, *stored)
     return out
 
 

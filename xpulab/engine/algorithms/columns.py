@@ -11,7 +11,7 @@ from xpulab.engine.algorithms.quantiles import neighbours
 from xpulab.engine.dataset import data_of, give_computed, on_host, pieces
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.moments import column_facts
-from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.rows import Rows, consecutive
 
 __all__ = ["distinct", "where_missing"]
 
@@ -38,7 +38,7 @@ def distinct(task: Task, rows: Rows) -> list[tuple[np.ndarray, np.ndarray]]:
     """
     found = [(np.empty(0, rows.dtype), np.empty(0, np.int64))] * rows.n_features
     for first, last in pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize):
-        some = take(rows, np.arange(first, last))
+        some = consecutive(rows, first, last)
         for column, (values, counts) in enumerate(found):
             new, often = np.unique(some[:, column], return_counts=True)
             found[column] = _together(np.append(values, new), np.append(counts, often))

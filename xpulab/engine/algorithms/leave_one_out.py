@@ -17,7 +17,7 @@ from xpulab.engine.algorithms.folds import sharp_products
 from xpulab.engine.dataset import Data, data_of, pieces, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.project import project
-from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.rows import Rows, consecutive
 
 __all__ = ["leave_one_out"]
 
@@ -75,7 +75,7 @@ def _parts(
     first = 0
     for turned in _turned(rows, vectors, facts["mean"]):
         last = first + len(turned)
-        right = take(targets, np.arange(first, last)).astype(np.float64)
+        right = consecutive(targets, first, last).astype(np.float64)
         mine = weights[first:last, None]
         leverage = mine * (np.square(turned) @ inverse + 1 / weight)
         residual = (right - facts["target_mean"])[:, :, None] - (turned @ rotated.reshape(n, t * p)).reshape(-1, t, p)
@@ -92,7 +92,7 @@ def _turned(rows: Rows, vectors: np.ndarray, mean: np.ndarray) -> Iterator[np.nd
         yield from project(rows, vectors, mean)
         return
     for piece in pieces(rows.n_samples, 8 * rows.n_features):
-        yield (take(rows, np.arange(*piece)).astype(np.float64) - mean) @ vectors
+        yield (consecutive(rows, *piece).astype(np.float64) - mean) @ vectors
 
 
 @task("leave_one_out")

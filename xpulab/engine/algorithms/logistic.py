@@ -34,7 +34,7 @@ from xpulab.exceptions import HandleError
 from xpulab.kernels.logistic import loss_gradient, second_products
 from xpulab.kernels.products import gram
 from xpulab.kernels.project import project
-from xpulab.kernels.rows import Rows, take, weighted
+from xpulab.kernels.rows import Rows, consecutive, weighted
 
 __all__ = ["Objective", "Problem", "solve"]
 
@@ -399,7 +399,7 @@ def codes_of(targets: Rows, classes: np.ndarray | None) -> np.ndarray:
 def _parts(rows: Rows) -> Iterator[np.ndarray]:
     """Yield the first column on the host, a part at a time."""
     parts = pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize)
-    return (take(rows, np.arange(first, last))[:, 0] for first, last in parts)
+    return (consecutive(rows, first, last)[:, 0] for first, last in parts)
 
 
 @task("LogisticRegression.classes")

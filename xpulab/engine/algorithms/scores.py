@@ -9,7 +9,7 @@ import numpy as np
 
 from xpulab.engine.dataset import Data, data_of, pieces
 from xpulab.engine.engine import Task, task
-from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.rows import Rows, consecutive, take
 
 __all__ = ["confusion", "distinct", "log_losses", "regression_sums"]
 
@@ -51,7 +51,7 @@ def distinct(task: Task, rows: Rows) -> np.ndarray:
     """Return the distinct numbers in the rows of all ranks, in ascending order."""
     found = np.empty(0, rows.dtype)
     for first, last in pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize):
-        found = np.union1d(found, take(rows, np.arange(first, last)))
+        found = np.union1d(found, consecutive(rows, first, last))
     return np.unique(np.concatenate(task.comm.allgather(found)))
 
 

@@ -21,7 +21,7 @@ from xpulab.engine.dataset import Data, data_of, pieces, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.distance_sums import Kind, Queries
 from xpulab.kernels.neighbors import normalised
-from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.rows import Rows, consecutive, take
 
 __all__ = ["Labelled", "silhouettes"]
 
@@ -97,7 +97,7 @@ class Labelled:
 
 
 def _column(targets: Rows) -> np.ndarray:
-    parts = [take(targets, np.arange(*piece))[:, 0] for piece in pieces(targets.n_samples, targets.dtype.itemsize)]
+    parts = [consecutive(targets, *piece)[:, 0] for piece in pieces(targets.n_samples, targets.dtype.itemsize)]
     return np.concatenate([np.empty(0), *parts]).astype(np.int64)
 
 
