@@ -76,10 +76,9 @@ def test_rows_that_pass_are_all_rows_in_order(device, monkeypatch, units, n):
     X, weights = table(n, 5, np.float64), np.arange(n) + 1.0
     X[n - 1, 2] = np.nan
     seen, last = np.empty((0, 5)), -1
-    for rows, first, finite in Rows.passing(device, X.shape, X.dtype, copying(X), weights):
+    for rows, first in Rows.passing(device, X.shape, X.dtype, copying(X), weights):
         assert first == len(seen)
         assert first % module.BLOCK == 0
-        assert finite == (first + rows.n_samples < n)
         np.testing.assert_array_equal(rows.host_weights(), weights[first : first + rows.n_samples])
         seen = np.concatenate([seen, take(rows, np.arange(rows.n_samples))])
         last = find_nonfinite(rows)

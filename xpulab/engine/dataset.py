@@ -147,19 +147,25 @@ class Data:
         """Yield this rank's rows with their targets for one pass, in one part or more, on the device.
 
         On a CPU, each part replaces the one before it in the cores' caches, if the rows are not on the device anyway.
-        After the last part, the same error is raised on all ranks if a row has NaN or infinity.
+        They may have NaN and infinity: pass sums over all ranks' rows to `require_finite` afterwards.
         """
-        task, targets, finite = self._task, self.targets, True
+        task, targets = self._task, self.targets
         with self.passing() as fill:
             if fill is None or not task.device.is_cpu:
                 yield self.rows, targets
                 return
             task.show(rows=self.n_own, doing="computing")
             shape = self.n_own, self.n_features
-            for part, first, part_finite in Rows.passing(task.device, shape, self.dtype, fill, self.sample_weight):
+            for part, first in Rows.passing(task.device, shape, self.dtype, fill, self.sample_weight):
                 yield part, None if targets is None else targets.part(first, part.n_samples)
-                finite = finite and part_finite
-        if not self._source.get("finite") and not all(task.comm.allgather(finite)):
+
+    def require_finite(self, sums: np.ndarray) -> None:
+        """Raise the same error on all ranks if a row of `parts` has NaN or infinity.
+
+        `sums` are over the rows of all ranks. If they are not finite, all rows are looked through: the sums of large
+        numbers are infinite, too.
+        """
+        if not self._source.get("finite") and not np.isfinite(sums).all():
             self.rows  # noqa: B018 - reads all rows, and looks through them
 
     def some(self, places: np.ndarray) -> np.ndarray:

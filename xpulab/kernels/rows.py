@@ -205,8 +205,10 @@ class Rows:
         dtype: npt.DTypeLike,
         fill: Fill,
         sample_weight: npt.NDArray[Any] | None = None,
-    ) -> Iterator[tuple[Rows, int, bool]]:
+    ) -> Iterator[tuple[Rows, int]]:
         """Read rows as `read` does, but keep a few MiB of them at a time, which the cores' last cache holds.
+
+        NaN and infinity are not looked for: sums over the rows show them.
 
         Parameters
         ----------
@@ -219,8 +221,6 @@ class Rows:
             The next rows. They replace the rows before them, after the kernels launched so far.
         first : int
             Index of the first of them, a multiple of BLOCK.
-        finite : bool
-            As `read` returns it, for these rows.
 
         Raises
         ------
@@ -236,18 +236,18 @@ class Rows:
             return cls(device, data, n, n_features, some)
 
         data: Array | None
-        data, most, begin, there, finite = None, 0, 0, 0, True
-        for stage, first, n, piece_finite in read_pieces(device, (n_samples, n_features), dtype, fill):
+        data, most, begin, there = None, 0, 0, 0
+        for stage, first, n, _ in read_pieces(device, (n_samples, n_features), dtype, fill, checked=False):
             if data is None:
                 most = n * max(1, min(_PASSING_BYTES // (n * n_features * dtype.itemsize), -(-n_samples // n)))
                 data = device.recycled(-(-most // BLOCK) * BLOCK * n_features, dtype)
             elif there == most:
-                yield part(begin, there), begin, finite
-                begin, there, finite = first, 0, True
+                yield part(begin, there), begin
+                begin, there = first, 0
             _arrange(device, stage, data, there // BLOCK, n, n_features)
-            there, finite = there + n, finite and piece_finite
+            there += n
         if data is not None:
-            yield part(begin, there), begin, finite
+            yield part(begin, there), begin
 
     @classmethod
     def adopt(

@@ -233,6 +233,7 @@ def _products_about(
         local[:size] += found
         local[size] += totals
     sums = task.comm.allreduce(local)
+    data.require_finite(sums)
     middle = np.zeros(size)
     if shift is not None:
         middle[:n] = shift.astype(dtype)
