@@ -31,11 +31,13 @@ from xpulab.kernels.device import Array, Device, lanes_of
 from xpulab.kernels.language import (
     Kernel,
     PrivateArray,
+    device_function,
     fma,
     group_barrier,
     index,
     kernel,
     multiply_columns,
+    prefetch,
     stage_columns,
 )
 from xpulab.kernels.launch import launch
@@ -45,7 +47,7 @@ __all__ = ["cross", "every_kernel", "gram"]
 
 #: Columns from which on they are staged row by row, by the bytes of a product; on CPUs also by `Device.wide`.
 _MANY = {4: 256, 8: 96}
-_VECTORS = {True: {4: 224, 8: 96}, False: {4: 256, 8: 192}}
+_VECTORS = {True: {4: 240, 8: 56}, False: {4: 320, 8: 112}}
 _MOST_ROWS = {"few": 1 << 15, "many": 1 << 12, "vectors": 1 << 13}  # whose sums a work-group adds up
 _PARTIAL_BYTES = 32 << 20
 _VECTORS_CHUNK = 128  # rows; two panels of a chunk fit a core's first cache
@@ -121,6 +123,20 @@ def _few_kernel(given: np.dtype[Any], dtype: np.dtype[Any], wide: bool) -> Kerne
     n_sums = tile_left * tile_right
     column_size = _column_size(form)
     chunk_blocks = chunk // BLOCK
+    parts = BLOCK // lanes
+
+    @device_function
+    def stage_whole(source, first, step, middle, stage, to):  # type: ignore[no-untyped-def]
+        # A column of a whole chunk without weights: nothing to decide for each row. Returns the column's sum.
+        total = zero
+        for block in range(chunk_blocks):
+            some = zero
+            for part in range(parts):
+                x = source[index(first + block * step + part * lanes)] - middle
+                some += x
+                stage[index(to + block * BLOCK + part * lanes)] = x
+            total += some
+        return total
 
     @kernel(_signature(given), dtype)
     def few_products(  # type: ignore[no-untyped-def]
@@ -141,7 +157,13 @@ def _few_kernel(given: np.dtype[Any], dtype: np.dtype[Any], wide: bool) -> Kerne
                 total = zero
                 to = base + f * column_size + lane
                 other = f - others_at
-                if f < d:
+                if f < d and size == chunk and weighted == 0:
+                    at = (c * chunk_blocks * d + f) * BLOCK + lane
+                    total = stage_whole(data, at, d * BLOCK, shift[index(f)], stage, to)
+                elif other >= 0 and other < t and size == chunk and others_weighted == 0:
+                    at = (c * chunk_blocks * t + other) * BLOCK + lane
+                    total = stage_whole(others, at, t * BLOCK, other_shift[index(other)], stage, to)
+                elif f < d:
                     middle = shift[index(f)]
                     for row in range(0, size, lanes):
                         block = c * chunk_blocks + row // BLOCK
@@ -173,9 +195,16 @@ def _few_kernel(given: np.dtype[Any], dtype: np.dtype[Any], wide: bool) -> Kerne
                     totals[index(at)] = total
                 else:
                     totals[index(at)] += total
+            # The next chunk is prefetched in parts while the tiles are multiplied; otherwise reading and multiplying
+            # would take turns.
+            burst = 0
+            if c + 1 < begin + n_chunks and (c + 2) * chunk <= n:
+                burst = (chunk * d + n_tiles - 1) // n_tiles
             for place in range(n_tiles):
                 x_at = base + tiles[index(2 * place)] + lane
                 y_at = base + tiles[index(2 * place + 1)] + lane
+                if burst != 0 and lane == 0:
+                    prefetch(data, index((c + 1) * chunk * d + place * burst), index(burst))
                 for i in range(n_sums):
                     sums[i] = zero
                 for row in range(0, size, lanes):
@@ -248,7 +277,12 @@ def _vector_kernel(given: np.dtype[Any], dtype: np.dtype[Any], wide: bool) -> Ke
                                 if others_weighted != 0:
                                     weight = weights[index(c * chunk + row)]
                             stage[index(to + row * size + (f - column))] = x * weight
+            burst = 0
+            if c + 1 < begin + n_chunks and (c + 2) * chunk <= n:
+                burst = (chunk * d + n_tiles - 1) // n_tiles
             for place in range(n_tiles):
+                if burst != 0:
+                    prefetch(data, index((c + 1) * chunk * d + place * burst), index(burst))
                 multiply_columns(
                     stage, base + tiles[index(2 * place)], base + tiles[index(2 * place + 1)], size * chunk, there,
                     left, right, size, partial, (group * n_tiles + place) * tile_sums, c == begin,
