@@ -139,7 +139,11 @@ class Worker:
 def measure(
     n: int, d: int, names: list[str], systems: list[str], cores: list[int], repeats: int
 ) -> tuple[dict[str, dict[str, list[float]]], dict[str, int]]:
-    """Seconds of each system for each estimator, in turns, without the first fit; and the first system's passes."""
+    """Seconds of each system for each estimator, in turns, without the first turn; and the first system's passes.
+
+    In a turn a system fits twice, and the second fit counts: in the first one, threads of the system before may still
+    wait for work and hold the cores, and freed memory may be that of the machine again.
+    """
     seconds: dict[str, dict[str, list[float]]] = {}
     passes: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -158,6 +162,7 @@ def measure(
                 times: dict[str, list[float]] = {system: [] for system in workers}
                 for _ in range(repeats + 1):
                     for system, worker in workers.items():
+                        worker.ask(case)
                         answer = worker.ask(case)
                         times[system].append(answer["seconds"])
                         passes.setdefault(case, answer["passes"])

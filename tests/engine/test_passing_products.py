@@ -134,11 +134,20 @@ def test_a_first_mean_that_is_far_off(kept: Callable[[], int], tmp_path: Path) -
 def test_nan_and_infinity_are_refused_with_their_row(
     current: xpulab.XPUCluster, kept: Callable[[], int], tmp_path: Path, bad: float
 ) -> None:
-    X, y, _ = rows_of()
-    X[N - 2, 1] = bad
-    with pytest.raises(ValueError, match=rf"NaN or infinity; the first such row is row {N - 2}\."):
-        Ridge().fit(opened(tmp_path, X), y)
+    X, y, weights = rows_of()
+    X[N - 2, 1], weights[N - 2] = bad, 0
+    for sample_weight in (None, weights):
+        with pytest.raises(ValueError, match=rf"NaN or infinity; the first such row is row {N - 2}\."):
+            Ridge().fit(opened(tmp_path, X), y, sample_weight)
     assert current.run(lambda task: task.comm.allgather(1)) == [[1] * current.size] * current.size
+
+
+def test_finite_numbers_whose_products_are_not(kept: Callable[[], int], tmp_path: Path) -> None:
+    X, _, _ = rows_of()
+    X[:, 1] *= np.float32(1e25)  # the square is more than float32 holds
+    with pytest.raises(ValueError, match="too large"):  # of the covariance, not of a row
+        EmpiricalCovariance().fit(opened(tmp_path, X))
+    assert kept() == 1  # all rows were looked through
 
 
 def test_no_rows_on_some_ranks(kept: Callable[[], int], tmp_path: Path) -> None:
