@@ -438,7 +438,7 @@ def files(host: Host) -> list[str]:
 
 
 # How command lines begin; mpiexec's goes on with the engines'.
-_ENGINE = f"^{re.escape(sys.executable)} -m xpulab.engine"
+_ENGINE = rf"^{re.escape(sys.executable)} -m xpulab\.engine( |$)"  # not the one that asks for the devices
 _AGENT, _RELAY, _CONTROLLER = (rf"-m xpulab\.deploy\.{name}" for name in ("agent", "relay", "controller"))
 _KILL, _STOP = signal.SIGKILL, signal.SIGSTOP
 
