@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import runpy
 import shlex
 import sys
@@ -100,6 +101,18 @@ def test_the_kernels_of_one_engine_are_measured(cluster: xpulab.XPUCluster, prin
     text = printed(cluster, "kernels.py", "--rows 3000 --features 14 --clusters 8 --iterations 3")
     assert "the nearest centre of each row" in text
     assert "of fused multiply-adds" in text
+
+
+def test_scaling_refuses_numbers_of_engines_that_its_model_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    cores = len(os.sched_getaffinity(0))
+    for n in (0, 2 * cores + 1):
+        monkeypatch.setattr(sys, "argv", ["scaling.py", "--engines", str(n)])
+        with pytest.raises(SystemExit):
+            runpy.run_path(str(BENCHMARKS / "scaling.py"), run_name="__main__")
+        assert f"received {n}; expected 1 to {cores}" in capsys.readouterr().err
 
 
 def test_scaling_is_measured_and_predicted(
