@@ -76,9 +76,8 @@ def nothing_left_behind() -> Iterator[None]:
     assert not left
 
 
-#: Number of engines of a cluster -> whether this package treats their devices as GPUs. (`pair` has two other engines.)
-CLUSTERS = {1: False, 3: False, 2: True}
-NAMES = {1: "1-engine", 3: "3-engines", 2: "2-engines-as-GPUs"}
+#: Numbers of engines of the clusters, and the names of tests with them. (`pair` has two other engines.)
+CLUSTERS = {1: "1-engine", 3: "3-engines", 2: "2-engines-as-GPUs"}
 
 
 @pytest.fixture(scope="session")
@@ -89,26 +88,31 @@ def clusters() -> Iterator[Callable[[int], xpulab.XPUCluster]]:
         @functools.cache
         def running(n: int) -> xpulab.XPUCluster:
             cluster = until_the_end.enter_context(_started(n))
-            cluster.run(_imitate, CLUSTERS.get(n, False))
+            cluster.run(_imitate, n == 2, n == 3)
             return cluster
 
         yield running
 
 
-@pytest.fixture(scope="module", params=CLUSTERS, ids=NAMES.get)
+@pytest.fixture(scope="module", params=CLUSTERS, ids=CLUSTERS.get)
 def cluster(request: pytest.FixtureRequest, clusters: Callable[[int], xpulab.XPUCluster]) -> xpulab.XPUCluster:
     """A running cluster of 1, 3 and 2 engines. They share cores if there are fewer. Fresh memory contains garbage.
 
     All engines are on the CPU's device. This package treats the device of the 2 engines as one with its own memory,
-    and chooses the settings for GPUs. A test may ask for another number, such as 4, by `indirect` parameters.
+    and chooses the settings for GPUs. The 3 engines exchange every array as they exchange long ones, so that each
+    algorithm's tests pass that way too. A test may ask for another number, such as 4, by `indirect` parameters.
     """
     return clusters(request.param)
 
 
-def _imitate(task: Any, as_gpu: bool) -> None:
-    """On an engine: fill fresh memory with garbage; and, with `as_gpu`, treat the device as a GPU."""
+def _imitate(task: Any, as_gpu: bool, as_long: bool) -> None:
+    """On an engine: fill fresh memory with garbage; treat the device as a GPU, and every message as a long one."""
     import numpy as np
 
+    from xpulab.engine import comm
+
+    if as_long:
+        comm._FEW = 1
     device = task.device
     if as_gpu:
         device.shares_memory = device.is_cpu = False

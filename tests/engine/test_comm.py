@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from spirv import FLOAT64, capabilities
 
 import xpulab
@@ -87,6 +89,79 @@ def test_arrays_of_all_ranks(cluster: xpulab.XPUCluster) -> None:
         return here.task.comm.allgather_arrays(np.array([here.task.comm.rank, 10.0])).tolist()
 
     assert cluster.run(every) == [[[float(rank), 10.0] for rank in range(cluster.size)]] * cluster.size
+
+
+LAYOUTS: dict[str, Any] = {
+    "in C order": lambda values: values,
+    "in Fortran order": lambda values: values.copy(order="F"),
+    "transposed": lambda values: values.T.copy().T,
+    "with gaps": lambda values: values.repeat(2, axis=0).repeat(3, axis=-1)[::2, ..., ::3],
+    "backwards": lambda values: values[::-1].copy()[::-1],
+    "a part": lambda values: np.pad(values, 1)[tuple(slice(1, -1) for _ in values.shape)],
+    "read only": lambda values: np.frombuffer(values.tobytes(), values.dtype).reshape(values.shape),
+}
+
+
+@pytest.mark.parametrize("few", [1, 1 << 18], ids=["long", "short"])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_arrays_of_any_layout_in_every_collective(few: int, data: st.DataObject, cluster: xpulab.XPUCluster) -> None:
+    shape = data.draw(st.tuples(st.integers(0, 5), st.integers(1, 4)))
+    dtype = data.draw(st.sampled_from(["f8", "f4", "i8", "i4", "i1"]))
+    layouts = data.draw(st.lists(st.sampled_from(list(LAYOUTS)), min_size=cluster.size, max_size=cluster.size))
+    counts = data.draw(st.lists(st.integers(0, 4), min_size=cluster.size**2, max_size=cluster.size**2))
+    counts = np.reshape(counts, (cluster.size, cluster.size))
+    layout_of = {name: LAYOUTS[name] for name in layouts}
+
+    def values(rank: int, *shape: int) -> Any:
+        return np.random.RandomState(rank).randint(-9, 10, shape).astype(dtype)
+
+    def exchange(here: Any) -> dict[str, Any]:
+        from xpulab.engine import comm as module
+
+        def laid(array: Any) -> Any:
+            return layout_of[layouts[rank]](array)
+
+        comm, rank = here.task.comm, here.task.comm.rank
+        mine, before = values(rank, *shape), module._FEW
+        module._FEW = few
+        try:
+            return {
+                "allreduce": comm.allreduce(laid(mine)),
+                "maximum": comm.allreduce(laid(mine), np.maximum),
+                "of one row": comm.allreduce(laid(values(rank, 1, 3))[0]),
+                "of no dimension": comm.allreduce(np.asarray(mine.sum(), dtype)),
+                "reduce": comm.reduce(laid(mine)),
+                "allgather_arrays": comm.allgather_arrays(laid(values(rank, 5, 1))[:, 0]),
+                "bcast_array": comm.bcast_array(laid(mine)),
+                "gather_blocks": comm.gather_blocks(laid(values(rank, rank, 1))[:, 0]),
+                "exchange_rows": comm.exchange_rows(laid(values(rank, counts[rank].sum(), 3)), counts[rank]),
+            }
+        finally:
+            module._FEW = before
+
+    every = [values(rank, *shape) for rank in range(cluster.size)]
+    total = np.sum(every, axis=0, dtype=dtype)
+    parts = [np.split(values(rank, counts[rank].sum(), 3), np.cumsum(counts[rank])[:-1]) for rank in range(len(counts))]
+    for rank, found in enumerate(cluster.run(exchange)):
+        expected = {
+            "allreduce": total,
+            "maximum": np.max(every, axis=0),
+            "of one row": np.sum([values(one, 1, 3)[0] for one in range(cluster.size)], axis=0, dtype=dtype),
+            "of no dimension": np.asarray(total.sum(dtype=dtype)),
+            "reduce": total if rank == 0 else None,
+            "allgather_arrays": np.array([values(one, 5, 1)[:, 0] for one in range(cluster.size)]),
+            "bcast_array": every[0],
+            "gather_blocks": np.concatenate([values(one, one, 1)[:, 0] for one in range(cluster.size)])
+            if rank == 0
+            else None,
+            "exchange_rows": np.concatenate([part[rank] for part in parts]),
+        }
+        for name, right in expected.items():
+            if right is None:
+                assert found[name] is None, name
+            else:
+                np.testing.assert_array_equal(found[name], right, err_msg=f"{name} of {layouts}", strict=True)
 
 
 @pytest.mark.parametrize("size", [1, 100_000])

@@ -84,6 +84,7 @@ class Communicator:
         calls Reduce and Bcast instead of Allreduce: MPI does not promise that Allreduce adds in the same order on all
         ranks, and ranks whose results differ in the last bit could take different branches.
         """
+        values = _in_order(values)
         if self.size == 1:
             return values.copy()
         if self.size * values.nbytes <= _FEW:
@@ -99,6 +100,7 @@ class Communicator:
 
     def reduce(self, values: np.ndarray, root: int = 0) -> np.ndarray | None:
         """Sum arrays of one shape and dtype over the ranks. Only `root` gets the sum; the other ranks get None."""
+        values = _in_order(values)
         result = np.empty_like(values) if self.rank == root else None
         return self._together(lambda: self._comm.Reduce(values, result, MPI.SUM, root), result)
 
@@ -115,6 +117,7 @@ class Communicator:
             return values[None].copy()
         as_float64 = values.dtype.kind == "f" or values.dtype.itemsize < 8  # exactly
         if self.size * values.nbytes > _FEW or not as_float64:
+            values = _in_order(values)
             every = np.empty((self.size, len(values)), values.dtype)
             return self._together(lambda: self._comm.Allgather(values, every), every)
         if not self._one_host:
@@ -139,12 +142,13 @@ class Communicator:
         return self._together(lambda: self._comm.bcast(thing, root))
 
     def bcast_array(self, values: np.ndarray, root: int = 0) -> np.ndarray:
-        """Send the values of `root` to all ranks. On the other ranks, `values` has the same shape and dtype."""
-        values = np.ascontiguousarray(values)
-        return values if self.size == 1 else self._together(lambda: self._comm.Bcast(values, root), values)
+        """Return the values of `root` on all ranks. On the other ranks, `values` has the same shape and dtype."""
+        found = _in_order(values) if self.rank == root else np.empty_like(values, order="C")
+        return found if self.size == 1 else self._together(lambda: self._comm.Bcast(found, root), found)
 
     def gather_blocks(self, block: np.ndarray, root: int = 0) -> np.ndarray | None:
         """Join one-dimensional blocks of different lengths in the order of the ranks. Only `root` gets the result."""
+        block = _in_order(block)
         counts = self.allgather(len(block))
         joined = np.empty(sum(counts), block.dtype) if self.rank == root else None
         return self._together(
@@ -168,7 +172,7 @@ class Communicator:
         """
         if self.size == 1:
             return rows.copy()
-        rows = np.ascontiguousarray(rows)
+        rows = _in_order(rows)
         every = self.allgather_arrays(np.asarray(counts, np.int64))
         came = every[:, self.rank]
         found = np.empty((int(came.sum()), rows.shape[1]), rows.dtype)
@@ -237,6 +241,14 @@ class Communicator:
                         _left.append(request)
                         raise PeerFailed
                 pauses.pause(waited)
+
+
+def _in_order(values: np.ndarray) -> np.ndarray:
+    """Return the values without gaps and in C order, as MPI's collectives read them from the memory of each rank.
+
+    MPI sends memory as it lies, so that a rank with Fortran order would add its columns to the rows of another rank.
+    """
+    return np.asarray(values, order="C")
 
 
 def _offsets(counts: np.ndarray) -> list[int]:
