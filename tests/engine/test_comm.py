@@ -109,8 +109,8 @@ def test_arrays_of_any_layout_in_every_collective(few: int, data: st.DataObject,
     shape = data.draw(st.tuples(st.integers(0, 5), st.integers(1, 4)))
     dtype = data.draw(st.sampled_from(["f8", "f4", "i8", "i4", "i1"]))
     layouts = data.draw(st.lists(st.sampled_from(list(LAYOUTS)), min_size=cluster.size, max_size=cluster.size))
-    counts = data.draw(st.lists(st.integers(0, 4), min_size=cluster.size**2, max_size=cluster.size**2))
-    counts = np.reshape(counts, (cluster.size, cluster.size))
+    numbers = data.draw(st.lists(st.integers(0, 4), min_size=cluster.size**2, max_size=cluster.size**2))
+    counts = np.reshape(numbers, (cluster.size, cluster.size))
     layout_of = {name: LAYOUTS[name] for name in layouts}
 
     def values(rank: int, *shape: int) -> Any:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.metrics
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
@@ -82,6 +84,25 @@ def test_spreads(current: xpulab.XPUCluster, dtype: Any) -> None:
         for name in ("davies_bouldin_score", "calinski_harabasz_score"):
             theirs = getattr(sklearn.metrics, name)(X.astype(np.float64), y)
             assert getattr(metrics, name)(rows, y) == pytest.approx(theirs, rel=1e-11)
+
+
+@pytest.mark.parametrize("name", ["davies_bouldin_score", "calinski_harabasz_score", "silhouette_score"])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(scale=st.integers(-40, 40), away=st.integers(0, 30), repeat=st.sampled_from([1, 1000]))
+def test_scores_of_rows_of_any_size_and_distance_from_zero(
+    name: str, scale: int, away: int, repeat: int, on_pair: xpulab.XPUCluster
+) -> None:
+    P = np.repeat([[0.0, 0], [1, 0], [10, 0], [11, 0]], repeat, axis=0)
+    labels = np.repeat([0, 0, 1, 1], repeat)
+    expected = getattr(sklearn.metrics, name)(P, labels)
+    moved = (P + 2.0**away) * 2.0**scale  # exactly
+    assert getattr(metrics, name)(moved, labels) == pytest.approx(expected, rel=1e-6)
+
+
+def test_clusters_that_are_points_have_the_scores_of_scikit_learn(on_pair: xpulab.XPUCluster) -> None:
+    labels = np.repeat([0, 1], [1000, 777])
+    for X in (np.full((1777, 3), 0.1), np.where(labels, 0.1, 0.3)[:, None] * np.ones(3)):
+        assert metrics.davies_bouldin_score(X, labels) == pytest.approx(0, abs=1e-12)
 
 
 def test_many_steps_are_the_same_as_one(on_pair: xpulab.XPUCluster) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import json
+import pickle
 import subprocess
 import sys
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -38,6 +42,53 @@ def test_parameters_are_described_and_hold_no_data() -> None:
     assert kept["choose"].endswith("start")
     assert len(kept["extra"]) == 80
     json.dumps(kept)
+
+
+def test_parameters_of_any_kind_become_plain_values_or_are_left_out() -> None:
+    class Word(str, enum.Enum):
+        FIRST = "k-means++"
+
+    class Number(enum.IntEnum):
+        FIVE = 5
+
+    class Fraction(float):
+        pass
+
+    class Silent:
+        def __repr__(self) -> str:
+            raise RuntimeError("no text")
+
+    class Hostile:
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    class Odd:
+        shape = 3
+
+    parameters = {
+        "dtype": np.dtype("f4"),
+        "dtype_class": type(np.dtype("f8")),
+        "kind": np.float64,
+        "word": Word.FIRST,
+        "number": Number.FIVE,
+        "fraction": Fraction(0.5),
+        "array": np.array(7),
+        "thing": np.array(object(), object),
+        "date": np.datetime64("2020-01-01"),
+        "long": np.longdouble(1),
+        "silent": Silent(),
+        "hostile": Hostile(),
+        "odd": Odd(),
+        "mock": Mock(),
+    }
+    kept = report(parameters=parameters).parameters
+    plain = {"dtype": "dtype('float32')", "dtype_class": "Float64DType", "kind": "float64", "word": "k-means++"}
+    plain |= {"number": 5, "fraction": 0.5, "array": 7}
+    assert {name: kept[name] for name in plain} == plain
+    assert {type(value) for value in kept.values()} <= {str, int, float}
+    assert not {"silent", "hostile", "odd"} & set(kept)
+    json.dumps(kept)
+    assert pickle.loads(pickle.dumps(kept)) == kept
 
 
 def test_other_is_the_rest_of_an_engines_time() -> None:

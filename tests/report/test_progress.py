@@ -9,6 +9,7 @@ import itertools
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -218,6 +219,29 @@ def test_a_view_that_raises_is_dropped_and_the_others_go_on(broken: str, view: R
     assert Broken.calls == (broken == "update")
     assert view.updates
     assert [status for status, _ in view.closed] == ["finished"]
+
+
+def test_a_broken_view_does_not_end_a_call_whose_warnings_are_errors(caplog: pytest.LogCaptureFixture) -> None:
+    def factory(shown: Any) -> None:
+        raise RuntimeError("no paint")
+
+    with subscribed(factory), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with progress.open(TaskReport("robust")) as handle:
+            pass
+    assert handle.report.status == "finished"
+    assert "a view was removed, because it raised RuntimeError: no paint" in caplog.text
+
+
+def test_an_error_without_a_text_passes_as_it_is() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    shown = report(status="running")
+    with pytest.raises(Mute), progress.open(shown):
+        raise Mute
+    assert (shown.status, shown.message) == ("failed", "Mute")
 
 
 @pytest.mark.parametrize(

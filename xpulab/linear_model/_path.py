@@ -131,11 +131,41 @@ def converged(sums: Sums, n_features: int, target: int, gap: float, n_iter: int,
     return n_iter < max_iter or bool(gap * sums.weight <= tol * sums.products[place, place])
 
 
-def shrunk(sums: Sums, n_features: int, penalties: np.ndarray) -> np.ndarray:
-    """Compute ridge coefficients of shape (n_penalties, n_features, n_targets), from sums as in `descended`."""
-    values, vectors = np.linalg.eigh(sums.products[:n_features, :n_features])
-    rotated = vectors.T @ sums.products[:n_features, n_features:]
-    return np.stack([vectors @ (rotated / (np.maximum(values, 0.0) + p)[:, None]) for p in penalties])
+def shrunk(sums: Sums, n_features: int, penalties: np.ndarray, centre: bool) -> np.ndarray:
+    """Compute ridge coefficients of shape (n_penalties, n_features, n_targets).
+
+    Parameters
+    ----------
+    sums : Sums
+        Sums of the rows, about any shift.
+    n_features : int
+        Number of columns.
+    penalties : numpy.ndarray of shape (n_penalties,)
+    centre : bool
+        Whether there is an intercept.
+    """
+    sums = sums.centred()
+    gram, cross = sums.products[:n_features, :n_features], sums.products[:n_features, n_features:]
+    if centre:
+        return np.stack([_solved(gram + penalty * np.eye(n_features), cross) for penalty in penalties])
+    # Without an intercept, the products about zero would lose what differs between the rows if the means are large. The
+    # sum of the predictions is therefore an unknown of its own, of which the equation has the means as they are.
+    mean, target_mean = sums.mean[:n_features, None], sums.mean[None, n_features:]
+    right = np.concatenate([cross, target_mean])
+    found = []
+    for penalty in penalties:
+        left = np.block([[gram + penalty * np.eye(n_features), mean], [mean.T, np.array([[-1 / sums.weight]])]])
+        found.append(_solved(left, right)[:n_features])
+    return np.stack(found)
+
+
+def _solved(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solve symmetric equations, of which unknowns may differ in size by many orders of magnitude."""
+    size = np.sqrt(np.abs(left.diagonal()))
+    size[size == 0] = 1.0
+    scaled = left / np.outer(size, size)
+    size *= np.sqrt(np.abs(scaled).max(axis=1))
+    return np.linalg.solve(left / np.outer(size, size), right / size[:, None]) / size[:, None]
 
 
 def grid_of(cross: np.ndarray, weight: float, l1_ratio: float, eps: float, n_alphas: int, positive: bool) -> np.ndarray:

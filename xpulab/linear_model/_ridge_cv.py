@@ -46,7 +46,9 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
         None leaves out each row once. Folds with `scoring` or with weights are fitted one by one, so X and y must be
         arrays, not a `ShardedArray`.
     gcv_mode : {"auto", "svd", "eigen"} or None, default=None
-        Accepted for compatibility with scikit-learn: the eigenvalues of the Gram matrix are always used.
+        "svd" uses a QR factorization of the rows, and the singular values of its triangle. All others use the
+        eigenvalues of the products of the scaled columns, or do the same as "svd" if the products are too
+        ill-conditioned, and for float32 rows. The notes of `report_` name the method. Folds do not need it.
     store_cv_results : bool, default=False
         Whether to set `cv_results_`; only with cv=None.
     alpha_per_target : bool, default=False
@@ -158,8 +160,14 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
             centre=bool(self.fit_intercept),
             penalties=alphas,
             predictions=self.scoring is not None,
+            exact=self.gcv_mode == "svd",
         )
         found = answer.results[0]
+        self.report_.notes.append(
+            "leverages from the QR factorization of [X y] and the singular values of its triangle"
+            if found["exact"]
+            else "leverages from the products of the scaled columns and their eigenvalues"
+        )
         each = None if by_row is None else np.array(by_row.value).reshape(-1, n_targets, n_alphas)
         if self.scoring is None:
             scores = -found["squared"] / X.shape[0]
@@ -198,22 +206,24 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
         right = y.gather() if isinstance(y, ShardedArray) else y
         splits = list(check_cv(self.cv).split(np.broadcast_to(np.zeros(1), (X.shape[0], 1)), right))
         groups, places = groups_of(splits, X.shape[0])
-        answer = self._ask(cluster, "fit", "linear_products", X, y=y, centre=bool(self.fit_intercept), folds=groups)
+        answer = self._ask(cluster, "fit", "linear_products", X, y=y, centre=True, folds=groups)
         found, n = answer.results[0], X.shape[1]
         scores = np.mean([self._r2(*fold, n, alphas) for fold in folds_of(found["folds"], places)], axis=0)
         best = int(scores.argmax())
         self.alpha_, self.best_score_ = alphas[best], scores[best]
         whole = sums_of(found["products"], X.shape[0])
-        self._set(shrunk(whole, n, alphas[[best]])[0], whole.mean[:n], whole.mean[n:], y, X)
+        coef = shrunk(whole, n, alphas[[best]], bool(self.fit_intercept))[0]
+        mean = whole.mean if self.fit_intercept else np.zeros(len(whole.mean))
+        self._set(coef, mean[:n], mean[n:], y, X)
 
     def _r2(self, train: Sums, test: Sums, n: int, alphas: np.ndarray) -> np.ndarray:
         """Return R^2 on the test rows for each alpha."""
-        train = train.centred() if self.fit_intercept else train.about_zero()
         squares = np.diag(test.centred().products)[n:]
-        coef = shrunk(train, n, alphas)
+        coef = shrunk(train, n, alphas, bool(self.fit_intercept))
+        mean = train.centred().mean if self.fit_intercept else np.zeros(len(train.mean))
         residual = np.stack(
             [
-                test.weight * mean_squared_errors(test, line.T, train.mean[n + i] - line @ train.mean[:n], i)
+                test.weight * mean_squared_errors(test, line.T, mean[n + i] - line @ mean[:n], i)
                 for i, line in enumerate(np.moveaxis(coef, 2, 0))
             ]
         )

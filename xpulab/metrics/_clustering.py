@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import pairwise_distances
+from scipy.spatial.distance import cdist
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import check_consistent_length, check_random_state, check_X_y, column_or_1d
 from sklearn.utils._param_validation import Interval, validate_params
@@ -150,11 +150,12 @@ def davies_bouldin_score(X: Any, labels: Any) -> float:
        Machine Intelligence 1 (1979), 224-227.
     """
     found, _ = _spreads("davies_bouldin_score", X, labels)
-    within = found["distances"] / found["counts"]
-    between = pairwise_distances(found["means"])
-    if np.allclose(within, 0) or np.allclose(between, 0):
+    within, means = found["distances"] / found["counts"], found["means"]
+    between = cdist(means, means)  # from differences: products would lose them if the rows are far from zero
+    rounding = 4 * np.finfo(np.float64).eps * np.linalg.norm(np.abs(means).max(axis=0))
+    if (within <= rounding).all() or (between <= rounding).all():
         return 0.0
-    between[between == 0] = np.inf
+    between[between <= rounding] = np.inf
     return float(np.mean(np.max((within[:, None] + within) / between, axis=1)))
 
 

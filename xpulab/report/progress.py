@@ -13,6 +13,7 @@ the work does not delay drawing:
 from __future__ import annotations
 
 import contextvars
+import logging
 import threading
 import time
 import warnings
@@ -28,6 +29,8 @@ from xpulab.report.record import Display, Status, TaskRecord
 from xpulab.report.terminal import of_a_script
 
 __all__ = ["ProgressHandle", "Report", "TaskReport", "View", "open", "subscribe"]
+
+_LOG = logging.getLogger("xpulab")
 
 #: Seconds before the first update of a view. A quicker call shows only its result, so that nothing flickers.
 FIRST = 0.2
@@ -162,8 +165,7 @@ class ProgressHandle(Generic[R]):
             if isinstance(error, KeyboardInterrupt):
                 self.report.finish("interrupted")
             elif error is not None:
-                # Only the first line, because the whole error is shown below the view.
-                self.report.finish("failed", f"{type(error).__name__}: {error}".partition("\n")[0])
+                self.report.finish("failed", _first_line(error))
             else:
                 self.report.finish()
         self.close()
@@ -186,14 +188,27 @@ class ProgressHandle(Generic[R]):
         try:
             call(argument)
         except Exception as error:
-            self._failures.append(f"a view was removed, because it raised {type(error).__name__}: {error}")
+            self._failures.append(f"a view was removed, because it raised {_first_line(error)}")
             return False
         return True
 
     def _warn(self) -> None:
-        # The caller's thread warns. If a filter turns warnings into errors, the warning would end the drawing thread.
+        # The caller's thread warns: a filter may turn warnings into errors, and would end the drawing thread. It does
+        # not end the call either, which goes on without the view; the log then has the message.
         while self._failures:
-            warnings.warn(self._failures.pop(0), XpulabWarning, stacklevel=3)
+            message = self._failures.pop(0)
+            try:
+                warnings.warn(message, XpulabWarning, stacklevel=3)
+            except XpulabWarning:
+                _LOG.warning("%s", message)
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an error, or its name if it has no text. The whole error is shown below the view."""
+    try:
+        return f"{type(error).__name__}: {error}".partition("\n")[0]
+    except Exception:
+        return type(error).__name__
 
 
 @dataclass(repr=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -189,8 +190,8 @@ class FitRecord(Timed):
     method : str
         The method called, ``"fit"``.
     parameters : dict
-        The estimator's parameters as plain values. An array is replaced by a description of its shape, so the report
-        contains no data.
+        The estimator's parameters as plain values, as far as they can be described. An array is replaced by a
+        description of its shape, so the report contains no data.
     n_samples, n_features : int
         Shape of the data.
     dtype : str
@@ -244,7 +245,7 @@ class FitRecord(Timed):
     later = "for its end, type: %xpu_cluster last"
 
     def __post_init__(self) -> None:
-        self.parameters = {str(name): _summary(value) for name, value in self.parameters.items()}
+        self.parameters = _summaries(self.parameters)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-serialisable values, from which `from_dict` makes the report again."""
@@ -443,17 +444,44 @@ class TaskRecord(Timed):
         return "  ".join(plain(part) for part in parts if part)
 
 
+def _summaries(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain values that describe the parameters, without those that cannot be described.
+
+    A parameter may be any object of the user, whose attributes and texts may raise any exception. A call must not fail
+    because of its report.
+    """
+    found = {}
+    for name, value in parameters.items():
+        with contextlib.suppress(Exception):
+            found[str(name)] = _summary(value)
+    return found
+
+
 def _summary(value: Any) -> Any:
-    """Return a plain value that describes ``value``, without a reference to it."""
-    if value is None or isinstance(value, bool | int | float | str):
+    """Return a plain value that describes ``value``, without a reference to it or to its class.
+
+    The engines get the report. They cannot import the class of a user's string or number, such as an enumeration.
+    """
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    for number in (int, float):
+        if isinstance(value, number):
+            return number(value)
     if isinstance(value, type):
         return value.__name__
-    if getattr(value, "shape", None) == ():
-        return value.item()
-    if hasattr(value, "shape"):
-        return f"{type(value).__name__} of shape {tuple(value.shape)}"
+    shape = getattr(value, "shape", ())
+    if shape != ():
+        return f"{type(value).__name__} of shape {tuple(shape)}"
+    if hasattr(value, "item"):
+        scalar = value.item()
+        return _summary(scalar) if type(scalar) is not type(value) else _text(scalar)
     if callable(value):
-        return getattr(value, "__qualname__", type(value).__qualname__)
-    text = repr(value)
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    text = str.__str__(repr(value))
     return text if len(text) <= 80 else text[:77] + "..."

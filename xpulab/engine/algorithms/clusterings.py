@@ -38,12 +38,14 @@ def spreads(task: Task, data: Data, k: int) -> dict[str, np.ndarray]:
     sums = task.comm.allreduce(local)
     counts, means = sums[:, -1], sums[:, :-1] / sums[:, -1:]
     task.check()
-    away = np.zeros((k, 2))
+    away = np.zeros((k, 2 + data.n_features))
     for rows, there, firsts in _sorted_pieces(data):
         rows -= np.repeat(means[there], np.diff(firsts, append=len(rows)), axis=0)
         squares = np.einsum("ij,ij->i", rows, rows)
-        away[there] += np.add.reduceat(np.column_stack([np.sqrt(squares), squares]), firsts, axis=0)
-    distances, squares = task.comm.allreduce(away).T
+        away[there] += np.add.reduceat(np.column_stack([np.sqrt(squares), squares, rows]), firsts, axis=0)
+    distances, squares, *rest = task.comm.allreduce(away).T
+    # The sums of many rows far from zero are rounded more than those of their differences from the means.
+    means = means + np.transpose(rest) / counts[:, None]
     return {"counts": counts, "means": means, "distances": distances, "squares": squares}
 
 

@@ -24,17 +24,16 @@ _SHARE = 64 << 20  # largest number of bytes of a fold's rows that are copied at
 _ENOUGH = 2.5e-5  # largest relative error of coefficients that the rounding of float32 products may cause
 
 
-def sharp_products(task: Task, data: Data, centre: bool, always: bool = False) -> tuple[Products, bool]:
+def sharp_products(task: Task, data: Data, centre: bool) -> tuple[Products, bool]:
     """Compute products of columns; also return whether they come from the triangle of a QR decomposition in float64.
 
     The triangle is used for float32 rows that are so ill-conditioned that the rounding of their products would have an
-    effect on the coefficients, which no later pass over the rows could correct. With `always` it is used for all
-    float32 rows.
+    effect on the coefficients, which no later pass over the rows could correct.
     """
     n = data.n_features
     if data.dtype == np.float64:
         return products(task, data, centre), False
-    if data.n_samples - centre > n and not always:
+    if data.n_samples - centre > n:
         found = products(task, data, centre)
         if task.comm.bcast(_benign(found.gram) if task.comm.rank == 0 else None):
             return found, False

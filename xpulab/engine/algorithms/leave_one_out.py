@@ -1,9 +1,16 @@
 """Leave-one-out errors of ridge regression for several penalties, in two passes over the rows.
 
+The columns may differ in size by many orders of magnitude, and so may the penalties and the products of columns. The
+columns are therefore scaled to unit length, and the penalties with them; a generalised decomposition of both gives a
+basis in which all penalties are diagonal. It is computed from the products of columns. If these are not exact enough,
+because they have the square of the condition number of the columns, it is computed from the triangle of a QR
+decomposition of the rows.
+
 References
 ----------
 .. [1] R. Rifkin, R. Lippert, "Notes on Regularized Least Squares", MIT-CSAIL-TR-2007-025 (2007): the error of a row
    that is left out is its residual divided by (1 - its leverage).
+.. [2] C. F. Van Loan, "Generalizing the Singular Value Decomposition", SIAM J. Numer. Anal. 13 (1976), 76-83.
 """
 
 from __future__ import annotations
@@ -13,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.folds import sharp_products
+from xpulab.engine.algorithms.passes import products
+from xpulab.engine.algorithms.qr import centred_triangle, triangular
 from xpulab.engine.dataset import Data, data_of, pieces, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.project import project
@@ -21,10 +29,17 @@ from xpulab.kernels.rows import Rows, consecutive
 
 __all__ = ["leave_one_out"]
 
+#: Relative error of coefficients that the rounding of the products of columns may cause.
+_ENOUGH = 1e-11
+
+#: A basis of the columns, as the columns of a matrix; for each of these and each penalty the inverse of the penalised
+#: product; the products of the basis and the targets; and the coefficients.
+_Basis = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
 
 def leave_one_out(
-    task: Task, data: Data, centre: bool, penalties: np.ndarray, predictions: bool
-) -> tuple[dict[str, np.ndarray], Iterator[np.ndarray]]:
+    task: Task, data: Data, centre: bool, penalties: np.ndarray, predictions: bool, exact: bool
+) -> tuple[dict[str, Any], Iterator[np.ndarray]]:
     """Compute the coefficients for each penalty, and the leave-one-out errors of the rows [1]_.
 
     Parameters
@@ -38,30 +53,102 @@ def leave_one_out(
         All positive.
     predictions : bool
         Whether `parts` has predictions for the rows that are left out, instead of weighted squared errors.
+    exact : bool
+        Whether to use the triangle of the rows in any case.
 
     Returns
     -------
-    facts : dict of str to numpy.ndarray of float64
-        ``coef`` of shape (n_penalties, n_features, n_targets), ``mean``, ``target_mean``, and ``squared`` of shape
-        (n_targets, n_penalties). ``squared`` has the sums of this rank's squared errors after the iterator has ended.
+    facts : dict
+        Arrays of float64: ``coef`` of shape (n_penalties, n_features, n_targets), ``mean``, ``target_mean``, and
+        ``squared`` of shape (n_targets, n_penalties). ``squared`` has the sums of this rank's squared errors after the
+        iterator has ended. ``exact`` is whether the triangle of the rows was used.
     parts : iterator of numpy.ndarray of shape (m, n_targets * n_penalties)
         Errors or predictions of the next m rows.
     """
-    found, _ = sharp_products(task, data, centre, always=True)  # scikit-learn computes in float64, too
+    basis: _Basis | None = None
     # One rank computes the decomposition for all, because other ranks may round differently.
-    values, vectors = task.comm.bcast(tuple(np.linalg.eigh(found.gram)) if task.comm.rank == 0 else ())
-    values = np.maximum(values, 0.0)
-    inverse = 1 / (values[:, None] + penalties)
-    rotated = inverse[:, None, :] * (vectors.T @ found.cross)[:, :, None]  # features, targets, penalties
-    coef = np.einsum("ij,jtp->pit", vectors, rotated, optimize=True)
+    if data.dtype == np.float64 and not exact:
+        sums = products(task, data, centre)
+        mean, target_mean, weight = sums.mean, sums.target_mean, sums.weight
+        basis = task.comm.bcast(_of_products(sums.gram, sums.cross, penalties) if task.comm.rank == 0 else None)
+    exact = basis is None
+    if basis is None:  # also for all float32 rows: scikit-learn computes in float64, too
+        r, mean, target_mean, weight = _triangle(task, data, centre)
+        n = data.n_features
+        basis = task.comm.bcast(_of_triangle(r[:, :n], r[:, n:], penalties) if task.comm.rank == 0 else None)
+    assert basis is not None
+    vectors, inverse, along, coef = basis
+    rotated = inverse[:, None, :] * along[:, :, None]  # basis, targets, penalties
     squared = np.zeros(rotated.shape[1:])
-    facts = {"coef": coef, "mean": found.mean, "target_mean": found.target_mean, "squared": squared}
-    return facts, _parts(data, facts, vectors, inverse, rotated, found.weight if centre else np.inf, predictions)
+    facts = {"coef": coef, "mean": mean, "target_mean": target_mean, "squared": squared, "exact": exact}
+    return facts, _parts(data, facts, vectors, inverse, rotated, weight if centre else np.inf, predictions)
+
+
+def _triangle(task: Task, data: Data, centre: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Return the triangle of the rows and targets, with the means that were subtracted, and the sum of the weights."""
+    if centre:
+        found = centred_triangle(task, data.rows, data.targets)
+        return found.r, found.mean, found.target_mean, found.weight
+    assert data.targets is not None
+    r = triangular(task, data.rows, targets=data.targets)
+    return r, np.zeros(data.n_features), np.zeros(data.targets.n_features), np.inf
+
+
+def _of_products(gram: np.ndarray, cross: np.ndarray, penalties: np.ndarray) -> _Basis | None:
+    """Return the basis for the products of columns, and of columns and targets; None if they are not exact enough."""
+    size, penalty = _scales(gram.diagonal(), penalties)
+    scaled = gram / np.outer(size, size)
+    try:
+        half = np.linalg.inv(np.linalg.cholesky(scaled + np.diag(penalty)))
+    except np.linalg.LinAlgError:
+        return None
+    if np.finfo(np.float64).eps * np.square(half).sum() > _ENOUGH:  # the trace of the inverse; the largest value is 1
+        return None
+    squares, turned = np.linalg.eigh(half @ scaled @ half.T)
+    basis = half.T @ turned
+    vectors = basis / size[:, None]
+    inverse, along = _inverse(np.maximum(squares, 0.0), basis, penalty, penalties), vectors.T @ cross
+    coef = _coefficients(vectors, inverse, along)
+    rest = cross - gram @ coef - penalties[:, None, None] * coef
+    return vectors, inverse, along, coef + _coefficients(vectors, inverse, vectors.T @ rest)
+
+
+def _of_triangle(r: np.ndarray, rotated: np.ndarray, penalties: np.ndarray) -> _Basis:
+    """Return the basis for the triangle of the rows, and the same rotation of the targets [2]_."""
+    size, penalty = _scales(np.square(r).sum(axis=0), penalties)
+    q, corner = np.linalg.qr(np.concatenate([r / size, np.diag(np.sqrt(penalty))]))
+    left, values, right = np.linalg.svd(q[: len(r)], full_matrices=False)
+    basis = np.linalg.solve(corner, right.T)
+    vectors, along = basis / size[:, None], values[:, None] * (left.T @ rotated)
+    inverse = _inverse(np.square(values), basis, penalty, penalties)
+    coef = _coefficients(vectors, inverse, along)
+    rest = r.T @ (rotated - r @ coef) - penalties[:, None, None] * coef
+    return vectors, inverse, along, coef + _coefficients(vectors, inverse, vectors.T @ rest)
+
+
+def _coefficients(vectors: np.ndarray, inverse: np.ndarray, along: np.ndarray) -> np.ndarray:
+    """Return the coefficients (n_penalties, n_features, n_targets) for products of the basis and targets.
+
+    For what is left of the equations they are a correction, with which columns that are small beside the others have
+    coefficients that are as exact as those of the others.
+    """
+    return vectors @ (inverse.T[:, :, None] * along)
+
+
+def _scales(squares: np.ndarray, penalties: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lengths of columns with the least penalty, and this penalty for columns of unit length."""
+    size = np.sqrt(squares + penalties.min())
+    return size, penalties.min() / np.square(size)
+
+
+def _inverse(squares: np.ndarray, basis: np.ndarray, penalty: np.ndarray, penalties: np.ndarray) -> np.ndarray:
+    """Return the inverse of the penalised product for each column of the basis and each penalty."""
+    return 1 / (squares[:, None] + np.outer(penalty @ np.square(basis), penalties / penalties.min()))
 
 
 def _parts(
     data: Data,
-    facts: dict[str, np.ndarray],
+    facts: dict[str, Any],
     vectors: np.ndarray,
     inverse: np.ndarray,
     rotated: np.ndarray,
@@ -71,14 +158,14 @@ def _parts(
     rows, targets = data.rows, data.targets
     assert targets is not None
     weights = rows.host_weights()
-    n, t, p = rotated.shape
+    k, t, p = rotated.shape
     first = 0
     for turned in _turned(rows, vectors, facts["mean"]):
         last = first + len(turned)
         right = consecutive(targets, first, last).astype(np.float64)
         mine = weights[first:last, None]
         leverage = mine * (np.square(turned) @ inverse + 1 / weight)
-        residual = (right - facts["target_mean"])[:, :, None] - (turned @ rotated.reshape(n, t * p)).reshape(-1, t, p)
+        residual = (right - facts["target_mean"])[:, :, None] - (turned @ rotated.reshape(k, t * p)).reshape(-1, t, p)
         left_out = residual / (1 - leverage)[:, None, :]
         errors = mine[:, :, None] * np.square(left_out)
         facts["squared"] += errors.sum(axis=0)
@@ -87,7 +174,7 @@ def _parts(
 
 
 def _turned(rows: Rows, vectors: np.ndarray, mean: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the centred rows times the eigenvectors, in float64, a part at a time."""
+    """Yield the centred rows times the basis, in float64, a part at a time."""
     if rows.dtype == np.float64:
         yield from project(rows, vectors, mean)
         return
@@ -104,11 +191,12 @@ def _leave_one_out(
     centre: bool,
     penalties: np.ndarray,
     predictions: bool = False,
+    exact: bool = False,
     target: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the results of `leave_one_out` for all rows."""
     data = data_of(task, source, weights, targets)
-    facts, parts = leave_one_out(task, data, centre, penalties, predictions)
+    facts, parts = leave_one_out(task, data, centre, penalties, predictions, exact)
     if target is None:
         for _ in parts:
             task.leave_if_cancelled()
