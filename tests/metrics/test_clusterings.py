@@ -10,8 +10,6 @@ import pytest
 import sklearn.metrics
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
 
 import xpulab

@@ -92,7 +92,7 @@ def _attributes(
 
 
 def rounded(attributes: dict[str, Any], dtype: Any) -> dict[str, Any]:
-    """Return the attributes with all floating-point numbers converted to `dtype`. Their arrays are contiguous copies."""
+    """Return the attributes with all floating-point numbers converted to `dtype`; arrays are contiguous copies."""
     made = {}
     for name, value in attributes.items():
         if isinstance(value, np.ndarray) and value.dtype.kind == "f":
