@@ -103,7 +103,7 @@ class RowsOnEngines(Conversation):
         NotEnoughMemoryError
             If the host or the devices have too little memory.
         """
-        from sklearn.utils import check_array
+        from xpulab.checks import check_array
 
         where = mapped(X)
         columns = getattr(X, "columns", None)
