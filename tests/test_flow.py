@@ -39,7 +39,7 @@ LAYERS = [
     ["acceleration"],
     ESTIMATORS,
     ["estimator", "cells", "explorer.session"],
-    ["deploy", "data"],
+    ["deploy", "data", "caching", "checks"],
     None,
     ["engine"],
     ["engine.algorithms"],

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
+from xpulab.caching import Origin, register
 from xpulab.exceptions import HandleError
 from xpulab.rendering import format_size
 from xpulab.sharing.memory import BlockPool, SharedBlock, file_state, keep_reachable, reachable
@@ -450,9 +451,14 @@ class ShardedArray:
         Whether there may be NaN among the rows.
     stays : bool
         Whether rows that are computed from these stay on the engines, too.
+    digest : str
+        Stands for the rows in joblib's cache. Rows that are sent again have another digest.
+    origin : Origin or None
+        How an estimator has computed the rows, for joblib's cache; None for rows that were sent.
     """
 
     stays = True
+    digest: str
 
     def __init__(
         self,
@@ -473,6 +479,8 @@ class ShardedArray:
         self.columns = columns
         self.name = name
         self.id = uuid.uuid4().hex
+        self.origin: Origin | None = None
+        register(self, self.id)
 
     def about(self) -> dict[str, Any]:
         """Return JSON-serialisable values with which another process can use the rows."""
@@ -519,6 +527,24 @@ class ShardedArray:
             f"{self!r} was given, whose rows are on the engines; expected an array in this process: pass "
             "X.gather(), or use estimators of xpulab, xpulab.metrics and xpulab.model_selection.train_test_split"
         )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse copies and pickles. A copy would have the same rows, which are freed with the first of the two.
+
+        Raises
+        ------
+        TypeError
+            Always; the message says what to do.
+        """
+        raise TypeError(
+            f"{self!r} cannot be copied, pickled or written to a file, because its rows are on the engines. Use the "
+            "handle itself; for a copy of the rows in this process, type X.gather(); for another process of yours, "
+            "type cluster.scatter(X, name='rows') here, and cluster.handles()['rows'] there"
+        )
+
+    def __sklearn_clone__(self) -> ShardedArray:
+        """Return this handle: the clone of an estimator that has it as a parameter uses the same rows."""
+        return self
 
     def __getitem__(self, key: Any) -> NoReturn:
         """Raise the error of `__array__`, because this process has no rows to select, as scikit-learn's searches do."""

@@ -34,8 +34,6 @@ from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, lat
 from xpulab.deploy.hosts import look
 from xpulab.deploy.keys import make_keys
 from xpulab.deploy.status import ClusterStatus
-from xpulab.estimator.call import last_report
-from xpulab.estimator.interrupted import interrupted
 from xpulab.exceptions import ClusterError, UsageError
 from xpulab.rendering import Text, counted
 from xpulab.report.profile import profiled
@@ -210,7 +208,7 @@ class XPUMagics(Magics):
         parser.command(
             commands,
             "resume",
-            lambda _: interrupted().resume(),
+            lambda _: current_cluster().resume(),
             "go on with the fit that was interrupted last, and return its estimator",
         )
         last = parser.command(commands, "last", _last, "show the report of the last fit or predict")
@@ -439,7 +437,7 @@ def _last(arguments: Any) -> Any:
         if output is None:
             print("no %%xpu cell has run on this cluster yet")
         return output and output.text()
-    report = last_report(latest_cluster())
+    report = latest_cluster().last()
     if report is None:
         print("no estimator has run on this cluster yet; fit one, for example xpulab.cluster.KMeans")
     return report

@@ -23,7 +23,6 @@ from xpulab import cli
 from xpulab.cluster import KMeans
 from xpulab.deploy.processes import Processes
 from xpulab.deploy.record import Record, choose, find
-from xpulab.estimator.call import last_report
 from xpulab.exceptions import ClusterError, HandleError, NoClusterError
 from xpulab.report import progress
 
@@ -102,7 +101,7 @@ def orphan() -> Iterator[xpulab.XPUCluster]:
         first = cluster.status()
         unsubscribe = progress.subscribe(lambda report: View())
         try:
-            report = last_report(cluster)
+            report = cluster.last()
         finally:
             unsubscribe()
         cluster.seen = (nameless, first, messages, report)  # type: ignore[attr-defined]
@@ -128,7 +127,7 @@ def test_a_fit_outlives_its_notebook_and_the_next_one_sees_it(orphan: xpulab.XPU
     assert km.report_.objective is not None
     assert report.objective is not None
     assert km.report_.objective[1] == pytest.approx(report.objective[1], rel=1e-6)
-    again = last_report(orphan)
+    again = orphan.last()
     assert again is km.report_
 
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_array
 
 from xpulab.basic_statistics._statistics import OPTIONS, statistics
+from xpulab.checks import check_array
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.proxy import Proxy

@@ -12,10 +12,11 @@ import sklearn.cluster
 from scipy import sparse
 from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import _is_arraylike_not_scalar
 
 from xpulab.advice import to_resume
+from xpulab.checks import check_array
 from xpulab.cluster._centers import CentersProxy
 from xpulab.data import ShardedArray
 from xpulab.deploy.answers import Answer

@@ -11,18 +11,20 @@ import numpy as np
 import sklearn.cluster
 from scipy import sparse
 from sklearn.base import _fit_context
-from sklearn.cluster._kmeans import _labels_inertia_threadpool_limit
+from sklearn.cluster._kmeans import _labels_inertia
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.extmath import row_norms
 from sklearn.utils.validation import _is_arraylike_not_scalar
 
 from xpulab.advice import to_resume
+from xpulab.checks import check_array
 from xpulab.cluster._centers import CentersProxy
 from xpulab.data import ShardedArray
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.estimator.blas import one_thread
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, callback_management_context
 from xpulab.estimator.interrupted import CallInterrupted
@@ -329,7 +331,8 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
             if self.verbose:
                 print(f"Init {run + 1}/{self._n_init} with method {init}")
             centers = self._drawn(cluster, X, weights, random, init)
-            _, inertia = _labels_inertia_threadpool_limit(valid, valid_weights, centers, n_threads=self._n_threads)
+            with one_thread():
+                _, inertia = _labels_inertia(valid, valid_weights, centers, n_threads=self._n_threads)
             if self.verbose:
                 print(f"Inertia for init {run + 1}/{self._n_init}: {inertia}")
             if best is None or inertia < least:

@@ -11,6 +11,7 @@ from sklearn.base import _fit_context
 from sklearn.covariance import log_likelihood
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab.checks import ONE_AT_A_TIME
 from xpulab.covariance._products import about, root
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.blas import few_threads
@@ -194,7 +195,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         return location, about(location, found["weight"], found["mean"], found["gram"])
 
     def _set_covariance(self, covariance: np.ndarray) -> None:
-        with few_threads(len(covariance)):
+        with ONE_AT_A_TIME, few_threads(len(covariance)):
             super()._set_covariance(covariance)
 
     def _forget(self) -> None:

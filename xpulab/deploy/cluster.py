@@ -537,6 +537,57 @@ class XPUCluster(PlannedEngines, Displayed):
     def __exit__(self, *_: object) -> None:
         self.end()
 
+    def last(self) -> Any:
+        """The report of the latest call of an estimator on this cluster, also after the cluster was stopped.
+
+        If this process made no call on a cluster that it has attached to, this is the latest call of any process, also
+        of one that has ended. If that call still runs, this method shows its progress, and waits for its end. An
+        interrupt ends the wait, not the call.
+
+        Returns
+        -------
+        FitReport or None
+            None if there was no call.
+        """
+        if self.last_report is not None or not self.attached:
+            return self.last_report
+        from xpulab.deploy.last import last_of_engines
+
+        return last_of_engines(self)
+
+    def resume(self) -> Any:
+        """Continue the fit that was interrupted last on this cluster, which becomes the active one.
+
+        Returns
+        -------
+        estimator
+            The estimator, fitted as if there had been no interrupt.
+
+        Raises
+        ------
+        NoClusterError
+            If the cluster is not running.
+        NotFittedError
+            If no fit was interrupted after an iteration had ended.
+        """
+        return self.activate().stopped().resume()
+
+    def stopped(self) -> Any:
+        """The estimator whose fit was interrupted last on this cluster; see `xpulab.interrupted`.
+
+        Raises
+        ------
+        NotFittedError
+            If no fit was interrupted after an iteration had ended.
+        """
+        if self.interrupted is None:
+            from sklearn.exceptions import NotFittedError
+
+            raise NotFittedError(
+                "no fit that could go on was interrupted on this cluster; a fit can go on once an iteration has ended"
+            )
+        return self.interrupted
+
     def status(self) -> ClusterStatus:
         """The current state of engines, devices and memory."""
         if not self.running or self._board is None or self._plan is None or self._processes is None:

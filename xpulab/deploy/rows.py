@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from xpulab.caching import register
 from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, place_named
 from xpulab.deploy.conversation import Conversation
 from xpulab.deploy.limits import LEAST, Demand, require_room
@@ -103,7 +104,7 @@ class RowsOnEngines(Conversation):
         NotEnoughMemoryError
             If the host or the devices have too little memory.
         """
-        from sklearn.utils import check_array
+        from xpulab.checks import check_array
 
         where = mapped(X)
         columns = getattr(X, "columns", None)
@@ -193,6 +194,7 @@ class RowsOnEngines(Conversation):
                 nan=about["nan"],
             )  # fmt: skip
             array.id = about["id"]
+            register(array, array.id)
             self._handles.add(array.id)
             found[array.name or array.id] = array
         return found

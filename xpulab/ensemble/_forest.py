@@ -9,6 +9,7 @@ import sklearn.ensemble
 from sklearn.base import _fit_context
 from sklearn.metrics import accuracy_score, r2_score
 
+from xpulab.checks import ONE_AT_A_TIME
 from xpulab.ensemble._growing import ForestProxy
 
 __all__ = ["RandomForestClassifier", "RandomForestRegressor"]
@@ -165,7 +166,8 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
         """
         means = self._means("predict_proba", X)
         if means is None:
-            return super().predict_proba(X)
+            with ONE_AT_A_TIME:
+                return super().predict_proba(X)
         shares = [np.ascontiguousarray(means[:, o, :n]) for o, n in enumerate(np.atleast_1d(self.n_classes_))]
         return shares[0] if len(shares) == 1 else shares
 
@@ -316,7 +318,8 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
         """
         means = self._means("predict", X)
         if means is None:
-            found: np.ndarray = super().predict(X)
+            with ONE_AT_A_TIME:
+                found: np.ndarray = super().predict(X)
             return found
         return means[:, 0, 0].copy() if self.n_outputs_ == 1 else means[:, :, 0].copy()
 

@@ -13,9 +13,9 @@ from sklearn.ensemble import _forest
 from sklearn.exceptions import DataConversionWarning
 from sklearn.tree._tree import NODE_DTYPE, Tree
 from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
+from xpulab.checks import ONE_AT_A_TIME, type_of_target
 from xpulab.data import Outgoing, ShardedArray, mapped
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import current_cluster
@@ -178,7 +178,9 @@ class ForestProxy(Proxy):
                 raise ValueError("Sum of y is not strictly positive which is necessary for Poisson regression.")
         self.n_outputs_ = y.shape[1]
         read: Any = self._validate_y_class_weight
-        y, of_classes = read(y, weights) if len(inspect.signature(read).parameters) == 2 else read(y)
+        more = (weights,) if len(inspect.signature(read).parameters) == 2 else ()
+        with ONE_AT_A_TIME:
+            y, of_classes = read(y, *more)
         if of_classes is not None:
             weights = of_classes if weights is None else weights * of_classes
         classes = [int(n) for n in getattr(self, "n_classes_", [0] * self.n_outputs_)]
@@ -350,7 +352,8 @@ class ForestProxy(Proxy):
         """Check X for scikit-learn's methods that run in this process, such as `apply`; gather a handle's rows."""
         if isinstance(X, ShardedArray):
             X = self._checked(self._cluster(), X, reset=False).gather()
-        return super()._validate_X_predict(X)
+        with ONE_AT_A_TIME:
+            return super()._validate_X_predict(X)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "estimators_")

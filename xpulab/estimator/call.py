@@ -15,17 +15,16 @@ import numpy as np
 
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster
+from xpulab.deploy.last import fill
 from xpulab.deploy.probe import core_ranges
 from xpulab.deploy.silence import most_silence
-from xpulab.deploy.waiting import told_of_waiting
 from xpulab.exceptions import EngineLostError
-from xpulab.rendering import format_seconds
 from xpulab.report import progress
-from xpulab.report.fit import EngineReport, FitReport, Iteration, Status
+from xpulab.report.fit import EngineReport, FitReport, Iteration
 from xpulab.sharing.board import PASSES, PHASES, RUNS, awaited, metrics_of
 from xpulab.sharing.checkpoint import Checkpoint
 
-__all__ = ["Call", "Functions", "Packing", "last_report"]
+__all__ = ["Call", "Functions", "Packing"]
 
 
 class Packing(Protocol):
@@ -186,9 +185,9 @@ class Call:
             answer = self.cluster.call(task, payload, self._follow, again if packing.again else None)
         except KeyboardInterrupt as interrupt:
             if interrupt.args and isinstance(interrupt.args[0], Answer):
-                _fill(self.report, interrupt.args[0], self._kept)
+                fill(self.report, interrupt.args[0], self._kept)
             raise
-        _fill(self.report, answer, self._kept)
+        fill(self.report, answer, self._kept)
         return answer
 
     def _follow(self, records: Any, number: int) -> None:
@@ -250,63 +249,6 @@ class Call:
         for each in range(max(1, self._told_run), run + 1):
             self._reached(each, int(lengths[(each - 1) % RUNS]))
         self._told_run = run
-
-
-def last_report(cluster: XPUCluster) -> FitReport | None:
-    """Return the report of the latest call of an estimator on this cluster.
-
-    If this process made no call, the engines return the latest call of any process, also of one that has ended. If that
-    call still runs, this function shows its progress, and waits for its end. An interrupt ends the wait, not the call.
-
-    Parameters
-    ----------
-    cluster : XPUCluster
-
-    Returns
-    -------
-    FitReport or None
-        None if there was no call.
-    """
-    if cluster.last_report is not None or not cluster.attached:
-        report: FitReport | None = cluster.last_report
-        return report
-    with told_of_waiting("xpulab: the last call") as watch:
-        held = [reply["result"]["last"] for reply in cluster.replies("last", {}, watch)]
-    if held[0] is None:
-        return None
-    replies = [each["reply"] for each in held]
-    report = FitReport.from_dict(held[0]["report"])
-    _fill(report, Answer(replies), [])
-    report.seconds = max(reply["total"] for reply in replies)
-    failed = [reply["error"] for reply in replies if reply["status"] == "error"]
-    message = f"{failed[0]['type']}: {failed[0]['message']}".partition("\n")[0] if failed else ""
-    ended: dict[str, Status] = {"ok": "finished", "interrupted": "interrupted"}
-    report.finish(ended.get(replies[0]["status"], "failed"), message)
-    return report
-
-
-def _fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
-    """Complete the report from the ranks' answer. `kept` are the iterations before a resumed fit."""
-    for engine, seconds, total, result in zip(
-        report.engines, answer.seconds, answer.totals, answer.results, strict=True
-    ):
-        engine.seconds, engine.total = dict(seconds), total
-        engine.rows = result.get("rows", engine.rows)
-        engine.tile = result.get("tile")
-        if "passes" in result:
-            engine.passes = dict(zip(PASSES, result["passes"], strict=True))
-    tried, took = answer.results[0].get("tuning", (0, 0.0))
-    if tried:
-        report.notes.append(f"the engines tried {tried} tiles in between, in {format_seconds(took)}")
-    report.converged = answer.results[0].get("converged")
-    history = answer.results[0].get("history")
-    if history:
-        names = answer.results[0]["metrics"]
-        times = np.diff([0.0, *(elapsed for *_, elapsed in history)])
-        report.iterations = kept + [
-            Iteration(iteration, dict(zip(names, metrics, strict=True)), float(took), run)
-            for (run, iteration, *metrics, _), took in zip(history, times, strict=True)
-        ]
 
 
 def _kept(report: FitReport, state: dict[str, Any] | None) -> list[Iteration]:

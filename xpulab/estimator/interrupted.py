@@ -6,8 +6,6 @@ import linecache
 import traceback
 from typing import Any
 
-from sklearn.exceptions import NotFittedError
-
 from xpulab.deploy.cluster import current_cluster
 
 __all__ = ["CallInterrupted", "interrupted"]
@@ -48,9 +46,4 @@ def interrupted() -> Any:
     >>> KMeans(100).fit(X)  # and then the Stop button   # doctest: +SKIP
     >>> km = xpulab.interrupted().resume()  # doctest: +SKIP
     """
-    estimator = current_cluster().interrupted
-    if estimator is None:
-        raise NotFittedError(
-            "no fit that could go on was interrupted on this cluster; a fit can go on once an iteration has ended"
-        )
-    return estimator
+    return current_cluster().stopped()

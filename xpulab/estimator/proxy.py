@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab.caching import Origin
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
@@ -246,6 +247,8 @@ class Proxy(CallbackSupportMixin):
                 sent = packing if more is None else _With(packing, lambda: more(outgoing))
                 answer = call.send(task, sent, **place, **arguments)
                 packing.done()
+                if result is not None and isinstance(result.value, ShardedArray):
+                    result.value.origin = Origin.of(self, method, X)
                 if then is not None:
                     call.report.converged = then(answer)
                 return answer

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils import check_array, column_or_1d
-from sklearn.utils.validation import _check_sample_weight, _check_y, check_consistent_length, validate_data
+from sklearn.utils.validation import check_consistent_length
 
+from xpulab.checks import check_array, check_sample_weight, check_y, column_or_1d, validate_data
 from xpulab.data import (
     Outgoing,
     ShardedArray,
@@ -159,7 +159,7 @@ def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = Tru
         sample_weight.check_weights(X, only_non_negative)
         return sample_weight
     like = np.empty((X.shape[0], 0), X.dtype)
-    weights = _check_sample_weight(sample_weight, like, dtype=X.dtype)
+    weights = check_sample_weight(sample_weight, like, dtype=X.dtype)
     if only_non_negative and weights.min() < 0:
         place = int(np.argmax(weights < 0))
         raise ValueError(f"Negative values in data passed to sample_weight: {weights[place]} for row {place}.")
@@ -234,7 +234,7 @@ def gathered_targets(estimator: Any, cluster: XPUCluster, X: Any, y: Any) -> np.
     if isinstance(y, ShardedArray):
         y.source(cluster)
         y = y.gather()
-    y = _check_y(y, multi_output=True, estimator=estimator)
+    y = check_y(y, multi_output=True, estimator=estimator)
     check_consistent_length(np.empty((X.shape[0], 0)), y)
     return y
 

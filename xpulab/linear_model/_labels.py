@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_y, check_consistent_length
+from sklearn.utils.validation import check_consistent_length
 
+from xpulab.checks import check_classification_targets, check_y
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.estimator.rows import checked_targets
@@ -44,7 +44,7 @@ def checked_labels(estimator: Any, cluster: XPUCluster, y: Any, X: Any) -> Any:
         y = y.gather()
     if y is None or isinstance(y, ShardedArray):
         return checked_targets(estimator, cluster, y, X, multi_output=False)
-    y = _check_y(y, multi_output=False, y_numeric=False, estimator=estimator)
+    y = check_y(y, multi_output=False, y_numeric=False, estimator=estimator)
     check_consistent_length(np.empty((X.shape[0], 0)), y)
     return y
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,12 +12,13 @@ import sklearn.linear_model
 from scipy import sparse
 from scipy.optimize import OptimizeResult
 from sklearn.base import _fit_context
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import NotFittedError
 from sklearn.utils import compute_class_weight
 from sklearn.utils.optimize import _check_optimize_result
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab.advice import to_resume
+from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
@@ -53,6 +55,22 @@ class _Job:
     classes: np.ndarray
     arguments: dict[str, Any]
     parameters: dict[str, Any]
+
+
+class _Checked(Exception):
+    """scikit-learn's estimator has taken its parameters."""
+
+
+class _OnlyChecks(sklearn.linear_model.LogisticRegression):
+    """scikit-learn's estimator up to the start of its solver: it raises and warns about parameters, and fits nothing.
+
+    Which parameters are rejected or deprecated depends on the version of scikit-learn. All versions check them first,
+    and then look for the coefficients from which a warm start begins.
+    """
+
+    @property
+    def coef_(self) -> Any:
+        raise _Checked
 
 
 class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
@@ -210,18 +228,15 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
 
     def _check_parameters(self) -> None:
         """Raise an error for parameters that are not supported; raise and warn as scikit-learn does for all others."""
-        # The rejected and deprecated parameters depend on scikit-learn's version. Its own fit of two rows raises and
-        # warns about them.
-        some = {"class_weight": None, "max_iter": 1, "verbose": 0, "warm_start": False}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            self.sklearn_class()(**self.get_params(deep=False) | some).fit([[-1.0], [1.0]], [0, 1])
         if self.solver not in _SOLVERS:
             raise ValueError(
                 f"solver={self.solver!r} was given; the engines compute {', '.join(map(repr, _SOLVERS))}, with the l2 "
                 "penalty or none: choose one of these; for the l1 penalty and elastic net use "
                 "sklearn.linear_model.LogisticRegression(solver='saga')"
             )
+        some = {"class_weight": None, "verbose": 0, "warm_start": True}
+        with ONE_AT_A_TIME, contextlib.suppress(_Checked):
+            _OnlyChecks(**self.get_params(deep=False) | some).fit([[-1.0], [1.0]], [0, 1])
 
     def _arguments(self, X: Any, classes: np.ndarray, totals: np.ndarray) -> dict[str, Any]:
         """Return the arguments of the task, except those that say where the rows are."""

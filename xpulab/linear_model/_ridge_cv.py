@@ -14,6 +14,7 @@ from sklearn.utils import check_scalar
 from sklearn.utils._metadata_requests import _raise_for_params
 from sklearn.utils.metadata_routing import _routing_enabled, process_routing
 
+from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.proxy import Result
@@ -240,7 +241,8 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
         if _routing_enabled():
             ridge.set_fit_request(sample_weight=True)
         search = GridSearchCV(ridge, {"alpha": alphas}, cv=self.cv, scoring=self._get_scorer())
-        search.fit(X, y, **params, **({} if weights is None else {"sample_weight": weights}))
+        with ONE_AT_A_TIME:
+            search.fit(X, y, **params, **({} if weights is None else {"sample_weight": weights}))
         best = search.best_estimator_
         self.alpha_, self.best_score_ = best.alpha, search.best_score_
         self.coef_, self.intercept_, self.report_ = best.coef_, best.intercept_, best.report_

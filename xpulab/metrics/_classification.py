@@ -6,9 +6,8 @@ import warnings
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_array
-from sklearn.utils.multiclass import type_of_target
 
+from xpulab.checks import check_array, type_of_target
 from xpulab.data import ShardedArray
 from xpulab.metrics._columns import checked_column, checked_weights, columns_of, require_aligned, sums
 

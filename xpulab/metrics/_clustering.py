@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.preprocessing import LabelEncoder
-from sklearn.utils import check_consistent_length, check_random_state, check_X_y, column_or_1d
+from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils._param_validation import Interval, validate_params
 
+from xpulab.checks import ONE_AT_A_TIME, check_X_y, column_or_1d
 from xpulab.data import ShardedArray, mapped
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.call import Call, Functions
@@ -222,7 +223,8 @@ def _checked(X: Any, labels: Any) -> tuple[Any, np.ndarray]:
 def _codes(labels: np.ndarray, n: int) -> tuple[np.ndarray, int]:
     """Return the number of each row's cluster, from 0, and how many clusters there are."""
     encoder = LabelEncoder()
-    codes = encoder.fit_transform(labels)
+    with ONE_AT_A_TIME:
+        codes = encoder.fit_transform(labels)
     k = len(encoder.classes_)
     if not 1 < k < n:
         raise ValueError(f"Number of labels is {k}. Valid values are 2 to n_samples - 1 (inclusive)")

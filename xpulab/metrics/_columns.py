@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_array, check_consistent_length
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils import check_consistent_length
 
+from xpulab.checks import check_array, check_sample_weight
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.call import Call, Functions
@@ -38,7 +38,7 @@ def checked_weights(sample_weight: Any, y: Any) -> np.ndarray | None:
     """Check weights, and return them as float64 of shape (n_samples,); None if all weights are 1."""
     if sample_weight is None:
         return None
-    return _check_sample_weight(sample_weight, np.empty((y.shape[0], 0)), dtype=np.float64)
+    return check_sample_weight(sample_weight, np.empty((y.shape[0], 0)), dtype=np.float64)
 
 
 def columns_of(y: Any) -> int:

@@ -9,8 +9,8 @@ import numpy as np
 import sklearn.neighbors
 from sklearn.base import _fit_context
 from sklearn.exceptions import DataConversionWarning
-from sklearn.utils.multiclass import check_classification_targets
 
+from xpulab.checks import check_classification_targets
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.estimator.rows import gathered_targets
 from xpulab.neighbors._searching import NeighborsProxy

@@ -10,10 +10,10 @@ import numpy as np
 import sklearn.preprocessing
 from scipy import sparse
 from sklearn.base import _fit_context
-from sklearn.utils import check_array
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab.checks import check_array
 from xpulab.data import ShardedArray
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import current_cluster

@@ -9,6 +9,7 @@ import sklearn.preprocessing
 from sklearn.base import _fit_context
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab.checks import ONE_AT_A_TIME
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.proxy import TransformerProxy
 
@@ -83,7 +84,8 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         X = self._checked(current_cluster(), X, reset=True)
-        plain = self.sklearn_class()(**self.get_params()).fit(np.zeros((1, X.shape[1])))
+        with ONE_AT_A_TIME:
+            plain = self.sklearn_class()(**self.get_params()).fit(np.zeros((1, X.shape[1])))
         for name, value in vars(plain).items():
             setattr(self, name, value)
         return self

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
-from sklearn.utils import check_array
 
 import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
+from xpulab.checks import check_array
 from xpulab.data import ShardedArray
 from xpulab.exceptions import HandleError
 from xpulab.kernels.device import Device
