@@ -16,6 +16,7 @@ import numpy as np
 from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, place_named
 from xpulab.deploy.conversation import Conversation
 from xpulab.deploy.limits import LEAST, Demand, require_room
+from xpulab.deploy.signals import interruptible
 from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.sharing import host_memory
 from xpulab.sharing.memory import BlockPool, SharedBlock
@@ -65,11 +66,12 @@ class RowsOnEngines(Conversation):
             memory = {**asdict(ProcessMemory.own()), "address": proof.ctypes.data}
             try:
                 answer = self.call("reads", {"memory": memory, "expected": proof.tobytes()})
-            except KeyboardInterrupt:  # without its answer, which callers would take for that of their own task
+            except KeyboardInterrupt:  # the call for which this process asks says that it was interrupted
                 raise KeyboardInterrupt from None
             self._readable = all(result["read"] for result in answer.results)
         return self._readable
 
+    @interruptible("scatter")
     def scatter(
         self, X: Any, *, counts: list[int] | None = None, name: str | None = None, allow_nan: bool = False
     ) -> ShardedArray:

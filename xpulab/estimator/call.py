@@ -16,9 +16,11 @@ import numpy as np
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.probe import core_ranges
+from xpulab.deploy.signals import interruptible
 from xpulab.deploy.silence import most_silence
 from xpulab.deploy.waiting import told_of_waiting
-from xpulab.exceptions import EngineLostError
+from xpulab.estimator.interrupted import sentence
+from xpulab.exceptions import CallInterrupted, EngineLostError
 from xpulab.rendering import format_seconds
 from xpulab.report import progress
 from xpulab.report.fit import EngineReport, FitReport, Iteration, Status
@@ -59,7 +61,7 @@ class Functions:
 
 
 class Call:
-    """The context of one call. Views can follow its report from entry to exit.
+    """The context of one call. Views can follow its report from entry to exit, and an interrupt says what it has ended.
 
     Parameters
     ----------
@@ -92,6 +94,8 @@ class Call:
         parameters: dict[str, Any] | None = None,
     ) -> None:
         self.cluster = cluster
+        self._estimator = estimator
+        self._answer: Answer | None = None  # of an interrupted task
         self._reached = reached
         self._told_run = 0
         self._recovers = False
@@ -119,7 +123,16 @@ class Call:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._handle.__exit__(kind, error, trace)
+        try:
+            self._handle.__exit__(kind, error, trace)
+            if isinstance(error, KeyboardInterrupt):
+                raise error
+        except KeyboardInterrupt:  # it may also come at the end of the call
+            raise CallInterrupted(self.interrupted(), self._answer) from None
+
+    def interrupted(self, at: str = "", resumes: bool = False) -> str:
+        """Return the sentence about this call after an interrupt; see `sentence` for the arguments."""
+        return sentence(self._estimator, self.report.estimator, self.report.method, at, resumes)
 
     @contextlib.contextmanager
     def transfer(self) -> Iterator[None]:
@@ -160,7 +173,7 @@ class Call:
             If a rank raised an exception.
         EngineLostError
             If an engine was lost, and the cluster or the rows do not allow to repeat the task.
-        KeyboardInterrupt
+        CallInterrupted
             If the user interrupted the call.
         """
         payload |= packing() | {"report": self.report.to_dict()}
@@ -184,9 +197,10 @@ class Call:
 
         try:
             answer = self.cluster.call(task, payload, self._follow, again if packing.again else None)
-        except KeyboardInterrupt as interrupt:
-            if interrupt.args and isinstance(interrupt.args[0], Answer):
-                _fill(self.report, interrupt.args[0], self._kept)
+        except CallInterrupted as interrupt:
+            self._answer = interrupt.answer
+            if self._answer is not None:
+                _fill(self.report, self._answer, self._kept)
             raise
         _fill(self.report, answer, self._kept)
         return answer
@@ -252,6 +266,7 @@ class Call:
         self._told_run = run
 
 
+@interruptible("last")
 def last_report(cluster: XPUCluster) -> FitReport | None:
     """Return the report of the latest call of an estimator on this cluster.
 
