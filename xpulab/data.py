@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
+from xpulab.deploy.signals import interruptible
 from xpulab.exceptions import HandleError
 from xpulab.rendering import format_size
 from xpulab.sharing.memory import BlockPool, SharedBlock, file_state, keep_reachable, reachable
@@ -561,6 +562,7 @@ class ShardedArray:
         """
         self.__array__()
 
+    @interruptible("gather")
     def gather(self) -> np.ndarray[Any, Any]:
         """Copy the rows into this process.
 

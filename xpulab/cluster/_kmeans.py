@@ -320,7 +320,7 @@ class KMeans(CentersProxy, sklearn.cluster.KMeans):
         if "distinct" in result:
             self._keep(result, labels)
             self._stopped = self._stopped_in = None
-            return "the fit had ended when the interrupt came: the estimator is fitted"
+            return call.had_ended()
         if "centers" not in result and kept is not None:
             if "labels_" in vars(self):
                 delattr(self, "labels_")

@@ -414,7 +414,7 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
         found = {} if interrupt.answer is None else interrupt.answer.results[0]
         if "said" in found:
             self._keep(job, found, labels)
-            return "the fit had ended when the interrupt came: the estimator is fitted"
+            return call.had_ended()
         state = found.get("state", kept)
         if state is None:
             return call.interrupted(" before a step had ended")

@@ -187,3 +187,5 @@ def raise_for_users(replies: list[dict[str, Any]], results: list[dict[str, Any]]
         places = {rank: (results[rank].get("error") or {}).get("at") for rank in interrupted}
         said = "".join(f"; rank {rank} was in {at}" for rank, at in places.items() if at)
         raise CellInterrupted(f"{title} was interrupted{said}" if said else of_interrupt(title))
+    if any(reply["status"] == "interrupted" for reply in replies):
+        raise CellInterrupted(f"{title} had ended on all ranks when the interrupt came")

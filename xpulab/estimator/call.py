@@ -134,6 +134,12 @@ class Call:
         """Return the sentence about this call after an interrupt; see `sentence` for the arguments."""
         return sentence(self._estimator, self.report.estimator, self.report.method, at, resumes)
 
+    def had_ended(self) -> str:
+        """Return the sentence about this call, which fits, after an interrupt that came when the ranks were done."""
+        return (
+            f"{self.report.estimator}.{self.report.method} had ended when the interrupt came: the estimator is fitted"
+        )
+
     @contextlib.contextmanager
     def transfer(self) -> Iterator[None]:
         """Add the time of the body, which copies rows into shared memory in this process, to the report."""

@@ -329,7 +329,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         found = {} if interrupt.answer is None else interrupt.answer.results[0]
         if "converged" in found:
             self._keep(job, found)
-            return "the fit had ended when the interrupt came: the estimator is fitted"
+            return call.had_ended()
         state = found.get("state", kept)
         if state is None:
             return call.interrupted(" before an iteration had ended")

@@ -339,7 +339,7 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
         found = {} if interrupt.answer is None else interrupt.answer.results[0]
         if "parameters" in found:
             self._keep(job, found)
-            return "the fit had ended when the interrupt came: the estimator is fitted"
+            return call.had_ended()
         state = found.get("state", kept)
         if state is None:
             return call.interrupted(" before an iteration had ended")

@@ -232,7 +232,7 @@ class _OnEngines:
         if answer is not None and "state" in answer.results[0]:
             state = self._take(answer, call)
             if answer.results[0]["ended"]:
-                return "the fit had ended when the interrupt came: the net is fitted"
+                return call.had_ended()
         elif kept is not None:
             self._set(kept)
         if state is None:
