@@ -9,6 +9,7 @@ import pkgutil
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from xpulab.deploy.exchange import Exchange
 from xpulab.estimator.proxy import Proxy
 from xpulab.exceptions import CallInterrupted
 from xpulab.linear_model import Ridge
+from xpulab.model_selection import train_test_split
 from xpulab.preprocessing import StandardScaler
 
 pytestmark = pytest.mark.cluster
@@ -266,3 +268,71 @@ def test_an_interrupted_start_and_a_resume_without_a_fit_show_lines_and_no_trace
     shown = capsys.readouterr().out.strip().splitlines()
     assert len(shown) == 1
     assert shown[0].startswith("NothingToResumeError: no fit that could go on was interrupted")
+
+
+def slow(task: Any, seconds: float) -> None:
+    """On an engine: let each piece of rows that is read, or moved to another rank, take this many seconds."""
+    import time
+
+    from xpulab.engine.algorithms import selection
+    from xpulab.sharing.process_memory import ProcessMemory
+
+    def slowly(call: Any) -> Any:
+        call = getattr(call, "plain", call)
+
+        def slowed(*arguments: Any) -> Any:
+            time.sleep(seconds)
+            return call(*arguments)
+
+        slowed.plain = call  # type: ignore[attr-defined]
+        return slowed if seconds else call
+
+    ProcessMemory.read = slowly(ProcessMemory.read)  # type: ignore[method-assign]
+    selection._exchange = slowly(selection._exchange)
+    selection._PIECE = 1 << 16 if seconds else 8 << 20
+
+
+@pytest.fixture
+def slowed(on_pair: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
+    on_pair.run(slow, 0.1)
+    yield on_pair
+    on_pair.run(slow, 0.0)
+
+
+def bytes_on(cluster: xpulab.XPUCluster) -> int:
+    cluster.run(ranks_of)
+    return int(cluster._board.ranks["device_bytes"].sum())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "line", ["rows = pair.scatter(X)", "a, b = train_test_split(handle)", "a, b, c, d = train_test_split(handle, few)"]
+)
+def test_a_stop_while_rows_move_acts_at_once_and_no_rows_stay(
+    slowed: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell: Any = InteractiveShell()
+    many = RNG.normal(size=(200_000, 20))  # 32 MB: 32 pieces to read, 500 to move
+    before = bytes_on(slowed)
+    shell.user_ns |= {"pair": slowed, "X": many, "train_test_split": train_test_split, "few": slowed.scatter(X)}
+    if "handle" in line:
+        slowed.run(slow, 0.0)
+        shell.user_ns |= {"handle": slowed.scatter(many), "few": slowed.scatter(many[:, :1])}
+        slowed.run(slow, 0.1)
+    pressed = []
+
+    def press() -> None:
+        pressed.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0.5, press)
+    timer.start()
+    shell.run_cell(line)
+    took = time.monotonic() - pressed[0]
+    timer.join()
+    assert f"was interrupted: {AGAIN}" in capsys.readouterr().out
+    assert took < 2  # 0.1 s on a quiet machine; without an interrupt it takes many seconds
+    for name in ("handle", "few"):
+        shell.user_ns.pop(name, None)
+    until(lambda: bytes_on(slowed) <= before, 5)

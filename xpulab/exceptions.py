@@ -8,6 +8,7 @@ that code written for scikit-learn keeps working. The classes here are for error
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import traceback
 from typing import Any
@@ -63,7 +64,19 @@ class CallInterrupted(KeyboardInterrupt):
     def _render_traceback_(self) -> list[str]:
         mine = [each for each in traceback.walk_tb(self.__traceback__) if each[0].f_globals["__name__"] == "__main__"]
         where = [f"line {n}: {linecache.getline(frame.f_code.co_filename, n).strip()}" for frame, n in mine[-1:]]
+        _forget_variables(self)
         return [*where, f"KeyboardInterrupt: {self}"]
+
+
+def _forget_variables(error: BaseException) -> None:
+    """Clear the variables of libraries in a traceback, which IPython keeps: they hold the rows of the call."""
+    following: BaseException | None = error
+    while following is not None:
+        for frame, _ in traceback.walk_tb(following.__traceback__):
+            if frame.f_globals["__name__"] != "__main__":
+                with contextlib.suppress(RuntimeError):  # the frame of IPython, which still runs
+                    frame.clear()
+        following = following.__context__
 
 
 class UsageError(XpulabError, ValueError):

@@ -128,8 +128,9 @@ class RowsOnEngines(Conversation):
         array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns, name=name, nan=allow_nan)
         blocks: list[SharedBlock] = []
         # Set up before the transfer, so that the rows of an interrupted transfer are freed, too.
-        keeper = self.release_with(array, array.id, blocks)
+        array.discard = keeper = self.release_with(array, array.id, blocks)
         with self.outgoing() as outgoing:
+            outgoing.after_error(keeper)
 
             def payload(lost: EngineLostError | None = None) -> dict[str, Any]:
                 outgoing.drop()
@@ -168,7 +169,7 @@ class RowsOnEngines(Conversation):
     ) -> ShardedArray:
         """A handle for rows that a task is going to compute on the engines. They are freed when it is deleted."""
         array = ShardedArray(self, shape, dtype, bounds, columns, nan=nan)
-        self.release_with(array, array.id, blocks)
+        array.discard = self.release_with(array, array.id, blocks)
         self._handles.add(array.id)
         return array
 

@@ -56,6 +56,7 @@ class Result:
         if self.rows and isinstance(X, ShardedArray) and X.stays:
             nan = X.nan if self.nan is None else self.nan
             self.value = cluster.made_handle(shape, self.dtype, X.bounds, nan=nan)
+            outgoing.after_error(self.value.discard)
             return {"kept": {"handle": self.value.id, "about": self.value.about()}}
         target, self.value = cluster.receive(outgoing, X, shape, self.dtype)
         return {"target": target}
