@@ -16,11 +16,11 @@ def test_advice_in_a_script_is_python() -> None:
     exec(to_start().partition(";")[0], names)
     assert names["xpulab"] is xpulab
     assert to_start() == "import xpulab; xpulab.XPUCluster().start()"
-    assert to_resume() == "import xpulab; km = xpulab.interrupted().resume()"
+    assert to_resume() == "import xpulab; model = xpulab.interrupted().resume()"
 
 
 def test_advice_in_ipython_is_a_magic_after_the_extension_was_loaded(shell: Any) -> None:
-    assert (to_start(), to_resume()) == ("%xpu_cluster start", "km = %xpu_cluster resume")
+    assert (to_start(), to_resume()) == ("%xpu_cluster start", "model = %xpu_cluster resume")
     shell.extension_manager.unload_extension("xpulab")
     assert to_start() == "%load_ext xpulab, and then %xpu_cluster start"
     with pytest.raises(NoClusterError, match="type: %load_ext xpulab, and then"):

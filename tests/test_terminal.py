@@ -64,8 +64,8 @@ def test_a_session_with_an_interrupt(terminal: pexpect.spawn) -> None:
     assert "KMeans.fit: interrupted" in shown
     said = shown[shown.index("line 1: km = KMeans(500") :].strip().splitlines()
     assert len(said) == 2
-    assert said[1].startswith("KeyboardInterrupt: the fit was interrupted in iteration")
-    assert said[1].endswith("to go on, type: km = %xpu_cluster resume")
+    assert said[1].startswith("KeyboardInterrupt: KMeans.fit was interrupted in iteration")
+    assert said[1].endswith("to go on, type: model = %xpu_cluster resume")
 
     typed(terminal, "a = KMeans(5, random_state=0).fit(X[:999]); b = Reference(5, random_state=0).fit(X[:999])")
     assert "True" in typed(terminal, "bool((a.labels_ == b.labels_).all())")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["to_resume", "to_start"]
+__all__ = ["of_interrupt", "to_repeat", "to_resume", "to_start"]
 
 
 def _has_magics() -> bool | None:
@@ -25,4 +25,22 @@ def to_start() -> str:
 
 def to_resume() -> str:
     """Return what to type to continue an interrupted fit, even if no variable holds its estimator."""
-    return "km = %xpu_cluster resume" if _has_magics() else "import xpulab; km = xpulab.interrupted().resume()"
+    return "model = %xpu_cluster resume" if _has_magics() else "import xpulab; model = xpulab.interrupted().resume()"
+
+
+def to_repeat() -> str:
+    """Return what to do to repeat a call that left nothing behind."""
+    return "call it again" if _has_magics() is None else "run the cell again"
+
+
+def of_interrupt(call: str, left: str = "") -> str:
+    """Return the sentence about a call that Ctrl-C has ended.
+
+    Parameters
+    ----------
+    call : str
+        Name of the call, such as ``"scatter"``.
+    left : str
+        Where it was, and what is left of it: ``"; nothing was fitted"``.
+    """
+    return f"{call} was interrupted{left}: {to_repeat()}"

@@ -12,6 +12,7 @@ from typing import Any
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.merging import merged
 from xpulab.deploy.probe import core_ranges
+from xpulab.deploy.signals import interruptible
 from xpulab.deploy.users_code import LINES, CellInterrupted, raise_for_users, results_of
 from xpulab.deploy.variables import checked_ranks, received
 from xpulab.exceptions import UsageError
@@ -84,7 +85,7 @@ def run_cell(
     EngineError
         If the cell raised an exception; the message has each distinct traceback with its ranks.
     CellInterrupted
-        If the cell was interrupted; a subclass of KeyboardInterrupt.
+        If the cell was interrupted.
     EngineStuckError
         If ranks did not end after an interrupt, and the user interrupted again; new engines were started.
     EngineLostError
@@ -94,13 +95,14 @@ def run_cell(
     name = f"<%%xpu cell {next(_numbers)}>"
     _require_python(source, name)
     payload = {"source": source, "name": name, "ranks": ranks, "out": list(out), "profile": usage.wanted()}
-    with cluster.following() as following:
+    title = name.strip("<>")
+    with interruptible(title), cluster.following() as following:
         try:
             replies = cluster.replies("%%xpu", {**payload, "transcripts": following.paths}, following)
         finally:
             following.finish()
             cluster.last_output = CellOutput(following.printed(), {})
-    results = results_of(replies, name.strip("<>"))
+    results = results_of(replies, title)
     output = CellOutput(
         {rank: text + _omitted(results[rank]) for rank, text in following.printed().items()},
         {rank: result["value"] for rank, result in enumerate(results) if result.get("value") is not None},
@@ -110,7 +112,7 @@ def run_cell(
     for line in merged(output.results, LINES):
         print(line)
     _show_figures(output.figures)
-    raise_for_users(replies, results)
+    raise_for_users(replies, results, title)
     output.values = {each: [received(results[rank]["out"][each]) for rank in ranks] for each in out}
     return output
 

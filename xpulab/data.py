@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from xpulab.caching import Origin, register
+from xpulab.deploy.signals import interruptible
 from xpulab.exceptions import HandleError
 from xpulab.rendering import format_size
 from xpulab.sharing.memory import BlockPool, SharedBlock, file_state, keep_reachable, reachable
@@ -119,6 +120,7 @@ class Outgoing:
         self._results: list[SharedBlock] = []
         self._read: list[np.ndarray[Any, Any]] = []  # arrays that the engines read, which must live as long
         self._doubts: list[Callable[[], None]] = []
+        self._undone: list[Callable[[], object]] = []
 
     def __enter__(self) -> Outgoing:
         return self
@@ -132,6 +134,9 @@ class Outgoing:
             block.close()  # the user's arrays still map the memory
         self._results.clear()
         self._read.clear()
+        undone, self._undone = self._undone, []
+        for undo in undone if kind is not None else []:
+            undo()
         doubts, self._doubts = self._doubts, []
         if kind is ValueError:  # an engine may have found NaN or infinity, of which scikit-learn's own error says more
             try:
@@ -139,6 +144,13 @@ class Outgoing:
                     doubt()
             except ValueError as exact:
                 raise exact from None
+
+    def after_error(self, undo: Callable[[], object]) -> None:
+        """Call a function if an error or Ctrl-C ends this context.
+
+        It frees a handle that nobody gets: the traceback of the error holds all variables of the call.
+        """
+        self._undone.append(undo)
 
     def keep(self) -> list[SharedBlock]:
         """Return the blocks that were sent. The caller has to release them."""
@@ -459,6 +471,8 @@ class ShardedArray:
 
     stays = True
     digest: str
+    #: Frees the rows at once, before Python deletes the handle.
+    discard: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -587,6 +601,7 @@ class ShardedArray:
         """
         self.__array__()
 
+    @interruptible("gather")
     def gather(self) -> np.ndarray[Any, Any]:
         """Copy the rows into this process.
 

@@ -1,12 +1,20 @@
 """The exceptions and warnings of xpulab, all derived from `XpulabError` or `XpulabWarning`.
 
+`CallInterrupted` alone is none of them: it is a `KeyboardInterrupt`, so that code that expects Ctrl-C keeps working.
+
 Wrong *values* given to an estimator raise what scikit-learn raises (`ValueError`, `TypeError`, `NotFittedError`), so
 that code written for scikit-learn keeps working. The classes here are for errors that scikit-learn does not have.
 """
 
 from __future__ import annotations
 
+import contextlib
+import linecache
+import traceback
+from typing import Any
+
 __all__ = [
+    "CallInterrupted",
     "ClusterError",
     "ClusterStartError",
     "DeviceError",
@@ -36,6 +44,39 @@ class XpulabError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         return [f"{type(self).__name__}: {self}"]
+
+
+class CallInterrupted(KeyboardInterrupt):
+    """Ctrl-C, or a notebook's Stop button, ended a call. The message says which call, and what to type next.
+
+    IPython shows the line of the user's code and this message, but not the frames of the libraries that it called.
+
+    Attributes
+    ----------
+    answer : xpulab.deploy.answers.Answer or None
+        What the engines had computed by then; None if they had not begun the call.
+    """
+
+    def __init__(self, message: str, answer: Any = None) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+    def _render_traceback_(self) -> list[str]:
+        mine = [each for each in traceback.walk_tb(self.__traceback__) if each[0].f_globals["__name__"] == "__main__"]
+        where = [f"line {n}: {linecache.getline(frame.f_code.co_filename, n).strip()}" for frame, n in mine[-1:]]
+        _forget_variables(self)
+        return [*where, f"KeyboardInterrupt: {self}"]
+
+
+def _forget_variables(error: BaseException) -> None:
+    """Clear the variables of libraries in a traceback, which IPython keeps: they hold the rows of the call."""
+    following: BaseException | None = error
+    while following is not None:
+        for frame, _ in traceback.walk_tb(following.__traceback__):
+            if frame.f_globals["__name__"] != "__main__":
+                with contextlib.suppress(RuntimeError):  # the frame of IPython, which still runs
+                    frame.clear()
+        following = following.__context__
 
 
 class UsageError(XpulabError, ValueError):

@@ -33,6 +33,7 @@ from xpulab.deploy.addresses import addresses
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster
 from xpulab.deploy.hosts import look
 from xpulab.deploy.keys import make_keys
+from xpulab.deploy.signals import interruptible
 from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import ClusterError, UsageError
 from xpulab.rendering import Text, counted
@@ -64,7 +65,8 @@ class XPUMagics(Magics):
         """Start, inspect and stop the engines; ``%xpu_cluster -h`` lists the subcommands."""
         try:
             arguments = self.parser().parse_args(_words(line))
-            return arguments.call(arguments)
+            with interruptible(f"%{_NAME} {line.strip()}"):
+                return arguments.call(arguments)
         except Help as text:
             print(text)
             return None

@@ -226,7 +226,7 @@ def test_the_stop_button_interrupts_a_fit(lab: NotebookPage, notebook: Path) -> 
     lab.interrupt()
     lab.wait(ENDLESS, seconds=20)
     assert "as of" not in output.inner_text()
-    assert "KeyboardInterrupt: the fit was interrupted" in output.inner_text()
+    assert "KeyboardInterrupt: KMeans.fit was interrupted" in output.inner_text()
     assert "■ interrupted" in output.inner_text()
     assert re.findall(r"^(interrupted|True|False)$", lab.run(NEXT).inner_text(), re.MULTILINE) == [
         "interrupted",

@@ -102,7 +102,7 @@ def test_an_interrupted_fit_goes_on_without_a_variable_that_holds_it(current: xp
     xpulab.interrupted().set_params(max_iter=5)  # the fit goes on with its first parameters
     names: dict[str, Any] = {}
     exec(str(raised.value).partition("type: ")[2], names)  # as the message says
-    km = names["km"]
+    km = names["model"]
     assert (km.n_iter_, km.report_.parameters["max_iter"]) == (200, 200)
     np.testing.assert_allclose(km.cluster_centers_, expected.cluster_centers_, rtol=1e-9)
     assert current.interrupted is None

@@ -136,7 +136,7 @@ def test_what_is_refused(current: xpulab.XPUCluster, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(type(current), "call", interrupted)
-        with pytest.raises(KeyboardInterrupt, match=r"nothing was fitted, type: fit\(X\) again"):
+        with pytest.raises(KeyboardInterrupt, match=r"nothing was fitted: call it again"):
             ours.fit(X)
         with pytest.raises(NotFittedError):
             ours.mahalanobis(X)

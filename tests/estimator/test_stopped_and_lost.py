@@ -140,7 +140,7 @@ def test_an_interrupt_says_what_to_type_and_the_cluster_goes_on(
     expected = getattr(fit(estimator), attribute).copy()
     pids = [fact["pid"] for fact in running.facts]
     running.run(strike, launch, wait_for_the_interrupt)
-    with interrupted_soon(), pytest.raises(KeyboardInterrupt, match=r"nothing was fitted, type: fit\(X\) again"):
+    with interrupted_soon(), pytest.raises(KeyboardInterrupt, match=r"nothing was fitted: call it again"):
         fit(estimator)
     assert estimator.report_.status == "interrupted"
     assert_allclose(getattr(fit(estimator), attribute), expected, rtol=1e-9)

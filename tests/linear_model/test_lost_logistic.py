@@ -124,7 +124,7 @@ def test_an_interrupted_fit_goes_on_as_if_it_had_not_been(running: xpulab.XPUClu
 
 def test_an_interrupt_before_the_first_iteration(running: xpulab.XPUCluster) -> None:
     model = LogisticRegression()
-    interrupt(running, model, 1, "before an iteration had ended; type: model.fit")
+    interrupt(running, model, 1, "before an iteration had ended; nothing was fitted: call it again")
     assert not hasattr(model, "coef_")
     assert model.fit(X, Y).report_.status == "finished"
 

@@ -11,19 +11,17 @@ import numpy as np
 import sklearn.cluster
 from scipy import sparse
 from sklearn.base import _fit_context
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _is_arraylike_not_scalar
 
-from xpulab.advice import to_resume
 from xpulab.checks import check_array
 from xpulab.cluster._centers import CentersProxy
 from xpulab.data import ShardedArray
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, callback_management_context
-from xpulab.estimator.interrupted import CallInterrupted
+from xpulab.estimator.interrupted import CallInterrupted, NothingToResumeError
 from xpulab.estimator.rows import Packing, checked_weights
 from xpulab.sharing.checkpoint import Checkpoint
 
@@ -193,13 +191,13 @@ class KMeans(CentersProxy, sklearn.cluster.KMeans):
             As `fit`.
         """
         if self._stopped is None and self._stopped_in is not None:
-            raise NotFittedError(
+            raise NothingToResumeError(
                 f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
                 "centres and not the rows; to go on from them, type: "
-                "km.set_params(init=km.cluster_centers_, n_init=1).fit(X)"
+                "model.set_params(init=model.cluster_centers_, n_init=1).fit(X)"
             )
         if self._stopped is None:
-            raise NotFittedError("there is no interrupted fit to go on with; type: km.fit(X)")
+            raise NothingToResumeError("this estimator has no interrupted fit to go on with; call its fit")
         return self._run(current_cluster(), *self._stopped)
 
     def _run(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> KMeans:
@@ -246,7 +244,7 @@ class KMeans(CentersProxy, sklearn.cluster.KMeans):
                 finally:
                     kept = checkpoint.read()
                 packing.done()
-        except KeyboardInterrupt as interrupt:
+        except CallInterrupted as interrupt:
             raise CallInterrupted(self._keep_interrupted(interrupt, call, job, labels, kept)) from None
         result = answer.results[0]
         job.random.set_state(result["random"])
@@ -306,7 +304,7 @@ class KMeans(CentersProxy, sklearn.cluster.KMeans):
 
     def _keep_interrupted(
         self,
-        interrupt: KeyboardInterrupt,
+        interrupt: CallInterrupted,
         call: Call,
         job: _Job,
         labels: np.ndarray,
@@ -319,11 +317,11 @@ class KMeans(CentersProxy, sklearn.cluster.KMeans):
         labels, and the centres are those of the checkpoint `kept`.
         """
         self.report_ = call.report
-        result = _result_of(interrupt)
+        result = {} if interrupt.answer is None else interrupt.answer.results[0]
         if "distinct" in result:
             self._keep(result, labels)
             self._stopped = self._stopped_in = None
-            return "the fit had ended when the interrupt came: the estimator is fitted"
+            return call.had_ended()
         if "centers" not in result and kept is not None:
             if "labels_" in vars(self):
                 delattr(self, "labels_")
@@ -339,8 +337,8 @@ class KMeans(CentersProxy, sklearn.cluster.KMeans):
             self._n_features_out = len(self.cluster_centers_)
             self.inertia_, self.n_iter_ = result["inertia"], result["n_iter"]
         if self._stopped is None:
-            return "the fit was interrupted before an iteration had ended; type: km.fit(X)"
-        return f"the fit was interrupted in iteration {self._stopped_in}; to go on, type: {to_resume()}"
+            return call.interrupted(" before an iteration had ended")
+        return call.interrupted(f" in iteration {self._stopped_in}", resumes=True)
 
     def _keep(self, result: dict[str, Any], labels: np.ndarray) -> None:
         if self.verbose:
@@ -371,11 +369,6 @@ def _words(result: dict[str, Any]) -> list[str]:
 def _room(n_clusters: int, X: Any) -> int:
     """Bound the bytes of a fit's state: two sets of centres, the shift, the generator, and small values."""
     return (2 * n_clusters + 1) * X.shape[1] * X.dtype.itemsize + (16 << 10)
-
-
-def _result_of(interrupt: KeyboardInterrupt) -> dict[str, Any]:
-    """Return the result of rank 0 at the interrupt; empty if the interrupt came before or after the task."""
-    return interrupt.args[0].results[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else {}
 
 
 def _require_enough(weights: np.ndarray, n_clusters: int) -> None:

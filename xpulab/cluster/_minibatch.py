@@ -12,22 +12,19 @@ import sklearn.cluster
 from scipy import sparse
 from sklearn.base import _fit_context
 from sklearn.cluster._kmeans import _labels_inertia
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.extmath import row_norms
 from sklearn.utils.validation import _is_arraylike_not_scalar
 
-from xpulab.advice import to_resume
 from xpulab.checks import check_array
 from xpulab.cluster._centers import CentersProxy
 from xpulab.data import ShardedArray
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.blas import one_thread
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, callback_management_context
-from xpulab.estimator.interrupted import CallInterrupted
+from xpulab.estimator.interrupted import CallInterrupted, NothingToResumeError
 from xpulab.estimator.proxy import Result
 from xpulab.estimator.rows import Packing, checked_weights
 from xpulab.sharing.checkpoint import Checkpoint
@@ -207,13 +204,13 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
             As `fit`.
         """
         if self._stopped is None and self._stopped_in is not None:
-            raise NotFittedError(
+            raise NothingToResumeError(
                 f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
                 "centres and not the rows; to go on from them, type: "
-                "km.set_params(init=km.cluster_centers_, n_init=1).fit(X)"
+                "model.set_params(init=model.cluster_centers_, n_init=1).fit(X)"
             )
         if self._stopped is None:
-            raise NotFittedError("there is no interrupted fit to go on with; type: km.fit(X)")
+            raise NothingToResumeError("this estimator has no interrupted fit to go on with; call its fit")
         return self._run(current_cluster(), *self._stopped)
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -382,7 +379,7 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
                 finally:
                     kept = checkpoint.read()
                 packing.done()
-        except KeyboardInterrupt as interrupt:
+        except CallInterrupted as interrupt:
             raise CallInterrupted(self._keep_interrupted(interrupt, call, job, labels, kept)) from None
         result: dict[str, Any] = answer.results[0]
         self.report_ = call.report
@@ -413,23 +410,23 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
         self.n_iter_ = int(np.ceil(self.n_steps_ * job.options["batch_size"] / job.X.shape[0]))
 
     def _keep_interrupted(
-        self, interrupt: KeyboardInterrupt, call: Call, job: _Job, labels: np.ndarray, kept: dict[str, Any] | None
+        self, interrupt: CallInterrupted, call: Call, job: _Job, labels: np.ndarray, kept: dict[str, Any] | None
     ) -> str:
         """Keep the state of an interrupted fit, and return a message that says what the user can do now."""
         self.report_ = call.report
-        found = interrupt.args[0].results[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else {}
+        found = {} if interrupt.answer is None else interrupt.answer.results[0]
         if "said" in found:
             self._keep(job, found, labels)
-            return "the fit had ended when the interrupt came: the estimator is fitted"
+            return call.had_ended()
         state = found.get("state", kept)
         if state is None:
-            return "the fit was interrupted before a step had ended; type: km.fit(X)"
+            return call.interrupted(" before a step had ended")
         with contextlib.suppress(AttributeError):
             del self.labels_
         self._keep_state(job, state, state["centers"].astype(job.X.dtype))
         self._stopped, self._stopped_in = (job, state), int(state["iteration"])
         call.cluster.interrupted = self
-        return f"the fit was interrupted in iteration {self._stopped_in}; to go on, type: {to_resume()}"
+        return call.interrupted(f" in iteration {self._stopped_in}", resumes=True)
 
 
 def _room(n_clusters: int, X: Any) -> int:

@@ -24,7 +24,7 @@ from xpulab.deploy.probe import DeviceInfo, core_ranges, probe
 from xpulab.deploy.processes import Launched, Processes
 from xpulab.deploy.record import choose
 from xpulab.deploy.rows import RowsOnEngines
-from xpulab.deploy.signals import uninterrupted
+from xpulab.deploy.signals import interruptible, uninterrupted
 from xpulab.deploy.silence import SILENT
 from xpulab.deploy.status import ClusterStatus, engine_statuses
 from xpulab.deploy.submission import Submission
@@ -271,10 +271,12 @@ class XPUCluster(PlannedEngines, Displayed):
         self._last_words = ""
         self._owner = os.getpid()
 
+    @interruptible("devices")
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices of this host that the oneAPI runtime offers."""
         return probe().devices
 
+    @interruptible("start", "; no engine is left running")
     def start(self) -> XPUCluster:
         """Start the engines and wait until each of them answers. Does nothing if the cluster is running.
 
@@ -286,6 +288,8 @@ class XPUCluster(PlannedEngines, Displayed):
             If the engines cannot be placed.
         ClusterStartError
             If the engines do not start; the message has their last log lines, and no process is left running.
+        CallInterrupted
+            If the user interrupted the start; no process is left running.
         """
         if self.running:
             return self
@@ -327,8 +331,9 @@ class XPUCluster(PlannedEngines, Displayed):
                 self._seconds_to_start = time.monotonic() - begun
                 self._publish(processes)
             except BaseException as error:
-                ended = self._end_of_job()
-                self.stop()
+                with uninterrupted():
+                    ended = self._end_of_job()
+                    self.stop()
                 if ended and isinstance(error, XpulabError) and ended not in str(error):
                     raise ClusterStartError(f"{ended}, before the engines had started\n{error}") from None
                 raise
@@ -405,6 +410,7 @@ class XPUCluster(PlannedEngines, Displayed):
         return self
 
     @classmethod
+    @interruptible("attach")
     def attach(cls, name: str | None = None, *, timeout: float = 30.0) -> XPUCluster:
         """Use a running cluster that another process of this user started.
 
@@ -537,6 +543,7 @@ class XPUCluster(PlannedEngines, Displayed):
     def __exit__(self, *_: object) -> None:
         self.end()
 
+    @interruptible("last")
     def last(self) -> Any:
         """The report of the latest call of an estimator on this cluster, also after the cluster was stopped.
 
@@ -567,7 +574,7 @@ class XPUCluster(PlannedEngines, Displayed):
         ------
         NoClusterError
             If the cluster is not running.
-        NotFittedError
+        NothingToResumeError
             If no fit was interrupted after an iteration had ended.
         """
         return self.activate().stopped().resume()
@@ -577,15 +584,13 @@ class XPUCluster(PlannedEngines, Displayed):
 
         Raises
         ------
-        NotFittedError
+        NothingToResumeError
             If no fit was interrupted after an iteration had ended.
         """
         if self.interrupted is None:
-            from sklearn.exceptions import NotFittedError
+            from xpulab.deploy.resuming import NothingToResumeError
 
-            raise NotFittedError(
-                "no fit that could go on was interrupted on this cluster; a fit can go on once an iteration has ended"
-            )
+            raise NothingToResumeError()
         return self.interrupted
 
     def status(self) -> ClusterStatus:

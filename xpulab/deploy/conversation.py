@@ -8,15 +8,23 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from xpulab.advice import of_interrupt
 from xpulab.deploy.answers import Answer, raise_errors
 from xpulab.deploy.exchange import Exchange
 from xpulab.deploy.pickling import packed
 from xpulab.deploy.processes import Processes
-from xpulab.deploy.signals import postponed
+from xpulab.deploy.signals import interruptible, postponed
 from xpulab.deploy.silence import SILENT, Signs, Silence, most_silence
 from xpulab.deploy.users_code import GONE, Following, raise_for_users, results_of
 from xpulab.deploy.waiting import told_of_waiting
-from xpulab.exceptions import EngineLostError, EngineStuckError, NoClusterError, UsageError, XpulabError
+from xpulab.exceptions import (
+    CallInterrupted,
+    EngineLostError,
+    EngineStuckError,
+    NoClusterError,
+    UsageError,
+    XpulabError,
+)
 from xpulab.report import usage
 from xpulab.report.record import DISPLAYS, Display
 from xpulab.sharing.board import USERS, Board
@@ -137,7 +145,7 @@ class Conversation:
         EngineError
             If `function` raised an exception on a rank, or its value cannot be sent back; the message has the
             tracebacks.
-        KeyboardInterrupt
+        CellInterrupted
             If the user interrupted the call; the message says where each rank was.
         EngineStuckError
             If ranks did not end after an interrupt, and the user interrupted again. New engines have been started.
@@ -152,10 +160,11 @@ class Conversation:
                 f"run: {function!r} was given; expected a function of the task, run(lambda task: task.comm.rank)"
             )
         payload = {"call": packed(function, args, kwargs), "profile": usage.wanted()}
-        with self.following() as following:
+        title = f"run({getattr(function, '__name__', 'function')})"
+        with interruptible(title), self.following() as following:
             replies = self.replies("run", {**payload, "transcripts": following.paths}, following)
-        results = results_of(replies, f"run({getattr(function, '__name__', 'function')})")
-        raise_for_users(replies, results)
+        results = results_of(replies, title)
+        raise_for_users(replies, results, title)
         return [pickle.loads(result["value"]) for result in results]
 
     @contextlib.contextmanager
@@ -256,28 +265,39 @@ class Conversation:
             If engines were lost, and the task cannot be sent again.
         EngineStuckError
             If ranks did not end the task after an interrupt.
-        KeyboardInterrupt
-            If the user interrupted the call, after all ranks have stopped at the same point. Its argument is the
-            `Answer` with their results so far.
+        CallInterrupted
+            If the user interrupted the call, after all ranks have stopped at the same point. Its `answer` has their
+            results so far.
         """
         if watch is None:
             with told_of_waiting(f"xpulab: {name}", self.display) as watch:
                 return self.call(name, payload, watch, again)
-        for attempt in range(_RECOVERIES + 1):
-            try:
-                replies = self.replies(name, payload, watch)
-                break
-            except EngineLostError as lost:
-                if again is None or not self.recovers or attempt == _RECOVERIES:
-                    self._leave_job()
-                    raise
-                self.start_again(lost)
-                payload = again(lost)
+        with interruptible(name):
+            replies = self._recovering(name, payload, watch, again)
         raise_errors(replies, users=False)
         answer = Answer(replies)
         if answer.interrupted:
-            raise KeyboardInterrupt(answer)
+            raise CallInterrupted(of_interrupt(name), answer)
         return answer
+
+    def _recovering(
+        self,
+        name: str,
+        payload: dict[str, Any],
+        watch: Callable[[Any, int], None],
+        again: Callable[[EngineLostError], dict[str, Any]] | None,
+    ) -> list[dict[str, Any]]:
+        """Send a task until it has ended, to new engines after a loss; return the reply of each rank."""
+        recoveries = 0
+        while True:
+            try:
+                return self.replies(name, payload, watch)
+            except EngineLostError as lost:
+                if again is None or not self.recovers or recoveries == _RECOVERIES:
+                    self._leave_job()
+                    raise
+                self.start_again(lost)
+                payload, recoveries = again(lost), recoveries + 1
 
     def replies(
         self, name: str, payload: dict[str, Any], watch: Callable[[Any, int], None] | None = None

@@ -22,6 +22,7 @@ from xpulab.deploy.plan import Offer, Plan, plan
 from xpulab.deploy.probe import Probe, probe
 from xpulab.deploy.record import in_use
 from xpulab.deploy.settings import ENGINES, engines_shown
+from xpulab.deploy.signals import interruptible
 from xpulab.deploy.submission import JobPlan, holding, wanted
 from xpulab.deploy.variables import VariablesOnEngines
 from xpulab.exceptions import UsageError
@@ -51,6 +52,7 @@ class PlannedEngines(VariablesOnEngines):
     mpi_args: str | None
     _plan: Plan | None
 
+    @interruptible("plan")
     def plan(self, *, show: bool = False) -> Plan:
         """Which engine would run on which device, and which of these devices other clusters use. Starts nothing.
 

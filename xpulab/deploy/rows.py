@@ -17,6 +17,7 @@ from xpulab.caching import register
 from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, place_named
 from xpulab.deploy.conversation import Conversation
 from xpulab.deploy.limits import LEAST, Demand, require_room
+from xpulab.deploy.signals import interruptible
 from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.sharing import host_memory
 from xpulab.sharing.memory import BlockPool, SharedBlock
@@ -66,11 +67,12 @@ class RowsOnEngines(Conversation):
             memory = {**asdict(ProcessMemory.own()), "address": proof.ctypes.data}
             try:
                 answer = self.call("reads", {"memory": memory, "expected": proof.tobytes()})
-            except KeyboardInterrupt:  # without its answer, which callers would take for that of their own task
+            except KeyboardInterrupt:  # the call for which this process asks says that it was interrupted
                 raise KeyboardInterrupt from None
             self._readable = all(result["read"] for result in answer.results)
         return self._readable
 
+    @interruptible("scatter")
     def scatter(
         self, X: Any, *, counts: list[int] | None = None, name: str | None = None, allow_nan: bool = False
     ) -> ShardedArray:
@@ -127,8 +129,9 @@ class RowsOnEngines(Conversation):
         array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns, name=name, nan=allow_nan)
         blocks: list[SharedBlock] = []
         # Set up before the transfer, so that the rows of an interrupted transfer are freed, too.
-        keeper = self.release_with(array, array.id, blocks)
+        array.discard = keeper = self.release_with(array, array.id, blocks)
         with self.outgoing() as outgoing:
+            outgoing.after_error(keeper)
 
             def payload(lost: EngineLostError | None = None) -> dict[str, Any]:
                 outgoing.drop()
@@ -167,7 +170,7 @@ class RowsOnEngines(Conversation):
     ) -> ShardedArray:
         """A handle for rows that a task is going to compute on the engines. They are freed when it is deleted."""
         array = ShardedArray(self, shape, dtype, bounds, columns, nan=nan)
-        self.release_with(array, array.id, blocks)
+        array.discard = self.release_with(array, array.id, blocks)
         self._handles.add(array.id)
         return array
 

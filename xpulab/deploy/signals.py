@@ -1,4 +1,4 @@
-"""Postpone Ctrl-C during operations that must not be interrupted halfway."""
+"""Postpone Ctrl-C during operations that must not be interrupted halfway, and say which call it has ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,32 @@ import signal
 import threading
 from collections.abc import Iterator
 
-__all__ = ["postponed", "uninterrupted"]
+from xpulab.advice import of_interrupt
+from xpulab.exceptions import CallInterrupted
+
+__all__ = ["interruptible", "postponed", "uninterrupted"]
+
+
+@contextlib.contextmanager
+def interruptible(call: str, left: str = "") -> Iterator[None]:
+    """Turn Ctrl-C in this context, which may also be a decorator, into a `CallInterrupted`.
+
+    Parameters
+    ----------
+    call, left : str
+        As for `of_interrupt`.
+
+    Raises
+    ------
+    CallInterrupted
+        If the body was interrupted. That of a call inside the body is passed on.
+    """
+    try:
+        yield
+    except CallInterrupted:
+        raise
+    except KeyboardInterrupt:
+        raise CallInterrupted(of_interrupt(call, left)) from None
 
 
 @contextlib.contextmanager

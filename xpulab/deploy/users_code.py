@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
+from xpulab.advice import of_interrupt
 from xpulab.deploy.answers import raise_errors
 from xpulab.deploy.merging import Merging
 from xpulab.deploy.probe import core_ranges
+from xpulab.exceptions import CallInterrupted
 from xpulab.rendering import in_notebook
 from xpulab.report import usage
 from xpulab.sharing.board import awaited, running
@@ -40,7 +42,7 @@ class Engines(Protocol):
         ...
 
 
-class CellInterrupted(KeyboardInterrupt):
+class CellInterrupted(CallInterrupted):
     """Ctrl-C ended code on the engines. IPython shows only the message, which says where each rank was."""
 
     def _render_traceback_(self) -> list[str]:
@@ -171,8 +173,8 @@ def results_of(replies: list[dict[str, Any]], title: str) -> list[dict[str, Any]
     return results
 
 
-def raise_for_users(replies: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
-    """Raise one error for all ranks on which a user's code raised an exception or was interrupted."""
+def raise_for_users(replies: list[dict[str, Any]], results: list[dict[str, Any]], title: str) -> None:
+    """Raise one error for all ranks on which a user's code, of this title, raised an exception or was interrupted."""
     raise_errors(
         [
             {**reply, "status": result["outcome"], "error": result.get("error") or reply["error"]}
@@ -183,4 +185,7 @@ def raise_for_users(replies: list[dict[str, Any]], results: list[dict[str, Any]]
     interrupted = [rank for rank, result in enumerate(results) if result["outcome"] == "interrupted"]
     if interrupted:
         places = {rank: (results[rank].get("error") or {}).get("at") for rank in interrupted}
-        raise CellInterrupted("; ".join(f"rank {rank} was in {at}" for rank, at in places.items() if at))
+        said = "".join(f"; rank {rank} was in {at}" for rank, at in places.items() if at)
+        raise CellInterrupted(f"{title} was interrupted{said}" if said else of_interrupt(title))
+    if any(reply["status"] == "interrupted" for reply in replies):
+        raise CellInterrupted(f"{title} had ended on all ranks when the interrupt came")

@@ -11,6 +11,7 @@ import numpy as np
 
 from xpulab.data import Outgoing, ShardedArray, bounds_of
 from xpulab.deploy.rows import RowsOnEngines
+from xpulab.deploy.signals import interruptible
 from xpulab.exceptions import UsageError
 from xpulab.sharing.memory import SharedBlock, shared_or_sent
 
@@ -49,6 +50,7 @@ def received(value: Mapping[str, Any]) -> Any:
 class VariablesOnEngines(RowsOnEngines):
     """The variables of a cluster's ``%%xpu`` cells."""
 
+    @interruptible("push")
     def push(self, variables: Mapping[str, Any], *, ranks: Sequence[int] | None = None, scatter: bool = False) -> None:
         """Send objects to the engines, as variables of ``%%xpu`` cells.
 
@@ -85,6 +87,7 @@ class VariablesOnEngines(RowsOnEngines):
             self.call("push", {"things": things, "ranks": chosen})
             outgoing.drop()  # the ranks now own the memory of these parts
 
+    @interruptible("pull")
     def pull(self, name: str, *, ranks: Sequence[int] | None = None) -> list[Any]:
         """Return a variable of ``%%xpu`` cells from the ranks.
 

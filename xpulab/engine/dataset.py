@@ -310,7 +310,7 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
             _require_finite(task, rows, source, finite)
         elif "parts" not in source:
             with _readable(task, source) as (shape, fill):
-                rows = _read(task, source, shape, fill, sample_weight)
+                rows = _read(task, source, shape, _leaving(task, fill), sample_weight)
         else:
             with SharedBlock.open(source["parts"][rank], writable=True) as block:
                 shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
@@ -366,6 +366,16 @@ def _read(task: Task, source: dict[str, Any], shape: Any, fill: Fill, sample_wei
     rows, finite = Rows.read(task.device, shape, source["dtype"], fill, sample_weight)
     _require_finite(task, rows, source, finite)
     return rows
+
+
+def _leaving(task: Task, fill: Fill) -> Fill:
+    """Return a reader of pieces of rows that ends the task on this rank before a piece, if the user wants it to end."""
+
+    def read(first: int, part: np.ndarray) -> None:
+        task.leave_if_cancelled()
+        fill(first, part)
+
+    return read
 
 
 def _require_finite(task: Task, rows: Rows, source: dict[str, Any], finite: bool) -> None:

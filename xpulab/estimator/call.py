@@ -18,7 +18,8 @@ from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.last import fill
 from xpulab.deploy.probe import core_ranges
 from xpulab.deploy.silence import most_silence
-from xpulab.exceptions import EngineLostError
+from xpulab.estimator.interrupted import sentence
+from xpulab.exceptions import CallInterrupted, EngineLostError
 from xpulab.report import progress
 from xpulab.report.fit import EngineReport, FitReport, Iteration
 from xpulab.sharing.board import PASSES, PHASES, RUNS, awaited, metrics_of
@@ -58,7 +59,7 @@ class Functions:
 
 
 class Call:
-    """The context of one call. Views can follow its report from entry to exit.
+    """The context of one call. Views can follow its report from entry to exit, and an interrupt says what it has ended.
 
     Parameters
     ----------
@@ -91,6 +92,8 @@ class Call:
         parameters: dict[str, Any] | None = None,
     ) -> None:
         self.cluster = cluster
+        self._estimator = estimator
+        self._answer: Answer | None = None  # of an interrupted task
         self._reached = reached
         self._told_run = 0
         self._recovers = False
@@ -118,7 +121,22 @@ class Call:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._handle.__exit__(kind, error, trace)
+        try:
+            self._handle.__exit__(kind, error, trace)
+            if isinstance(error, KeyboardInterrupt):
+                raise error
+        except KeyboardInterrupt:  # it may also come at the end of the call
+            raise CallInterrupted(self.interrupted(), self._answer) from None
+
+    def interrupted(self, at: str = "", resumes: bool = False) -> str:
+        """Return the sentence about this call after an interrupt; see `sentence` for the arguments."""
+        return sentence(self._estimator, self.report.estimator, self.report.method, at, resumes)
+
+    def had_ended(self) -> str:
+        """Return the sentence about this call, which fits, after an interrupt that came when the ranks were done."""
+        return (
+            f"{self.report.estimator}.{self.report.method} had ended when the interrupt came: the estimator is fitted"
+        )
 
     @contextlib.contextmanager
     def transfer(self) -> Iterator[None]:
@@ -159,7 +177,7 @@ class Call:
             If a rank raised an exception.
         EngineLostError
             If an engine was lost, and the cluster or the rows do not allow to repeat the task.
-        KeyboardInterrupt
+        CallInterrupted
             If the user interrupted the call.
         """
         payload |= packing() | {"report": self.report.to_dict()}
@@ -183,9 +201,10 @@ class Call:
 
         try:
             answer = self.cluster.call(task, payload, self._follow, again if packing.again else None)
-        except KeyboardInterrupt as interrupt:
-            if interrupt.args and isinstance(interrupt.args[0], Answer):
-                fill(self.report, interrupt.args[0], self._kept)
+        except CallInterrupted as interrupt:
+            self._answer = interrupt.answer
+            if self._answer is not None:
+                fill(self.report, self._answer, self._kept)
             raise
         fill(self.report, answer, self._kept)
         return answer

@@ -1,26 +1,76 @@
-"""Finds the estimator whose fit was interrupted last, even if no variable holds it."""
+"""What an interrupted call says, and the estimator whose fit was interrupted last, even if no variable holds it."""
 
 from __future__ import annotations
 
-import linecache
-import traceback
+import sys
+from collections.abc import Mapping
 from typing import Any
 
+from sklearn.base import BaseEstimator
+from sklearn.model_selection._search import BaseSearchCV
+
+from xpulab.advice import of_interrupt, to_resume
 from xpulab.deploy.cluster import current_cluster
+from xpulab.deploy.resuming import NothingToResumeError
+from xpulab.exceptions import CallInterrupted
 
-__all__ = ["CallInterrupted", "interrupted"]
+__all__ = ["CallInterrupted", "NothingToResumeError", "interrupted", "sentence"]
 
 
-class CallInterrupted(KeyboardInterrupt):
-    """Ctrl-C ended a call of an estimator. The message says what to type next.
+def sentence(estimator: Any, name: str, method: str, at: str = "", resumes: bool = False) -> str:
+    """Return the sentence about an interrupted call: where it was, what is left of it, and what to type.
 
-    IPython shows the line of the user's code and this message, but not the frames of the libraries that it called.
+    Parameters
+    ----------
+    estimator : object
+        Its method or function was called.
+    name, method : str
+        Their names, such as "KMeans" and "fit".
+    at : str
+        Where the call was: ``" in iteration 7"``.
+    resumes : bool
+        Whether `interrupted` returns the estimator, whose fit can go on.
     """
+    call, outer = f"{name}.{method}", _outer(estimator)
+    if outer is not None:
+        where, who = outer
+        alone = f". To go on with this {name} alone, type: {to_resume()}" if resumes else ""
+        return of_interrupt(call, f"{at}, in {where}; {who} itself starts anew") + alone
+    if resumes:
+        return f"{call} was interrupted{at}; to go on, type: {to_resume()}"
+    if method == "partial_fit":
+        return of_interrupt(call, f"{at}; its rows do not count")
+    return of_interrupt(call, f"{at}; nothing was fitted" if "fit" in method else at)
 
-    def _render_traceback_(self) -> list[str]:
-        mine = [each for each in traceback.walk_tb(self.__traceback__) if each[0].f_globals["__name__"] == "__main__"]
-        where = [f"line {n}: {linecache.getline(frame.f_code.co_filename, n).strip()}" for frame, n in mine[-1:]]
-        return [*where, f"KeyboardInterrupt: {self}"]
+
+def _outer(estimator: Any) -> tuple[str, str] | None:
+    """Return in which part of which call of scikit-learn's, such as a search, this process calls the estimator.
+
+    Of several nested calls, the outermost one is named, because the user has made it; None if there is none.
+    """
+    found, part, frame = None, "", sys._getframe()
+    while (frame := frame.f_back) is not None:  # type: ignore[assignment]
+        module, name, names = frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame.f_locals
+        if name == "_fit_and_score" and not part:
+            part = _part(names)
+        if module.startswith("xpulab.") or name.startswith("_"):
+            continue
+        owner = names.get("self")
+        if isinstance(owner, BaseSearchCV):
+            found = (part or f"{type(owner).__name__}.{name}", "the search")
+        elif isinstance(owner, BaseEstimator) and not isinstance(estimator, type(owner)):
+            found = (part or f"{type(owner).__name__}.{name}", f"the {type(owner).__name__}")
+        elif module.startswith("sklearn.") and callable(vars(sys.modules[module]).get(name)):
+            found = (part or name, name)
+    return found
+
+
+def _part(names: Mapping[str, Any]) -> str:
+    """Return which part of a search, or of a cross-validation, a fit is; `names` are scikit-learn's variables."""
+    candidate, fold = names.get("candidate_progress"), names.get("split_progress")
+    if candidate is None or fold is None:
+        return "one fold"
+    return f"candidate {candidate[0] + 1}, fold {fold[0] + 1} of the search"
 
 
 def interrupted() -> Any:
@@ -44,6 +94,6 @@ def interrupted() -> Any:
     Examples
     --------
     >>> KMeans(100).fit(X)  # and then the Stop button   # doctest: +SKIP
-    >>> km = xpulab.interrupted().resume()  # doctest: +SKIP
+    >>> model = xpulab.interrupted().resume()  # doctest: +SKIP
     """
     return current_cluster().stopped()

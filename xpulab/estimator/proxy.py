@@ -15,9 +15,9 @@ from xpulab.caching import Origin
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.deploy.signals import interruptible
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, CallbackSupportMixin, callback_management_context
-from xpulab.estimator.interrupted import CallInterrupted
 from xpulab.estimator.rows import Held, Packing, checked_rows, checked_unnamed, checked_weights
 from xpulab.exceptions import NoClusterError
 from xpulab.report.fit import FitReport
@@ -57,6 +57,7 @@ class Result:
         if self.rows and isinstance(X, ShardedArray) and X.stays:
             nan = X.nan if self.nan is None else self.nan
             self.value = cluster.made_handle(shape, self.dtype, X.bounds, nan=nan)
+            outgoing.after_error(self.value.discard)
             return {"kept": {"handle": self.value.id, "about": self.value.about()}}
         target, self.value = cluster.receive(outgoing, X, shape, self.dtype)
         return {"target": target}
@@ -149,7 +150,8 @@ class Proxy(CallbackSupportMixin):
         held = self._held if self._held is not None and X is self._held.given else None
         if held is not None and held.checked is not None and not reset:
             return held.checked
-        rows = checked_rows(self, cluster, X, reset=reset, look_now=look_now, **{**self._rules, **rules})
+        with interruptible(f"the check of X for {type(self).__name__}"):
+            rows = checked_rows(self, cluster, X, reset=reset, look_now=look_now, **{**self._rules, **rules})
         if held is not None:
             held.checked = rows
         return rows
@@ -243,18 +245,14 @@ class Proxy(CallbackSupportMixin):
                 self, outgoing, call, X, sample_weight, y, {**self._rules, **(rules or {})}, self._held_as(X)
             )
             place = {} if result is None else result.place(cluster, outgoing, X)
-            try:
-                sent = packing if more is None else _With(packing, lambda: more(outgoing))
-                answer = call.send(task, sent, **place, **arguments)
-                packing.done()
-                if result is not None and isinstance(result.value, ShardedArray):
-                    result.value.origin = Origin.of(self, method, X)
-                if then is not None:
-                    call.report.converged = then(answer)
-                return answer
-            except KeyboardInterrupt:
-                again = f"; nothing was fitted, type: {method}(X) again" if fits else ""
-                raise CallInterrupted(f"{type(self).__name__}.{method} was interrupted{again}") from None
+            sent = packing if more is None else _With(packing, lambda: more(outgoing))
+            answer = call.send(task, sent, **place, **arguments)
+            packing.done()
+            if result is not None and isinstance(result.value, ShardedArray):
+                result.value.origin = Origin.of(self, method, X)
+            if then is not None:
+                call.report.converged = then(answer)
+            return answer
 
     def _weights(self, sample_weight: Any, X: Any, **rules: Any) -> np.ndarray | None:
         """Check the sample weights, and return them in the form that the ranks take; see `checked_weights`."""

@@ -268,6 +268,12 @@ class Held:
         self._handle = cluster.made_handle(X.shape, X.dtype, bounds, blocks=blocks)
         return {"handle": self._handle.id, "about": self._handle.about()}
 
+    def discard(self) -> None:
+        """Free the rows, because the call that sent them has failed."""
+        if self._handle is not None:
+            self._handle.discard()
+            self._handle = None
+
     def source(self, cluster: XPUCluster) -> dict[str, Any] | None:
         """Return the description of the rows on the engines; None if the engines do not have them (any more)."""
         there = self._handle is not None and self._handle.is_on(cluster)
@@ -353,7 +359,9 @@ class Packing:
         if self._held is None:
             return source
         self._blocks = []  # rows that are sent again are put into new blocks
-        return {**source, "hold": self._held.hold(self._call.cluster, X, self._bounds(), self._blocks)}
+        held = self._held.hold(self._call.cluster, X, self._bounds(), self._blocks)
+        self._outgoing.after_error(self._held.discard)
+        return {**source, "hold": held}
 
     def done(self) -> None:
         """End the task. Blocks of rows that stay on the engines live as long as these rows."""

@@ -12,19 +12,16 @@ import sklearn.linear_model
 from scipy import sparse
 from scipy.optimize import OptimizeResult
 from sklearn.base import _fit_context
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import compute_class_weight
 from sklearn.utils.optimize import _check_optimize_result
 from sklearn.utils.validation import check_is_fitted
 
-from xpulab.advice import to_resume
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, callback_management_context
-from xpulab.estimator.interrupted import CallInterrupted
+from xpulab.estimator.interrupted import CallInterrupted, NothingToResumeError
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import Packing
 from xpulab.linear_model._labels import checked_labels, encoded, places_of
@@ -218,12 +215,12 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
             As `fit`.
         """
         if self._stopped is None and self._stopped_in is not None:
-            raise NotFittedError(
+            raise NothingToResumeError(
                 f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
                 "coefficients and not the rows; to go on from them, type: model.set_params(warm_start=True).fit(X, y)"
             )
         if self._stopped is None:
-            raise NotFittedError("there is no interrupted fit to go on with; type: model.fit(X, y)")
+            raise NothingToResumeError("this estimator has no interrupted fit to go on with; call its fit")
         return self._run(current_cluster(), *self._stopped)
 
     def _check_parameters(self) -> None:
@@ -312,7 +309,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
                 finally:
                     kept = checkpoint.read()
                 packing.done()
-        except KeyboardInterrupt as interrupt:
+        except CallInterrupted as interrupt:
             raise CallInterrupted(self._keep_interrupted(interrupt, call, job, kept)) from None
         result: dict[str, Any] = answer.results[0]
         self.report_ = call.report
@@ -340,22 +337,20 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
                 "lbfgs", OptimizeResult(result["ending"]), job.arguments["max_iter"], extra_warning_msg=_MORE
             )
 
-    def _keep_interrupted(
-        self, interrupt: KeyboardInterrupt, call: Call, job: _Job, kept: dict[str, Any] | None
-    ) -> str:
+    def _keep_interrupted(self, interrupt: CallInterrupted, call: Call, job: _Job, kept: dict[str, Any] | None) -> str:
         """Keep the state of an interrupted fit, and return a message that says what the user can do now."""
         self.report_ = call.report
-        found = interrupt.args[0].results[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else {}
+        found = {} if interrupt.answer is None else interrupt.answer.results[0]
         if "converged" in found:
             self._keep(job, found)
-            return "the fit had ended when the interrupt came: the estimator is fitted"
+            return call.had_ended()
         state = found.get("state", kept)
         if state is None:
-            return "the fit was interrupted before an iteration had ended; type: model.fit(X, y)"
+            return call.interrupted(" before an iteration had ended")
         self._keep(job, {"coef": state["coef"], "n_iter": state["iteration"]})
         self._stopped, self._stopped_in = (job, state), int(state["iteration"])
         call.cluster.interrupted = self
-        return f"the fit was interrupted in iteration {self._stopped_in}; to go on, type: {to_resume()}"
+        return call.interrupted(f" in iteration {self._stopped_in}", resumes=True)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the linear function of each row for each class.

@@ -11,17 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 import sklearn.mixture
 from sklearn.base import _fit_context
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import _gaussian_mixture as theirs
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from xpulab.advice import to_resume
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, callback_management_context
-from xpulab.estimator.interrupted import CallInterrupted
+from xpulab.estimator.interrupted import CallInterrupted, NothingToResumeError
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import Packing
 from xpulab.sharing.checkpoint import Checkpoint
@@ -205,12 +203,12 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
             As `fit`.
         """
         if self._stopped is None and self._stopped_in is not None:
-            raise NotFittedError(
+            raise NothingToResumeError(
                 f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
                 "parameters and not the rows; to go on from them, type: model.set_params(warm_start=True).fit(X)"
             )
         if self._stopped is None:
-            raise NotFittedError("there is no interrupted fit to go on with; type: model.fit(X)")
+            raise NothingToResumeError("this estimator has no interrupted fit to go on with; call its fit")
         return self._run(current_cluster(), *self._stopped, None)
 
     def _begin(self, X: Any, labels: Result | None) -> None:
@@ -301,7 +299,7 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
                 finally:
                     kept = checkpoint.read()
                 packing.done()
-        except KeyboardInterrupt as interrupt:
+        except CallInterrupted as interrupt:
             raise CallInterrupted(self._keep_interrupted(interrupt, call, job, kept)) from None
         result: dict[str, Any] = answer.results[0]
         job.random.set_state(result["random"])
@@ -335,22 +333,20 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
                 stacklevel=6,
             )
 
-    def _keep_interrupted(
-        self, interrupt: KeyboardInterrupt, call: Call, job: _Job, kept: dict[str, Any] | None
-    ) -> str:
+    def _keep_interrupted(self, interrupt: CallInterrupted, call: Call, job: _Job, kept: dict[str, Any] | None) -> str:
         """Keep the state of an interrupted fit, and return a message that says what the user can do now."""
         self.report_ = call.report
-        found = interrupt.args[0].results[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else {}
+        found = {} if interrupt.answer is None else interrupt.answer.results[0]
         if "parameters" in found:
             self._keep(job, found)
-            return "the fit had ended when the interrupt came: the estimator is fitted"
+            return call.had_ended()
         state = found.get("state", kept)
         if state is None:
-            return "the fit was interrupted before an iteration had ended; type: model.fit(X)"
+            return call.interrupted(" before an iteration had ended")
         self._keep(job, state)
         self._stopped, self._stopped_in = (job, state), int(state["iteration"])
         call.cluster.interrupted = self
-        return f"the fit was interrupted in iteration {self._stopped_in}; to go on, type: {to_resume()}"
+        return call.interrupted(f" in iteration {self._stopped_in}", resumes=True)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable component of each row.

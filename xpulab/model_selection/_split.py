@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,14 @@ import sklearn.model_selection
 
 from xpulab.data import ShardedArray, bounds_of
 from xpulab.deploy.cluster import current_cluster
+from xpulab.deploy.signals import interruptible
 from xpulab.estimator.call import Call, Functions
 from xpulab.estimator.rows import Packing
 
 __all__ = ["train_test_split"]
 
 
+@interruptible("model_selection.train_test_split")
 def train_test_split(
     *arrays: Any,
     test_size: float | int | None = None,
@@ -54,8 +57,7 @@ def train_test_split(
 
     Notes
     -----
-    The rows that a rank sends and receives go through host memory. During the exchange, this takes up to twice the
-    memory of the rank's share of a handle.
+    The rows that a rank receives go through host memory, which takes as much memory as the rank's share of a handle.
     """
     for array in arrays:
         if isinstance(array, ShardedArray):
@@ -72,10 +74,14 @@ def train_test_split(
     )
     parts = iter(split)
     made: list[Any] = []
-    for array in arrays:
-        for _ in range(2):
-            part = next(parts)
-            made.append(_selected(array, part) if isinstance(array, ShardedArray) else part)
+    with ExitStack() as undone:  # a traceback would hold the handles that the user does not get
+        for array in arrays:
+            for _ in range(2):
+                part = next(parts)
+                made.append(_selected(array, part) if isinstance(array, ShardedArray) else part)
+                if isinstance(array, ShardedArray):
+                    undone.callback(made[-1].discard)
+        undone.pop_all()
     return made
 
 
@@ -91,6 +97,7 @@ def _selected(handle: ShardedArray, places: np.ndarray) -> ShardedArray:
         cluster.outgoing() as outgoing,
         cluster.outgoing() as order,
     ):
+        outgoing.after_error(array.discard)
         call.send(
             "select",
             Packing(who, outgoing, call, handle),

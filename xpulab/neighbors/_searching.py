@@ -15,7 +15,6 @@ from xpulab.data import Outgoing, ShardedArray, bounds_of, mapped
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
-from xpulab.estimator.interrupted import CallInterrupted
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import Packing
 from xpulab.neighbors._metric import Distance, distance_of
@@ -148,9 +147,6 @@ class NeighborsProxy(Proxy):
             try:
                 answer = call.send(task, packing, **arguments)
                 packing.sends = False
-            except KeyboardInterrupt:
-                again = "; type: fit(X) again" if fits else ""
-                raise CallInterrupted(f"{type(self).__name__}.{method} was interrupted{again}") from None
             finally:
                 if packing.sends:
                     self._index = None  # the call failed: perhaps only some of the engines have the rows

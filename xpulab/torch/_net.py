@@ -11,16 +11,14 @@ import cloudpickle
 import numpy as np
 import skorch
 import torch
-from sklearn.exceptions import NotFittedError
 from skorch.dataset import get_len
 
-from xpulab.advice import to_resume
 from xpulab.data import Outgoing, ShardedArray, mapped
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.deploy.pickling import by_value
 from xpulab.estimator.call import Call
-from xpulab.estimator.interrupted import CallInterrupted
+from xpulab.estimator.interrupted import CallInterrupted, NothingToResumeError
 from xpulab.exceptions import EngineLostError, NoClusterError, UsageError
 from xpulab.report.fit import FitReport
 from xpulab.sharing.checkpoint import Checkpoint
@@ -157,7 +155,7 @@ class _OnEngines:
             If no fit of this net was interrupted, or if this is a copy of the net.
         """
         if vars(self).get("_state") is None:
-            raise NotFittedError("no fit of this net was interrupted; type: net.fit(X, y)")
+            raise NothingToResumeError("this net has no interrupted fit to go on with; call its fit")
         return self._run(current_cluster(), vars(self)["_job"], vars(self)["_state"])
 
     def _run(self, cluster: XPUCluster, job: dict[str, Any], state: dict[str, Any] | None) -> Any:
@@ -187,7 +185,7 @@ class _OnEngines:
                 finally:
                     kept = checkpoint.read()
                 self._take(answer, call)
-        except KeyboardInterrupt as interrupt:
+        except CallInterrupted as interrupt:
             raise CallInterrupted(self._keep_interrupted(interrupt, call, job, kept)) from None
         except EngineLostError:
             if kept is not None:
@@ -226,25 +224,23 @@ class _OnEngines:
         random.setstate(of_python)
 
     def _keep_interrupted(
-        self, interrupt: KeyboardInterrupt, call: Call, job: dict[str, Any], kept: dict[str, Any] | None
+        self, interrupt: CallInterrupted, call: Call, job: dict[str, Any], kept: dict[str, Any] | None
     ) -> str:
         """Keep the state of an interrupted fit, and return a message that says what the user can do now."""
-        answer = interrupt.args[0] if interrupt.args and isinstance(interrupt.args[0], Answer) else None
+        answer = interrupt.answer
         state = kept
         if answer is not None and "state" in answer.results[0]:
             state = self._take(answer, call)
             if answer.results[0]["ended"]:
-                return "the fit had ended when the interrupt came: the net is fitted"
+                return call.had_ended()
         elif kept is not None:
             self._set(kept)
         if state is None:
-            return "the fit was interrupted before its first step had ended; type: net.fit(X, y)"
+            return call.interrupted(" before its first step had ended")
         self._keep_state(call.cluster, job, state)
         place = state["place"]
-        return (
-            f"the fit was interrupted in epoch {place['epoch'] + 1} after {place['step']} steps of it; the net has the "
-            f"weights of that step. To go on, type: {to_resume()}"
-        )
+        at = f" in epoch {place['epoch'] + 1} after {place['step']} steps of it, of which it has the weights"
+        return call.interrupted(at, resumes=True)
 
     def forward_iter(self, X: Any, training: bool = False, device: str = "cpu") -> Any:
         """Yield the output of the module for the rows of X, a batch at a time, computed on the engines.

@@ -12,6 +12,8 @@ from xpulab.kernels.rows import Rows, take
 
 __all__ = ["selected"]
 
+_PIECE = 8 << 20  # bytes that a rank receives between two looks for an interrupt
+
 
 def selected(task: Task, rows: Rows, bounds: list[int], chosen: np.ndarray, new_bounds: list[int]) -> Rows:
     """Select rows by their index in the whole data set. Each rank sends the rows that other ranks get.
@@ -33,17 +35,24 @@ def selected(task: Task, rows: Rows, bounds: list[int], chosen: np.ndarray, new_
     Rows
         The rows of this rank.
     """
+    blocks = np.split(chosen, new_bounds[1:-1])
+    block = np.empty((len(blocks[task.comm.rank]), rows.n_features), rows.dtype)
+    step = max(1, _PIECE // (rows.n_features * rows.dtype.itemsize))
+    for start in range(0, max(map(len, blocks)), step):  # the same on all ranks
+        task.check()
+        _exchange(task, rows, bounds, [part[start : start + step] for part in blocks], block[start : start + step])
+    return Rows.upload(task.device, block)
+
+
+def _exchange(task: Task, rows: Rows, bounds: list[int], wanted: list[np.ndarray], block: np.ndarray) -> None:
+    """Send the rows that each rank wants, and write those that this rank wants into `block`, in its order."""
     comm = task.comm
     first, last = bounds[comm.rank], bounds[comm.rank + 1]
-    mine = [part[(part >= first) & (part < last)] - first for part in np.split(chosen, new_bounds[1:-1])]
-    sent = take(rows, np.concatenate(mine))
-    came = comm.exchange_rows(sent, np.array([len(part) for part in mine]))
-    # The received rows are sorted by the rank that sent them; the rows of each rank are in the new order.
-    wanted = chosen[new_bounds[comm.rank] : new_bounds[comm.rank + 1]]
-    owners = np.searchsorted(np.asarray(bounds[1:]), wanted, side="right")
-    block = np.empty_like(came)
+    mine = [part[(part >= first) & (part < last)] - first for part in wanted]
+    came = comm.exchange_rows(take(rows, np.concatenate(mine)), np.array([len(part) for part in mine]))
+    # The received rows are sorted by the rank that sent them.
+    owners = np.searchsorted(np.asarray(bounds[1:]), wanted[comm.rank], side="right")
     block[np.argsort(owners, kind="stable")] = came
-    return Rows.upload(task.device, block)
 
 
 @task("select")
@@ -58,7 +67,6 @@ def _select(
     """Select rows of a handle, and keep them under a new handle."""
     data = data_of(task, source)
     places = array_of(chosen).copy()
-    task.check()
     made = selected(task, data.rows, data.bounds, places, new_bounds)
     give_rows(task, made, new_bounds, kept=kept)
     return {"rows": data.rows.n_samples}
