@@ -40,6 +40,7 @@ __all__ = [
     "STACK",
     "WITH_COMPILER",
     "Stack",
+    "after_torch",
     "confine",
     "cpu_target",
     "engine_environment",
@@ -242,6 +243,17 @@ class _KeepsTorchApart(MetaPathFinder):
         return spec
 
 
+_after_torch: list[Callable[[], None]] = []
+
+
+def after_torch(action: Callable[[], None]) -> None:
+    """Call a function when PyTorch has been imported in this process, which has called `load`."""
+    if "torch" in sys.modules:
+        action()
+    else:
+        _after_torch.append(action)
+
+
 def _bound_to_itself(execute: Callable[[Any], None], module: Any) -> None:
     """Import PyTorch. Ctrl-C waits for the end: a process cannot import PyTorch again after it has left the import."""
     flags = sys.getdlopenflags()
@@ -249,6 +261,9 @@ def _bound_to_itself(execute: Callable[[Any], None], module: Any) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         execute(module)
+        sys.setdlopenflags(flags)
+        for action in _after_torch:
+            action()
     finally:
         sys.setdlopenflags(flags)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -122,7 +122,7 @@ class _Agent:
         self._signalled = 0.0
         self._sent: Any = None
         self._said = 0.0
-        environment = choice.module(start["mpi"]).interface_variables(interface_with(reached_at()))
+        environment = choice.environment_of(start["mpi"], interface_with(reached_at()))
         try:
             for name in ("log", "security"):
                 (self.folder / name).mkdir(0o700)

@@ -143,7 +143,7 @@ class _Relay:
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
         self.folder = folder
-        environment = choice.module(options["mpi"]).interface_variables(options["interface"])
+        environment = choice.environment_of(options["mpi"], options["interface"])
         about = {"owner": options["owner"], "environment": environment, "helps": options["helped"]}
         write_private(folder / HOST, json.dumps(about))
         self.limit: float = options["limit"]

@@ -108,7 +108,8 @@ def run(plan: Plan, command: Command) -> int:
         130 after Ctrl-C.
     """
     with _Output(len(plan.ranks)) as output:
-        about = {**output.about(), "mpi": command.expected(len(plan.ranks))}
+        variables = sorted({name for placement in plan.ranks for name in placement.variables})
+        about = {**output.about(), "mpi": command.expected(len(plan.ranks)), "variables": variables}
         process = subprocess.Popen(
             command.words,
             env={**os.environ, **command.environment, RUN: json.dumps(about)},
@@ -202,6 +203,8 @@ class _Output:
         self._ranks = range(size)
         self._write = {name: [self._pipe(name, rank) for rank in self._ranks] for name in self._merging}
         self._status = self._pipe("status")
+        self._ports = os.pipe()  # from rank 0 to the other ranks
+        self._opened += self._ports
         self.of_mpiexec = self._pipe("mpiexec")
 
     def _pipe(self, name: str, rank: int = 0) -> int:
@@ -221,7 +224,7 @@ class _Output:
 
     def about(self) -> dict[str, object]:
         """Where the ranks find the pipes, for `xpulab.spmd`'s program."""
-        return {"pid": os.getpid(), **self._write, "status": self._status}
+        return {"pid": os.getpid(), **self._write, "status": self._status, "ports": self._ports}
 
     def statuses(self) -> list[tuple[int, int]]:
         """Ranks whose script has ended, and its exit status, in the order of their ends."""

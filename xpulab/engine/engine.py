@@ -29,6 +29,7 @@ from xpulab.kernels.tune import MODE, Tuner
 from xpulab.sharing.board import PHASES, Board
 from xpulab.sharing.checkpoint import Checkpoint
 from xpulab.sharing.memory import SharedBlock
+from xpulab.sharing.torchrun import INTERFACE, LOOPBACK, Port, Torchrun, address_of
 
 __all__ = ["Engine", "Interrupted", "Task", "task", "this_engine", "users_code", "warm_up", "warms_up"]
 
@@ -139,6 +140,8 @@ class Engine:
         This rank's record on the board.
     helper : Helper or None
         The helper rank, if no engine runs on the notebook's host.
+    torchrun : Torchrun
+        torchrun's variables, for users' code.
     """
 
     def __init__(
@@ -164,6 +167,7 @@ class Engine:
         board = Board.create(self.size) if self.host.leads else None
         path = comm.bcast(board.path if board else None)
         self.board = board or Board.open(path)
+        self.torchrun = self._torchrun()
         self.record = self.board.ranks[self.rank]
         self._comm, self._ends = world.Dup(), world.Dup()
         self._users_world()
@@ -306,6 +310,14 @@ class Engine:
         if ranks not in self._communicators:
             self._communicators[ranks] = Intracomm(WORLD.Create_group(WORLD.group.Incl(ranks)))
         return self._communicators[ranks]
+
+    def _torchrun(self) -> Torchrun:
+        """Tell users' code, in torchrun's words, of the ranks. All ranks call this together."""
+        if not self.host.several:
+            os.environ.setdefault(INTERFACE, "lo")
+        port = Port(address_of(os.environ.get(INTERFACE, "")) if self.host.several else LOOPBACK)
+        places = WORLD.allgather(port.place)
+        return Torchrun(self.rank, port, places, self.host.leaders, self.placement["environment"])
 
     def _users_world(self) -> None:
         """Replace `MPI.COMM_WORLD` by a communicator whose calls can be interrupted. All ranks call this together."""

@@ -19,6 +19,7 @@ from typing import IO, Any
 from xpulab import libmpi, oneapi
 from xpulab.commands import numbers
 from xpulab.sharing import owner
+from xpulab.sharing.torchrun import INTERFACE, LOOPBACK, Port, Torchrun
 
 #: The same name as in `xpulab.deploy.script`, whose import takes half a second.
 RUN = "XPULAB_RUN"
@@ -39,6 +40,7 @@ def main() -> None:
         owner.end_with(run["pid"])
         run["rank"] = options.rank
         _send_output(run)
+        _torchrun(run)
     if options.cores:
         oneapi.confine(options.cores)
     oneapi.load()
@@ -60,9 +62,24 @@ def _send_output(run: dict[str, Any]) -> None:
             os.dup2(pipe.fileno(), stream.fileno())
 
 
-def _pipe(run: dict[str, Any], descriptor: int) -> IO[bytes]:
-    """Return a pipe of ``xpulab run``, open for writing."""
-    return open(f"/proc/{run['pid']}/fd/{descriptor}", "wb", buffering=0)
+def _torchrun(run: dict[str, Any]) -> None:
+    """Set torchrun's variables, with a port of rank 0, which tells the other ranks its number by a pipe."""
+    rank, size, width = run["rank"], len(run["out"]), len("65535")
+    port = Port()
+    number = port.place[1]
+    if rank == 0:
+        with _pipe(run, run["ports"][1]) as pipe:
+            pipe.write(f"{number:{width}}".encode() * (size - 1))
+    else:
+        with _pipe(run, run["ports"][0], "rb") as pipe:
+            number = int(pipe.read(width))
+    os.environ.setdefault(INTERFACE, "lo")
+    Torchrun(rank, port, [(LOOPBACK, number)] * size, [0] * size, run["variables"], is_script=True)
+
+
+def _pipe(run: dict[str, Any], descriptor: int, mode: str = "wb") -> IO[bytes]:
+    """Return a pipe of ``xpulab run``, open for writing or reading."""
+    return open(f"/proc/{run['pid']}/fd/{descriptor}", mode, buffering=0)
 
 
 class ScriptEnded(Exception):

@@ -24,7 +24,7 @@ from xpulab.deploy.mpi import intel, mpich, openmpi
 from xpulab.deploy.mpi.command import LIBMPI, NAMES, Command, Found, Ranks
 from xpulab.exceptions import ClusterStartError, UsageError
 
-__all__ = ["command", "find", "module", "require", "version_of"]
+__all__ = ["command", "environment_of", "find", "module", "require", "version_of"]
 
 _MODULES: dict[str, ModuleType] = dict(zip(NAMES, (intel, openmpi, mpich), strict=True))
 
@@ -50,6 +50,12 @@ def require(name: object) -> str:
 def module(name: str) -> ModuleType:
     """The module of an MPI."""
     return _MODULES[name]
+
+
+def environment_of(name: str, interface: str) -> dict[str, str]:
+    """The variables with which a rank, and gloo in a user's code there, use a network interface of their host."""
+    of_gloo = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+    return {**of_gloo, **_MODULES[name].interface_variables(interface)}
 
 
 def find(name: str) -> Found:

@@ -86,11 +86,30 @@ class ProcessGroup(dist.ProcessGroup):
         super().__init__(rank, len(ranks))
         self._rank, self._size = rank, len(ranks)
         self._ranks = tuple(ranks)
+        self._name = self._description = ""
         self._connect()
 
     def getBackendName(self) -> str:
         """Return the name of the process group."""
         return NAME
+
+    # The name by which PyTorch finds a group, such as that of a DeviceMesh. Its own groups have it in their backends.
+
+    def setGroupName(self, name: str) -> None:
+        """Note the name that PyTorch gives this group."""
+        self._name = name
+
+    def getGroupName(self) -> str:
+        """Return the name that PyTorch has given this group."""
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:
+        """Note what the group is for."""
+        self._description = description
+
+    def getGroupDesc(self) -> str:
+        """Return what the group is for."""
+        return self._description
 
     def _connect(self) -> None:
         """Take the communicators of these ranks: new ones after a failure. All ranks call this together."""

@@ -54,9 +54,25 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
 
 
+class _Memory:
+    """The memory of a contiguous tensor on the host, as NumPy's interface of arrays.
+
+    `Tensor.numpy` would forbid for ever that the tensor's memory is freed, as FSDP frees gathered parameters.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (tensor.nbytes,),
+            "data": (tensor.data_ptr(), False),
+        }
+
+
 def bytes_of(tensor: torch.Tensor) -> np.ndarray:
-    """Return the memory of a contiguous tensor on the host as bytes."""
-    return tensor.detach().view(-1).view(torch.uint8).numpy()
+    """Return the memory of a contiguous tensor on the host as bytes. The array keeps the tensor alive."""
+    return np.asarray(_Memory(tensor.detach())) if tensor.nbytes else np.empty(0, np.uint8)
 
 
 def operation(reduce_op: Any, dtype: torch.dtype) -> Any:

@@ -1,0 +1,95 @@
+"""The rendezvous of PyTorch's own process groups at the port that torchrun's variables name.
+
+In ``torch.distributed.init_process_group()`` the ranks meet in a store, which is served on ``MASTER_PORT``. Under
+torchrun its agent serves the store. Here the first rank that runs the code does, on the port that it holds. One server
+is for all groups that the process makes after one another, and each group has a part of the store of its own: a rank
+that makes the next group must not read what the ranks wrote for the one before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import _rendezvous_handlers
+
+from xpulab.sharing.torchrun import Torchrun, here
+
+__all__ = ["prepare"]
+
+_LAST = 3.0  # seconds for which the first rank of a script serves the store at its end, for ranks that still read it
+_SERVER = datetime.timedelta(minutes=30)  # for the connection of the server to itself
+
+_served: list[Any] = []  # at most one: the store that this process serves until its end
+_turn: tuple[tuple[int, ...], int] = ((), 0)  # the code for which this process made the last group, and its groups
+
+
+def prepare() -> None:
+    """Have groups that are made by torchrun's variables use the port that the cluster holds."""
+    if not torch.accelerator.is_available():
+        # accelerate knows no other sign that the processes of a machine without GPUs belong together.
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+    if dist.is_available():
+        for scheme in ("env", "tcp"):
+            _rendezvous_handlers[scheme] = _handler(_rendezvous_handlers[scheme])
+
+
+def _handler(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """Return a handler of rendezvous that calls PyTorch's own, unless the place is the cluster's port."""
+
+    def handle(url: str, **options: Any) -> Iterator[Any]:
+        torchrun = here()
+        if torchrun is None or _port(url) != torchrun.place[1]:
+            yield from original(url, **options)
+        else:
+            yield _met(torchrun, url, options.get("timeout", dist.constants.default_pg_timeout))
+
+    return handle
+
+
+def _port(url: str) -> int | None:
+    """Return the port at which the ranks meet."""
+    parts = urlparse(url)
+    return int(os.environ.get("MASTER_PORT") or 0) if parts.scheme == "env" else parts.port
+
+
+def _met(torchrun: Torchrun, url: str, timeout: datetime.timedelta) -> tuple[Any, int, int]:
+    """Return the store of a new group, the number of this rank, and the number of ranks."""
+    address, port = torchrun.place
+    if torchrun.rank == torchrun.ranks[0] and not _served:
+        listening = torchrun.port.listening()
+        _served.append(dist.TCPStore(address, port, None, True, _SERVER, False, master_listen_fd=listening))
+    asked = {name: value for name, (value, *_) in parse_qs(urlparse(url).query).items()}
+    rank, size = (int(asked.get(name.lower(), os.environ.get(name, -1))) for name in ("RANK", "WORLD_SIZE"))
+    store = dist.TCPStore(address, port, size, False, timeout, False)
+    if torchrun.is_script:
+        _note_end(store)
+    return dist.PrefixStore(_next(torchrun), store), rank, size
+
+
+def _next(torchrun: Torchrun) -> str:
+    """Return the name of this group's part of the store. All ranks of the code make the same groups in this order."""
+    global _turn
+    code, number = _turn
+    _turn = torchrun.code, number + 1 if code == torchrun.code else 0
+    return "/".join(map(str, (*torchrun.ranks, *_turn[0], _turn[1])))
+
+
+def _note_end(store: Any) -> None:
+    """Have the first rank of a script end after the other ranks, which may still read the store."""
+    store.add("began", 1)
+
+    def end() -> None:
+        store.add("ended", 1)
+        deadline = time.monotonic() + _LAST
+        while _served and store.add("ended", 0) < store.add("began", 0) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    atexit.register(end)
