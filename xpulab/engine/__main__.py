@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from xpulab import libmpi, oneapi
-from xpulab.sharing import owner
+from xpulab.sharing import keyboard, owner
 from xpulab.sharing.folder import ALONE, HOST, write_private
 
 _ANY = ("0.0.0.0", "::")
@@ -32,6 +32,7 @@ def main() -> None:
     """Start this rank's engine; returns when the cluster stops."""
     try:
         options = json.loads(os.environ["XPULAB_ENGINE"])
+        keyboard.close()
         _go_to(options["cwd"])
         if options["relayed"]:  # the owner of an engine is a process of its host
             about = _await_file(os.path.join(options["folder"], HOST))

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from xpulab import libmpi, oneapi
 from xpulab.commands import numbers
-from xpulab.sharing import owner
+from xpulab.sharing import keyboard, owner
 
 #: The same name as in `xpulab.deploy.script`, whose import takes half a second.
 RUN = "XPULAB_RUN"
@@ -39,6 +39,8 @@ def main() -> None:
         owner.end_with(run["pid"])
         run["rank"] = options.rank
         _send_output(run)
+        if options.rank:
+            keyboard.close()
     if options.cores:
         oneapi.confine(options.cores)
     oneapi.load()
