@@ -13,7 +13,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +38,7 @@ from xpulab.deploy.starting import Starting
 from xpulab.exceptions import ClusterError, ClusterStartError
 from xpulab.sharing.folder import ALONE, BOARD
 from xpulab.sharing.owner import RECORD
+from xpulab.sharing.program import program
 from xpulab.sharing.transcript import RAISED
 
 __all__ = ["JOB", "RELAY", "Launched", "Processes"]
@@ -441,8 +441,7 @@ class Launched(Processes):
         (self.folder / "log").mkdir(exist_ok=True)
         with open(self.folder / "log" / "relay.log", "wb") as log:
             self._relay = subprocess.Popen(
-                [sys.executable, "-m", "xpulab.deploy.relay", str(self.folder)],
-                cwd="/",  # from the user's folder, Python would import a file that has the name of a module
+                program("xpulab.deploy.relay", str(self.folder)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -117,21 +117,16 @@ def _serve(options: dict[str, Any], rank: int, helper: tuple[Any, ...] = (), mpi
     app = IPEngine.instance(user_ns={"xpulab_engine": this, "xpulab_run": this.run}, id=this.rank)
     app.initialize(sys.argv[1:])
     engine.ignore_interrupts()
+    # Cells find the user's modules here. The folder is the last one, so that no file in it replaces a module that
+    # xpulab or one of its packages imports later.
+    sys.path[:] = [*(folder for folder in sys.path if folder), options["cwd"]]
     app.start()
 
 
 def _go_to(folder: str) -> None:
-    """Make the notebook's folder the current one, if this host has it, from which users' code imports and reads files.
-
-    Not every mpiexec does this on other hosts.
-    """
-    before = os.getcwd()
-    if before == folder:
-        return
+    """Make the notebook's folder the current one, if this host has it. Not every mpiexec does this on other hosts."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
-        if sys.path[0] == before:
-            sys.path[0] = folder
 
 
 def _import_without_debugpy() -> None:
