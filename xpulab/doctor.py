@@ -299,7 +299,7 @@ def _mpi() -> Iterator[Check]:
         )
 
     about = run(mpiexec, "--version").stdout.strip().partition("\n")[0]
-    started = run(*command.words, "-n", "1", sys.executable, "-S", "-c", "")
+    started = run(*command.words, "-n", "1", sys.executable, "-I", "-S", "-c", "")
     if started.returncode:
         words = (started.stderr or started.stdout).strip()[-500:]
         yield Check("MPI", "fail", f"{mpiexec} ({about}) cannot start a process: {words}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from leftovers import processes_marked, processes_of
+from leftovers import not_of_others, processes_marked, processes_of, shared_memory
 
 import xpulab
 from xpulab.deploy.cluster import find_current
@@ -303,7 +304,7 @@ def test_a_rank_that_is_stopped_when_all_have_registered_ends_the_start() -> Non
         def _exchange(self, name: str, *given: Any) -> list[dict[str, Any]]:
             assert self._processes is not None
             for process in map(psutil.Process, self._processes.pids()):
-                if process.cmdline()[1:3] == ["-m", "xpulab.engine"]:
+                if "xpulab.engine" in process.cmdline()[:4]:
                     process.suspend()
             return super()._exchange(name, *given)
 
@@ -323,10 +324,14 @@ def test_restart_gives_new_engines_and_forgets_the_rows() -> None:
 
 
 def test_a_killed_engine_is_an_error_within_seconds() -> None:
+    before = shared_memory()
     cluster = xpulab.XPUCluster(2, recover=False).start()
     pids = pids_of(cluster)
+    children = [pid for pids in cluster.run(_start_children) for pid in pids]
     os.kill(cluster.facts[1]["pid"], signal.SIGKILL)
     started = time.monotonic()
+    wait_until_gone(children, 5)  # before any call
+    assert not not_of_others(shared_memory() - before)
     with pytest.raises((EngineLostError, NoClusterError), match=r"%xpu_cluster start"):
         _run_until_lost(cluster)
     assert time.monotonic() - started < 5
@@ -346,6 +351,25 @@ def test_a_killed_engine_ends_a_task_that_runs() -> None:
     killer.wait()
 
 
+def _start_children(task: Any) -> list[int]:
+    """Start processes on an engine which do not end by themselves, and shared memory that a process removes."""
+    import multiprocessing
+    import subprocess
+    import time
+    from multiprocessing import resource_tracker, shared_memory
+
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,), daemon=True)
+    forked.start()
+    started = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    task.engine.namespace["kept"] = [
+        started,
+        shared_memory.SharedMemory(create=True, size=1),
+        multiprocessing.get_context("spawn").Semaphore(),
+    ]
+    tracker: Any = resource_tracker
+    return [int(forked.pid or 0), started.pid, tracker._resource_tracker._pid]
+
+
 def _run_until_lost(cluster: xpulab.XPUCluster) -> None:
     for _ in range(100):
         cluster.run(lambda task: task.comm.allgather(1))
@@ -360,17 +384,20 @@ def _sleep(task: Any, seconds: float) -> None:
 
 def test_everything_ends_when_the_notebook_is_killed(tmp_path: Path) -> None:
     code = (
-        "import time, xpulab\nc = xpulab.XPUCluster(2).start()\n"
+        f"import time, xpulab\nfrom typing import Any\n{inspect.getsource(_start_children)}\n"
+        "c = xpulab.XPUCluster(2).start()\nc.run(_start_children)\n"
         "print(*c._processes.pids(), flush=True)\ntime.sleep(100)"
     )
+    before = shared_memory()
     notebook = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert notebook.stdout is not None
     pids = [int(word) for word in notebook.stdout.readline().split()]
-    assert len(pids) >= 5
+    assert len(pids) >= 5 + 2 * 2
     notebook.kill()
     notebook.wait()
     notebook.stdout.close()
     wait_until_gone(pids, 15)
+    assert not not_of_others(shared_memory() - before)
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["itself", "its heart monitor"])

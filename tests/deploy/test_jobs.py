@@ -24,6 +24,7 @@ from xpulab.deploy.launchers import choice, pbs, slurm
 from xpulab.deploy.launchers.scheduler import Job, Look, Wanted, lines, seconds
 from xpulab.deploy.mpi.command import Found
 from xpulab.exceptions import ClusterStartError, UsageError
+from xpulab.sharing.program import program
 
 WANTED = Wanted(2, "1:30:00", "gpu", ("--gres", "gpu:2", "--comment=two words", "--qos=it's"))
 
@@ -241,8 +242,8 @@ def test_in_an_allocation_no_other_job_is_asked_for(monkeypatch: pytest.MonkeyPa
 def test_a_start_without_the_programs_of_the_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    for launcher, program in (("slurm", "sbatch"), ("pbs", "qsub")):
-        with pytest.raises(ClusterStartError, match=f"{program} was not found on PATH; .*: module load {launcher}"):
+    for launcher, submits in (("slurm", "sbatch"), ("pbs", "qsub")):
+        with pytest.raises(ClusterStartError, match=f"{submits} was not found on PATH; .*: module load {launcher}"):
             xpulab.XPUCluster(2, display="none", launcher=launcher).start()
 
 
@@ -265,7 +266,7 @@ def test_the_plan_of_a_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 def test_the_program_of_a_job_runs_as_long_as_it_hears_its_notebook() -> None:
     name = f"xpulab-test-{os.getpid()}"
-    words = [sys.executable, "-m", "xpulab.deploy.holder"]
+    words = program("xpulab.deploy.holder")
     with (
         subprocess.Popen([*words, "hold", name, "--limit", "1"], stdout=subprocess.PIPE, text=True) as holding,
         subprocess.Popen([*words, "sign", name], stdin=subprocess.PIPE) as sign,

@@ -21,6 +21,7 @@ from xpulab.deploy.processes import RELAY, Processes
 from xpulab.deploy.record import Record, identity
 from xpulab.deploy.relay import LOST, _Link
 from xpulab.exceptions import ClusterStartError, EngineLostError
+from xpulab.sharing.program import program
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ class _Here:
         self.folder, self.then, self.number = folder, then, 0
 
     def command(self, words: Sequence[str]) -> list[str]:
-        assert list(words) == [sys.executable, "-m", "xpulab.deploy.agent"]
+        assert list(words) == program("xpulab.deploy.agent")
         self.number += 1
         return ["sh", "-c", f"head -n 1 > {self.folder}/{self.number}; echo '{{}}'; {self.then}"]
 
@@ -112,7 +113,7 @@ def test_an_agent_that_is_to_remove_ends_the_engines_of_the_cluster_only(tmp_pat
         environment = {**os.environ, "XPULAB_ENGINE": json.dumps({"folder": str(folder)})}
         engines.append(subprocess.Popen(["sleep", "100"], env=environment))
     message = json.dumps({"folder": str(mine), "remove": True}) + "\n"
-    words = [sys.executable, "-m", "xpulab.deploy.agent"]
+    words = program("xpulab.deploy.agent")
     try:
         subprocess.run(words, input=message, text=True, check=True, timeout=60)
         assert engines[0].wait(10) == -signal.SIGKILL

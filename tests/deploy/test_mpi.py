@@ -19,6 +19,7 @@ from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice, intel, mpich, openmpi
 from xpulab.deploy.mpi.command import HERE, LIBMPI, Found, Ranks, shown, split
 from xpulab.exceptions import UsageError
+from xpulab.sharing.program import program
 
 SSH = "-oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval=5"
 
@@ -323,7 +324,7 @@ def test_options_that_a_shell_cannot_read_are_refused() -> None:
 def test_plan_shows_the_command_line_that_starts_the_engines(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "-n", "1", "--show", "--mpi-args", "-genv A 1"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    expected = f"-print-all-exitcodes -iface lo -hosts localhost -genv A 1 {sys.executable} -m xpulab.engine"
+    expected = f"-print-all-exitcodes -iface lo -hosts localhost -genv A 1 {shlex.join(program('xpulab.engine'))}"
     assert line.startswith("env I_MPI_PIN=0 ")
     assert f"{oneapi.mpiexec()} -n 1 {expected}" in line
     assert cli.main(["plan", "-n", "1"]) == 0

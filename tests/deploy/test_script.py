@@ -150,3 +150,11 @@ def test_show_starts_nothing(
 def test_wrong_words(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 2
     assert says in capsys.readouterr().err
+
+
+def test_ranks_above_0_read_the_end_of_a_file_from_standard_input(tmp_path: Path) -> None:
+    source = "import sys\nfrom mpi4py import MPI\nprint('rank', MPI.COMM_WORLD.rank, 'read', repr(sys.stdin.read()))"
+    process = begun(tmp_path / "script.py", source, stdin=subprocess.PIPE)
+    said, error = process.communicate("typed", timeout=60)
+    assert process.returncode == 0, error
+    assert sorted(said.splitlines()) == ["[0] rank 0 read 'typed'", "[1] rank 1 read ''"]

@@ -71,6 +71,23 @@ same = all(torch.equal(each, weights) for each in every)
     assert lines == [str(epoch + 1) for epoch in range(20)]
 
 
+def test_worker_processes_of_a_loader_give_the_same_model(pair: xpulab.XPUCluster) -> None:
+    """Each rank forks two processes that read its batches. They end with the loader."""
+    source = f"""{NET}
+import copy, psutil
+found, seen = [], []
+for workers in 0, 2:
+    torch.manual_seed(0)
+    loading = {{"num_workers": workers, "multiprocessing_context": "fork"}} if workers else {{}}
+    model, loader = xpulab.torch.prepare(copy.deepcopy(net), dataset, batch_size=24, **loading)
+    trained(model, loader, 2, seen)
+    found.append(model.module.weight.detach().numpy())
+same, left = bool((found[0] == found[1]).all()), len(psutil.Process().children())
+"""
+    values = run_cell(pair, source, out=["same", "left"]).values
+    assert values == {"same": [True, True], "left": [0, 0]}
+
+
 def test_the_result_is_the_same_for_any_number_of_ranks(
     clusters: Callable[[int], xpulab.XPUCluster], pair: xpulab.XPUCluster
 ) -> None:

@@ -26,6 +26,7 @@ import numpy as np
 import psutil
 
 from xpulab.deploy.addresses import interface_with, reached_at
+from xpulab.deploy.descendants import kill, marked
 from xpulab.deploy.launchers import munge
 from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
@@ -183,7 +184,7 @@ class _Agent:
 
     def _engines(self) -> set[int]:
         """The engines of this host, also those that have ended, while the program that has started them runs."""
-        for process in _engines_of(self.folder):
+        for process in marked(self.folder):
             with contextlib.suppress(psutil.Error):
                 if _ENGINE in process.cmdline():
                     self.engines.add(process.pid)
@@ -241,9 +242,7 @@ class _Agent:
 
 def _end_all(folder: Path, launchers: set[psutil.Process]) -> None:
     """End the processes of the cluster with this folder on this host, and remove what they leave."""
-    for process in (engines := _engines_of(folder)):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
+    kill(engines := marked(folder))
     _, left = psutil.wait_procs(launchers, _CLEAN)  # they remove their files after the engines have ended
     for end in (psutil.Process.terminate, psutil.Process.kill):
         for process in left:
@@ -259,16 +258,6 @@ def say(message: dict[str, Any]) -> None:
     """Send a message to the relay."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
-
-
-def _engines_of(folder: Path) -> list[psutil.Process]:
-    """The engines on this host that belong to the cluster with this folder."""
-    found, mine = [], os.getuid()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.uids().real == mine and str(folder) in process.environ().get("XPULAB_ENGINE", ""):
-                found.append(process)
-    return found
 
 
 def _resident(pid: int) -> int:

@@ -31,11 +31,19 @@ def _ever_slower(beat: Callable[[Any], None]) -> Callable[[Any], None]:
     return beat_and_wait
 
 
+def _end_descendants(folder: str) -> None:
+    """End what users' code has started on the engines, after the notebook or the engines have ended."""
+    from xpulab.deploy.descendants import end_descendants
+
+    end_descendants(folder)
+
+
 def main() -> None:
     """Run the controller until it is told to stop."""
     pid = int(os.environ.get("XPULAB_OWNER", "0"))
     if pid:
-        owner.end_with(pid, functools.partial(owner.successors, os.environ["XPULAB_FOLDER"]))
+        folder = os.environ["XPULAB_FOLDER"]
+        owner.end_with(pid, functools.partial(owner.successors, folder), functools.partial(_end_descendants, folder))
     # The controller forks its heart monitor. A forked child does not inherit threads, so it needs its own thread to end
     # with the controller.
     os.register_at_fork(after_in_child=lambda: owner.end_with(os.getppid()))

@@ -24,6 +24,7 @@ from xpulab.deploy.plan import Offer
 from xpulab.deploy.probe import Probe
 from xpulab.exceptions import ClusterStartError, UsageError
 from xpulab.rendering import Displayed, block, escape, plain, table_html, table_text
+from xpulab.sharing.program import program
 
 __all__ = ["Host", "Hosts", "interface_to", "look"]
 
@@ -237,7 +238,7 @@ def _answer_of(
     """What `about` says on another host, or why it does not, and what to type."""
     scheduler = schedulers.module(job.scheduler) if job else None
     launcher = scheduler.launcher(name, job, config) if scheduler and job else Ssh(name, config, connect)
-    command = launcher.command([sys.executable, "-m", "xpulab.deploy.about", *mpi])
+    command = launcher.command(program("xpulab.deploy.about", *mpi))
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT)
     except FileNotFoundError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -26,6 +25,7 @@ from xpulab.deploy.signals import interruptible
 from xpulab.deploy.submission import JobPlan, holding, wanted
 from xpulab.deploy.variables import VariablesOnEngines
 from xpulab.exceptions import UsageError
+from xpulab.sharing.program import program
 
 __all__ = ["PlannedEngines"]
 
@@ -98,7 +98,7 @@ class PlannedEngines(VariablesOnEngines):
         reached = scheduler.launcher(names[-1], job, self._ssh_config)
         commands = {
             "submits it": shlex.join(scheduler.submission()),
-            "runs xpulab's programs on a node": shlex.join(reached.command([sys.executable, "-m", "MODULE"])),
+            "runs xpulab's programs on a node": shlex.join(reached.command(program("MODULE"))),
             "starts the engines": engines_shown(self._command(ranks, "INTERFACE", self.env, job), n + 1),
             "ends the job": shlex.join(scheduler.cancellation("JOB")),
         }

@@ -10,13 +10,13 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from xpulab.exceptions import DeviceError
 from xpulab.rendering import Displayed, block, escape, format_size, plain, table_html, table_text
+from xpulab.sharing.program import program
 
 __all__ = ["ALIGN", "HEADER", "DeviceInfo", "Probe", "core_ranges", "probe", "row_of"]
 
@@ -173,8 +173,7 @@ def probe(timeout: float = 20) -> Probe:
         If a driver crashes or hangs; the message has its last output.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "xpulab.engine.devices"],
-        cwd="/",  # from the user's folder, Python would import a file that has the name of a module
+        program("xpulab.engine.devices"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",

@@ -13,7 +13,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLa
 
 import xpulab
 from xpulab.deploy import relay
+from xpulab.deploy.descendants import end_descendants, kill
 from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, LIBMPI, Command, ending
@@ -38,6 +38,7 @@ from xpulab.deploy.starting import Starting
 from xpulab.exceptions import ClusterError, ClusterStartError
 from xpulab.sharing.folder import ALONE, BOARD
 from xpulab.sharing.owner import RECORD
+from xpulab.sharing.program import program
 from xpulab.sharing.transcript import RAISED
 
 __all__ = ["JOB", "RELAY", "Launched", "Processes"]
@@ -50,7 +51,6 @@ _RELAYED = 1.0  # seconds in which the relay notices that an engine has ended
 _RELAY_GRACE = 6.0  # seconds that the relay and the agents have to end all processes of other hosts
 _JOB_GRACE = 15.0  # seconds that a scheduler has to end a job
 _MPIEXEC_GRACE = 2.0  # seconds that an mpiexec has to end the ranks by itself
-_STOP_GRACE = 3.0  # seconds to wait until a killed process has ended
 
 
 # ipyparallel warns if a process ends with a status other than 0, as stopped engines do. `Processes.logs` shows users
@@ -189,7 +189,10 @@ class Processes:
         return self._watched["mpiexec"][0]
 
     def watch(self, pids: list[int]) -> None:
-        """Note which of the engines' processes ends first. mpiexec then ends the others within milliseconds."""
+        """Note which of the engines' processes ends first. mpiexec then ends the others within milliseconds.
+
+        Nothing but this process ends what users' code has started on them.
+        """
         descriptors = {}
         for pid in pids:
             try:
@@ -205,6 +208,7 @@ class Processes:
             self.first_gone += ended
             for descriptor in descriptors:
                 os.close(descriptor)
+            end_descendants(self.folder, pids)
 
         threading.Thread(target=wait, name="xpulab-watch", daemon=True).start()
 
@@ -322,18 +326,14 @@ class Processes:
         """
         if on_purpose:  # first, so that no process attaches any more
             (self.folder / RECORD).unlink(missing_ok=True)
-        # The processes have no state to save. Killing them takes 0.1 s; asking them to end would take 2 s.
-        processes = []
         self._end_mpiexec()
         if RELAY in self._watched:  # it has the processes of other hosts ended
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._watched[RELAY][0], signal.SIGTERM)
-        for pid in [pid for name in self._watched if name not in (RELAY, JOB) for pid in self._pids_of(name)]:
-            with contextlib.suppress(psutil.NoSuchProcess):  # the process has ended
-                process = psutil.Process(pid)
-                process.kill()
-                processes.append(process)
-        _still_there(processes, _STOP_GRACE)
+        # The processes have no state to save. Killing them takes 0.1 s; asking them to end would take 2 s.
+        pids = [pid for name in self._watched if name not in (RELAY, JOB) for pid in self._pids_of(name)]
+        kill(map(psutil.Process, filter(psutil.pid_exists, pids)))
+        end_descendants(self.folder)
         self._await(RELAY, _RELAY_GRACE)
         if JOB in self._watched and not keep_job:
             with contextlib.suppress(ProcessLookupError):
@@ -441,8 +441,7 @@ class Launched(Processes):
         (self.folder / "log").mkdir(exist_ok=True)
         with open(self.folder / "log" / "relay.log", "wb") as log:
             self._relay = subprocess.Popen(
-                [sys.executable, "-m", "xpulab.deploy.relay", str(self.folder)],
-                cwd="/",  # from the user's folder, Python would import a file that has the name of a module
+                program("xpulab.deploy.relay", str(self.folder)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -593,21 +592,6 @@ class Launched(Processes):
 
 class _Ended(Exception):
     """A process ended, or was not ready in time."""
-
-
-def _still_there(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """The processes that still run after this many seconds; a zombie does not count as running."""
-
-    def there(process: psutil.Process) -> bool:
-        try:
-            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
-    deadline = time.monotonic() + seconds
-    while (left := [process for process in processes if there(process)]) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return left
 
 
 #: Detached processes, which keep running after this one. The list keeps the Popen objects, because Python warns if it

@@ -32,6 +32,7 @@ from xpulab.deploy.mpi import choice
 from xpulab.sharing import owner
 from xpulab.sharing.board import Board
 from xpulab.sharing.folder import HOST, write_private
+from xpulab.sharing.program import program
 
 __all__ = ["LIMIT", "LOST", "OPTIONS"]
 
@@ -78,7 +79,7 @@ class _Link:
     def _begin(self, about: dict[str, Any]) -> None:
         """Start an agent, and send it its first message."""
         self.process = subprocess.Popen(
-            self._launcher.command([sys.executable, "-m", "xpulab.deploy.agent"]),
+            self._launcher.command(program("xpulab.deploy.agent")),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -27,6 +27,7 @@ from xpulab.deploy.mpi.command import shown as in_shell
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.probe import core_ranges
 from xpulab.exceptions import UsageError
+from xpulab.sharing.program import program
 
 __all__ = ["RUN", "command", "run", "shown"]
 
@@ -76,7 +77,7 @@ def command(
         if placement.rank:
             words.append(":")
         words += ["-n", "1", *module.of_ranks(plan.environment(placement.rank))]
-        words += [sys.executable, "-m", "xpulab.spmd", "--rank", str(placement.rank)]
+        words += program("xpulab.spmd", "--rank", str(placement.rank))
         words += ["--cores", core_ranges(placement.cores), script, *arguments]
     return replace(start, words=tuple(words))
 

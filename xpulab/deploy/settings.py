@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from traitlets.config import Config
 
 from xpulab.deploy.mpi.command import Command, shown
+from xpulab.sharing.program import program
 
 __all__ = ["ENGINES", "controller_settings", "engine_settings", "engines_shown"]
 
@@ -33,7 +33,7 @@ def controller_settings(folder: Path, owner: int, address: str = "") -> Config:
     # The engines import their packages while the controller starts, and then wait for its connection file.
     config.Cluster.send_engines_connection_env = False
     config.Cluster.delay = 0
-    config.LocalControllerLauncher.controller_cmd = [sys.executable, "-m", "xpulab.deploy.controller"]
+    config.LocalControllerLauncher.controller_cmd = program("xpulab.deploy.controller")
     config.LocalControllerLauncher.controller_args = [
         "--IPController.client_ip=127.0.0.1",
         f"--IPController.engine_ip={address or '127.0.0.1'}",
@@ -65,7 +65,7 @@ def _ipythons_folder(folder: Path) -> dict[str, str]:
 
 
 #: The program of a rank, and its arguments.
-_ENGINE = (sys.executable, "-m", "xpulab.engine")
+_ENGINE = tuple(program("xpulab.engine"))
 _ENGINE_ARGUMENTS = (
     "--Session.digest_history_size=0",  # CurveZMQ rejects repeated messages, so no signatures are kept
     "--IPEngine.max_heartbeat_misses=10",  # of the controller, 3.5 s each: an engine that was left alone ends

@@ -9,7 +9,6 @@ import re
 import select
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from xpulab.deploy.launchers.scheduler import Job, Wanted, seconds
 from xpulab.deploy.plan import Plan
 from xpulab.exceptions import ClusterStartError, UsageError
 from xpulab.rendering import block, counted, escape, plain
+from xpulab.sharing.program import program
 
 __all__ = ["LIMIT", "JobPlan", "Submission", "holding", "wanted"]
 
@@ -67,7 +67,7 @@ def wanted(nodes: object, time: object, partition: object, extra: object) -> Wan
 def holding(what: str, name: str) -> list[str]:
     """The words of the program that holds a job's nodes ("hold"), or passes on signs of life to it ("sign")."""
     limit = ["--limit", f"{LIMIT:g}"] if what == "hold" else []
-    return [sys.executable, "-m", "xpulab.deploy.holder", what, name, *limit]
+    return program("xpulab.deploy.holder", what, name, *limit)
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,7 @@ class Submission:
         (folder / "log").mkdir(exist_ok=True)
         with open(folder / "log" / "job.log", "ab") as log:
             self._keeper = subprocess.Popen(
-                [sys.executable, "-m", "xpulab.deploy.keeper", str(folder)],
-                cwd="/",  # from the user's folder, Python would import a file that has the name of a module
+                program("xpulab.deploy.keeper", str(folder)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

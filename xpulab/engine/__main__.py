@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from xpulab import libmpi, oneapi
-from xpulab.sharing import owner
+from xpulab.sharing import keyboard, owner
 from xpulab.sharing.folder import ALONE, HOST, write_private
 
 _ANY = ("0.0.0.0", "::")
@@ -32,6 +32,7 @@ def main() -> None:
     """Start this rank's engine; returns when the cluster stops."""
     try:
         options = json.loads(os.environ["XPULAB_ENGINE"])
+        keyboard.close()
         _go_to(options["cwd"])
         if options["relayed"]:  # the owner of an engine is a process of its host
             about = _await_file(os.path.join(options["folder"], HOST))
@@ -118,21 +119,16 @@ def _serve(options: dict[str, Any], rank: int, helper: tuple[Any, ...] = (), mpi
     app = IPEngine.instance(user_ns={"xpulab_engine": this, "xpulab_run": this.run}, id=this.rank)
     app.initialize(sys.argv[1:])
     engine.ignore_interrupts()
+    # Cells find the user's modules here. The folder is the last one, so that no file in it replaces a module that
+    # xpulab or one of its packages imports later.
+    sys.path[:] = [*(folder for folder in sys.path if folder), options["cwd"]]
     app.start()
 
 
 def _go_to(folder: str) -> None:
-    """Make the notebook's folder the current one, if this host has it, from which users' code imports and reads files.
-
-    Not every mpiexec does this on other hosts.
-    """
-    before = os.getcwd()
-    if before == folder:
-        return
+    """Make the notebook's folder the current one, if this host has it. Not every mpiexec does this on other hosts."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
-        if sys.path[0] == before:
-            sys.path[0] = folder
 
 
 def _import_without_debugpy() -> None:

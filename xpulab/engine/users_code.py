@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import io
 import os
 import sys
 import traceback
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 from xpulab.engine.advice import advice
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Task, users_code
+from xpulab.engine.forks import children_end_here
 from xpulab.engine.interruptible import Intracomm
 from xpulab.engine.queues import shared_queue
 from xpulab.engine.usage import queue_of
@@ -73,7 +75,7 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
     task.engine.torchrun.tell(task.ranks, (task.client, task.number))
     with _captured(task, transcript) as printed:
         try:
-            with users_code(), watched_by(task.check_peers, task.cancelled):
+            with children_end_here(_traceback), users_code(), watched_by(task.check_peers, task.cancelled):
                 try:
                     answer.update(code())
                 except RuntimeError as error:
@@ -91,8 +93,11 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
     return {**answer, "omitted": printed.omitted}
 
 
-class _NoKeyboard:
-    """Replaces standard input, and raises an error if the code reads from it, instead of waiting for ever."""
+class _NoKeyboard(io.TextIOBase):
+    """Replaces standard input, and raises an error if the code reads from it, instead of waiting for ever.
+
+    Child processes of `multiprocessing` close it, and open their own.
+    """
 
     encoding = "utf-8"
 
@@ -102,11 +107,11 @@ class _NoKeyboard:
             "send the answer to the engines"
         )
 
-    read = readline = readlines = __iter__ = fileno = _refuse
+    read = readline = readlines = __iter__ = __next__ = fileno = _refuse
 
-    def isatty(self) -> bool:
-        """Return False: standard input is no terminal."""
-        return False
+    def readable(self) -> bool:
+        """Return True, as of a standard input; each form of reading raises the error that says what to do."""
+        return True
 
 
 @contextlib.contextmanager
@@ -135,17 +140,24 @@ def _captured(task: Task, path: str) -> Iterator[Writer]:
 
 def _error_fields(error: BaseException) -> dict[str, str]:
     """Return type, message and traceback of an error. The traceback begins in the user's code, and ends with advice."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
-        trace = trace.tb_next
-    lines = traceback.format_exception(type(error), error, trace, chain=True)
     return {
         "type": type(error).__name__,
         "module": type(error).__module__,
         "message": str(error),
-        "traceback": "".join(lines) + advice(error),
-        "at": _place(trace),
+        "traceback": _traceback(error) + advice(error),
+        "at": _place(_users_part(error)),
     }
+
+
+def _traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(type(error), error, _users_part(error), chain=True))
+
+
+def _users_part(error: BaseException) -> Any:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return trace
 
 
 def _place(trace: Any) -> str:

@@ -29,6 +29,7 @@ from xpulab.exceptions import KernelBuildError
 from xpulab.kernels import host
 from xpulab.kernels.catalogue import COMMAND, SUFFIX, Compiled, find, pack, shelf_file, unpack
 from xpulab.kernels.language import Kernel
+from xpulab.sharing.program import program
 
 __all__ = ["PYTHON", "build", "check", "compile_all", "kernels_of", "main"]
 
@@ -212,7 +213,7 @@ def _stale_libraries(levels: Iterable[str] = host.LEVELS) -> Iterator[tuple[Path
         path = host.library_file(level)
         with tempfile.TemporaryDirectory() as folder:
             code, library = Path(folder, "host.o"), Path(folder, "host.so")
-            subprocess.run([sys.executable, "-m", "xpulab.kernels.host_compiler", level, str(code)], check=True)
+            subprocess.run(program("xpulab.kernels.host_compiler", level, str(code)), check=True)
             # Linkers differ, so the code before linking is compared: the library contains its digest.
             name = f"xpulab-host-{_host_source()}-{hashlib.sha256(code.read_bytes()).hexdigest()}"
             if path.exists() and name.encode() in path.read_bytes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -19,7 +20,7 @@ RECORD = "cluster.json"
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 
 
-def end_with(pid: int, then: Callable[[], Sequence[int]] = list) -> None:
+def end_with(pid: int, then: Callable[[], Sequence[int]] = list, last: Callable[[], object] = lambda: None) -> None:
     """End this process after the process `pid` of this host has ended: with SIGTERM, and with SIGKILL 3 s later.
 
     A thread waits on a pidfd, so it needs no polling, and is not misled if the system reuses the pid.
@@ -31,6 +32,8 @@ def end_with(pid: int, then: Callable[[], Sequence[int]] = list) -> None:
     then : callable, optional
         Called after the owner has ended. It returns pids of other processes: this process then ends when the first of
         these ends, or at once if there are none.
+    last : callable, optional
+        Called before this process ends.
 
     Raises
     ------
@@ -41,7 +44,7 @@ def end_with(pid: int, then: Callable[[], Sequence[int]] = list) -> None:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         raise SystemExit(f"the process {pid}, with which this process has to end, has ended") from None
-    threading.Thread(target=_wait_and_end, args=(descriptor, then), name="xpulab-owner", daemon=True).start()
+    threading.Thread(target=_wait_and_end, args=(descriptor, then, last), name="xpulab-owner", daemon=True).start()
 
 
 def successors(folder: str) -> list[int]:
@@ -67,13 +70,14 @@ def successors(folder: str) -> list[int]:
     return [pid for pid, _ in record["processes"].values()] if record["detached"] else []
 
 
-def _wait_and_end(descriptor: int, then: Callable[[], Sequence[int]]) -> None:
+def _wait_and_end(descriptor: int, then: Callable[[], Sequence[int]], last: Callable[[], object]) -> None:
     try:
         _wait_for_one([descriptor])
-        others = then()
-        if others:
-            _wait_for_one([os.pidfd_open(pid) for pid in others])
-    finally:  # also if one of the processes has ended already
+        with contextlib.suppress(ProcessLookupError):  # one of the others has ended already
+            if others := then():
+                _wait_for_one([os.pidfd_open(pid) for pid in others])
+        last()
+    finally:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_GRACE)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from xpulab import libmpi, oneapi
 from xpulab.commands import numbers
-from xpulab.sharing import owner
+from xpulab.sharing import keyboard, owner
 from xpulab.sharing.torchrun import INTERFACE, LOOPBACK, Port, Torchrun
 
 #: The same name as in `xpulab.deploy.script`, whose import takes half a second.
@@ -33,6 +33,8 @@ def main() -> None:
     parser.add_argument("script", help="the file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     options = parser.parse_args()
+    if sys.path[0] == os.getcwd():  # this program was started without `xpulab run`
+        del sys.path[0]
     for stream in (sys.stdout, sys.stderr):  # whole lines, so that lines of several ranks do not mix
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     run = json.loads(os.environ.pop(RUN, "null"))
@@ -41,6 +43,8 @@ def main() -> None:
         run["rank"] = options.rank
         _send_output(run)
         _torchrun(run)
+        if options.rank:
+            keyboard.close()
     if options.cores:
         oneapi.confine(options.cores)
     oneapi.load()
@@ -109,7 +113,8 @@ def on_engine(script: str, source: bytes, arguments: list[str]) -> None:
 def _run(script: str, arguments: list[str], source: bytes | None = None) -> int:
     """Run the script, and return its exit status."""
     sys.argv[:] = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
+    if (folder := str(Path(script).resolve().parent)) not in sys.path:
+        sys.path.append(folder)  # as the last one: a file beside the script replaces no module of xpulab's packages
     module = types.ModuleType("__main__")
     module.__file__ = script
     sys.modules["__main__"] = module

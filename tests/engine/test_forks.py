@@ -1,0 +1,123 @@
+"""Child processes of a user's code on a rank: each way to start them works, and they end with their work."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import xpulab
+from xpulab.cells import CellInterrupted, run_cell
+
+pytestmark = pytest.mark.cluster
+
+PROCESS = """
+import multiprocessing
+def double(number, queue=None):
+    print(f"double {number}")
+    queue and queue.put(2 * number)
+    return 2 * number
+queue = multiprocessing.get_context("fork").Queue()
+child = multiprocessing.get_context("fork").Process(target=double, args=(21, queue))
+child.start()
+print(queue.get(), child.join(), child.exitcode)
+"""
+
+POOLS = """
+import math, multiprocessing, concurrent.futures, joblib
+class Pair:
+    def __init__(self, one): self.both = one, one
+with concurrent.futures.ProcessPoolExecutor(2) as pool:
+    print(isinstance(pool.submit(Pair, 1).result(), Pair), list(pool.map(lambda number: number + 1, [1, 2])))
+with multiprocessing.Pool(2) as pool:
+    print(pool.map(math.sqrt, [4, 9]))
+with multiprocessing.get_context("spawn").Pool(1) as pool:
+    print(pool.map(math.sqrt, [4, 9]))
+print(sum(joblib.Parallel(2)(joblib.delayed(pow)(number, 2) for number in range(4))))
+"""
+
+
+def test_a_child_process_prints_and_gives_a_result_back(
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(pair, PROCESS)
+    assert capsys.readouterr().out == "[0-1] double 21\n[0-1] 42 None 0\n"
+
+
+def test_pools_of_processes_take_what_a_cell_has_defined(
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(pair, POOLS)
+    said = capsys.readouterr().out
+    assert said == "".join(f"[0-1] {line}\n" for line in ("True [2, 3]", "[2.0, 3.0]", "[2.0, 3.0]", "14"))
+
+
+def test_pools_of_processes_take_what_a_function_of_run_uses(pair: xpulab.XPUCluster) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}  # as in a script or a notebook, which engines cannot import
+    source = """
+def half(number):
+    return number / 2
+
+def work(here):
+    import concurrent.futures
+    with concurrent.futures.ProcessPoolExecutor(1) as pool:
+        return list(pool.map(half, [1, 2 + here.rank]))
+"""
+    exec(source, names)
+    assert pair.run(names["work"]) == [[0.5, 1.0], [0.5, 1.5]]
+
+
+@pytest.mark.parametrize(
+    ("child", "status", "said"),
+    [
+        ("pass", 0, ""),
+        ("raise SystemExit(3)", 3, ""),
+        ("import sys; sys.exit('the reason')", 1, "the reason"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero"),
+        ("comm.barrier()", 1, "only the rank itself can communicate with other ranks; give it the result"),
+        ("comm.send(1, dest=0)", 1, "send was called in a child process of this rank"),
+        ("print(comm.rank == rank, comm.Get_size())", 0, "True 2"),
+        ("input()", 1, "an engine has no keyboard"),
+    ],
+)
+def test_a_bare_fork_ends_with_its_cell(
+    child: str, status: int, said: str, pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(pair, f"import os\npid = os.fork()\nif pid == 0:\n    {child}")
+    run_cell(pair, "print('status', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))")
+    out = capsys.readouterr().out
+    assert said in out
+    assert out.endswith(f"[0-1] status {status}\n")
+    assert pair.run(lambda here: here.comm.allreduce(1)) == [2, 2]
+
+
+def test_stop_ends_a_cell_that_waits_for_a_pool(pair: xpulab.XPUCluster) -> None:
+    def wait(seconds: float) -> None:
+        threading.Timer(seconds, _interrupt).start()
+
+    wait(1.0)
+    started = time.monotonic()
+    with pytest.raises(CellInterrupted):
+        run_cell(
+            pair,
+            "import concurrent.futures, time\n"
+            "with concurrent.futures.ProcessPoolExecutor(1) as pool: list(pool.map(time.sleep, [9]))",
+        )
+    assert time.monotonic() - started < 6
+    assert pair.run(lambda here: here.comm.allreduce(1)) == [2, 2]
+
+
+def _interrupt() -> None:
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_child_of_a_program_in_a_cell_reads_no_keyboard(
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(pair, "import subprocess; print(subprocess.run(['cat'], timeout=5).returncode)")
+    assert capsys.readouterr().out == "[0-1] 0\n"

@@ -1,0 +1,108 @@
+"""Ends the processes that users' code has started on engines, so that they leave no shared memory behind.
+
+A process whose engine was killed has another parent. It is found by its environment, which it has from the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import psutil
+
+__all__ = ["LAUNCHERS", "end_descendants", "kill", "marked"]
+
+#: What the names of MPI's programs begin with: of Intel MPI and MPICH, Open MPI 4, and Open MPI 5.
+LAUNCHERS = ("mpiexec", "mpirun", "hydra", "orte", "prte")
+
+_MARK = b"\0XPULAB_ENGINE="  # the variable that ipyparallel sets for the engines; it names the cluster's folder
+
+#: Parts of the command lines of processes that remove shared memory after all others have ended: those of Python's
+#: `multiprocessing` and of joblib, and PyTorch's. They ignore SIGTERM.
+_CLEANERS = ("resource_tracker", "torch_shm_manager")
+_CLEAN = 2.0  # seconds that they have
+_END = 3.0  # seconds that killed processes have to end
+
+
+def marked(folder: str | Path) -> list[psutil.Process]:
+    """The processes of this user and host that belong to the engines of the cluster with this folder."""
+    name, found = json.dumps(str(folder)).encode(), []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError, psutil.Error):
+            environment = b"\0" + Path("/proc", pid, "environ").read_bytes()
+            if name in environment.partition(_MARK)[2].partition(b"\0")[0] and int(pid) != os.getpid():
+                found.append(psutil.Process(int(pid)))
+    return found
+
+
+def end_descendants(folder: str | Path, spared: Collection[int] = ()) -> None:
+    """End what users' code has started on the engines of a cluster on this host. MPI's programs go on.
+
+    Parameters
+    ----------
+    folder : path-like
+        Folder of the cluster.
+    spared : collection of int
+        Pids of further processes that go on.
+    """
+
+    def found() -> list[psutil.Process]:
+        return [each for each in marked(folder) if each.pid not in spared and not _name(each).startswith(LAUNCHERS)]
+
+    while left := found():  # a process that was killed may have started another one before
+        if not kill(left):
+            return
+
+
+def kill(processes: Iterable[psutil.Process]) -> bool:
+    """End processes, and wait until they have ended. Those that remove shared memory may do so before.
+
+    Returns
+    -------
+    bool
+        Whether all have ended.
+    """
+    cleaners, others = list[psutil.Process](), list[psutil.Process]()
+    for process in processes:
+        (cleaners if any(word in _line(process) for word in _CLEANERS) else others).append(process)
+    _signal(others)
+    left = _still_there(others, _END)
+    _signal(_still_there(cleaners, _CLEAN if not left else 0))
+    return not left
+
+
+def _signal(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return str(process.name())
+    return ""
+
+
+def _line(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def _still_there(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """The processes that still run after this many seconds; a zombie does not count as running."""
+
+    def there(process: psutil.Process) -> bool:
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    deadline = time.monotonic() + seconds
+    while (left := [process for process in processes if there(process)]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
