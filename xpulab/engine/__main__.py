@@ -113,7 +113,7 @@ def _serve(options: dict[str, Any], rank: int, helper: tuple[Any, ...] = (), mpi
     # take a quarter longer, and nobody reads them.
     IPythonParallelKernel._publish_status = lambda *_, **__: None
     IPEngine.redirect_output = lambda *_: None
-    InteractiveShell.init_prompts = lambda *_: None  # a process with a prompt is a notebook for Lightning, which forks
+    InteractiveShell.init_prompts = lambda *_: None  # type: ignore[method-assign]  # a process with a prompt is a notebook for Lightning, which forks
     IPEngine.init_signal = lambda *_: None  # SIGTERM then ends the engine at once, which has no state to save
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     app = IPEngine.instance(user_ns={"xpulab_engine": this, "xpulab_run": this.run}, id=this.rank)
