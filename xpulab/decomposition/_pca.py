@@ -282,8 +282,9 @@ class PCA(Projecting, sklearn.decomposition.PCA):
             truncated = truncated_components(found["singular"], found["right"], total, n_samples, n_features)
             return {"mean_": found["mean"], **truncated}
         if solver == "covariance_eigh":
-            found = self._ask(cluster, "fit", "products", X, centre=True).results[0]["products"]
-            parts = of_covariance(found["gram"] / (n_samples - 1), n_samples)
+            answer = self._ask(cluster, "fit", "products", X, centre=True).results[0]
+            found, r = answer["products"], answer.get("r")
+            parts = of_covariance(found["gram"] / (n_samples - 1), n_samples) if r is None else of_triangle(r)
         else:
             found = self._ask(cluster, "fit", "triangular", X, or_gram=True).results[0]
             if "gram" in found:
