@@ -32,7 +32,7 @@ from xpulab.kernels.host import compare_with
 from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel
 from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import BLOCK, Rows, in_order
-from xpulab.kernels.scaling import centred
+from xpulab.kernels.scaling import divided
 
 __all__ = ["Index", "Kind", "every_kernel", "nearest", "normalised", "rounding_of", "within"]
 
@@ -224,8 +224,7 @@ class Index:
     @classmethod
     def of(cls, rows: Rows, directions: bool = False, unit: float = 1.0) -> Index:
         """Build an index of rows. For the cosine they are divided by their norms, and a score is minus the cosine."""
-        if unit != 1:
-            rows = centred(rows, None, np.full(rows.n_features, unit))
+        rows = divided(rows, unit)
         device, n, d, dtype = rows.device, rows.n_samples, rows.n_features, rows.dtype
         n_padded = -(-n // _RUN) * _RUN
         data = in_order(rows, n_padded)

@@ -253,8 +253,8 @@ class NeighborsProxy(Proxy):
         limit = self.radius if radius is None else radius
         if np.ndim(limit) or not limit >= 0:
             raise ValueError(f"radius={limit!r} was given, and one number of at least 0 is expected")
-        limits = {"radius": float(limit), "power": self._distance.power}
-        answer = self._call(cluster, "radius_neighbors", "neighbors.within", queries, **limits)
+        radius, power = float(limit), self._distance.power
+        answer = self._call(cluster, "radius_neighbors", "neighbors.within", queries, radius=radius, power=power)
         compared, places = [], []
         for i, near, some in _by_query(answer.results, cluster.entries(given)):
             kept = some != i if own else slice(None)

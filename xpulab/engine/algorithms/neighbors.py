@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from xpulab.engine.algorithms.ranges import ordinary, unit_of
 from xpulab.engine.dataset import array_of, data_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.exceptions import HandleError
-from xpulab.kernels.moments import column_facts
 from xpulab.kernels.neighbors import Index, Kind, nearest, normalised, rounding_of, within
-from xpulab.kernels.rows import Rows
 
 __all__ = ["Metric", "nearest_of", "within_of"]
 
@@ -193,27 +192,16 @@ def _index_of(task: Task, index: str, metric: Metric, rows: dict[str, Any] | Non
         data = data_of(task, rows["source"])
         task.show(doing="computing the index")
         made = Index.of(data.rows, directions=metric.name == "cosine")
-        if (unit := _unit_of(task, data.rows, made, metric)) != 1:
-            made = Index.of(data.rows, unit=unit)
+        largest = float(task.comm.allreduce(np.array([made.largest]), np.maximum)[0])
+        if not ordinary(largest, data.dtype, metric.power):
+            unit = unit_of(task, data.rows, power=metric.power)
+            made = made if unit == 1 else Index.of(data.rows, unit=unit)
         task.engine.handles[index] = made
     kept = task.engine.handles.get(index)
     if kept is None:
         raise HandleError("the rows of this estimator are gone from the engines; type: fit(X) again")
     assert isinstance(kept, Index)
     return kept
-
-
-def _unit_of(task: Task, rows: Rows, made: Index, metric: Metric) -> float:
-    """Return the power of two by which all rows are divided, so that powers of their differences are in range."""
-    limits = np.finfo(rows.dtype)
-    largest = float(task.comm.allreduce(np.array([made.largest]), np.maximum)[0])
-    most = limits.maxexp / (2 * max(metric.power, 1.0))
-    if 2.0**-most < largest < 2.0**most:
-        return 1.0
-    facts = column_facts(rows)
-    reach = np.maximum(np.abs(facts.minimum), np.abs(facts.maximum)).max() if rows.n_samples else 0.0
-    reach = float(task.comm.allreduce(np.array([reach]), np.maximum)[0])
-    return 2.0 ** min(int(np.frexp(reach)[1]), limits.maxexp - 1)
 
 
 def _pieces(task: Task, index: Index, place: dict[str, Any], n_samples: int, metric: Metric) -> Iterator[Any]:
