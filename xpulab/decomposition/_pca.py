@@ -23,6 +23,7 @@ from xpulab.decomposition._spectrum import (
     principal_components,
     random_start,
     rounded,
+    shares,
     truncated_components,
 )
 from xpulab.deploy.cluster import XPUCluster, current_cluster
@@ -294,5 +295,9 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         if solver == "arpack":
             singular, right = (part[:n_components] for part in parts)
             total = (parts[0] ** 2).sum() / (n_samples - 1)
-            return {"mean_": found["mean"], **truncated_components(singular, right, total, n_samples, n_features)}
+            ratio = shares(parts[0])[:n_components]
+            return {
+                "mean_": found["mean"],
+                **truncated_components(singular, right, total, n_samples, n_features, ratio),
+            }
         return {"mean_": found["mean"], **principal_components(*parts, n_components, n_samples, n_features)}

@@ -205,8 +205,12 @@ def _score(task: Task, data: Data, coef: np.ndarray, intercept: np.ndarray) -> d
     coef = coef.astype(dtype)
     offset = intercept + shift.astype(np.float64) @ coef.astype(np.float64) - target_shift
     residual = projected(rows, coef, shift, offset, minus=centred(data.targets, target_shift, None))
-    facts = column_facts(residual)
-    return {"residual": task.comm.allreduce(facts.squares.astype(np.float64)), "squares": about.squares}
+    left = task.comm.allreduce(column_facts(residual).squares)
+    limits = np.finfo(dtype)
+    if not ((left > limits.tiny / limits.eps) & (left < limits.max * limits.eps)).all():  # squares may be inexact
+        found = moments(task, residual)
+        left = found.squares + found.weight * np.square(found.mean)
+    return {"residual": left, "squares": about.squares}
 
 
 @task("least_squares")

@@ -46,6 +46,8 @@ class Moments:
         Weighted mean.
     squares : numpy.ndarray
         Weighted sum of the squared differences from the mean.
+    lengths : numpy.ndarray
+        The root of this sum, also where the sum is too large or too small for float64.
     minimum, maximum : numpy.ndarray
         NaN for a column of NaN only.
     """
@@ -54,6 +56,7 @@ class Moments:
     weight: np.ndarray
     mean: np.ndarray
     squares: np.ndarray
+    lengths: np.ndarray
     minimum: np.ndarray
     maximum: np.ndarray
 
@@ -152,7 +155,8 @@ def _moments_in_passing(task: Task, data: Data) -> Moments | None:
 
 def _far(found: Moments, shift: np.ndarray) -> bool:
     """Return whether the shift is too far from the mean. For a constant column at the shift both sides are 0."""
-    return bool((np.square(found.mean - shift) * found.weight > _FAR * found.squares).any())
+    with np.errstate(over="ignore"):
+        return bool((np.square(found.mean - shift) * found.weight > _FAR * found.squares).any())
 
 
 def _lost(found: Moments, dtype: np.dtype[Any]) -> bool:
@@ -169,7 +173,9 @@ def _moments_of_scaled(task: Task, rows: Rows, shift: np.ndarray, found: Moments
     known = np.isfinite(reach) & (reach > 0)
     scale = np.exp2(np.ceil(np.log2(reach, out=np.zeros_like(reach), where=known)))
     scaled = _moments_about(task, centred(rows, shift, scale), np.zeros(rows.n_features, rows.dtype))
-    return replace(found, mean=middle + scaled.mean * scale, squares=scaled.squares * np.square(scale))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        squares = scaled.squares * scale * scale
+    return replace(found, mean=middle + scaled.mean * scale, squares=squares, lengths=scaled.lengths * scale)
 
 
 def _moments_about(task: Task, rows: Rows, shift: np.ndarray) -> Moments:
@@ -183,14 +189,16 @@ def _reduced(task: Task, facts: ColumnFacts, shift: np.ndarray) -> Moments:
         np.stack([facts.count, facts.weight, facts.total, facts.squares]).astype(np.float64)
     )
     low, high = task.comm.allreduce(np.stack([facts.minimum, -facts.maximum]).astype(np.float64), np.minimum)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         away = np.where(weight > 0, total / weight, np.nan)
+        about = np.where(weight > 0, np.maximum(squares - total * away, 0.0), np.nan)
     none = count == 0
     return Moments(
         count=count,
         weight=weight,
         mean=shift.astype(np.float64) + away,
-        squares=np.where(weight > 0, np.maximum(squares - total * away, 0.0), np.nan),
+        squares=about,
+        lengths=np.sqrt(about),
         minimum=np.where(none, np.nan, low),
         maximum=np.where(none, np.nan, -high),
     )
