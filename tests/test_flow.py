@@ -61,6 +61,7 @@ LAYERS = [
 ACROSS = ["spmd"]
 SHARED = [
     "advice",
+    "centring",
     "exceptions",
     "explorer.picture",
     "explorer.snapshot",

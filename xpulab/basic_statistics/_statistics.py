@@ -24,7 +24,8 @@ def statistics(facts: Facts) -> dict[str, npt.NDArray[np.float64]]:
     Parameters
     ----------
     facts : mapping of str to numpy.ndarray of float64 of shape (n_features,)
-        ``count``, ``mean``, ``squares`` (sum of the squared differences from the mean), ``minimum`` and ``maximum``.
+        ``count``, ``mean``, ``squares`` (sum of the squared differences from the mean), ``lengths`` (its root, also
+        where the sum is too large or too small for float64), ``minimum`` and ``maximum``.
 
     Returns
     -------
@@ -34,10 +35,12 @@ def statistics(facts: Facts) -> dict[str, npt.NDArray[np.float64]]:
         mean is 0.
     """
     n, mean, squares = facts["count"], facts["mean"], facts["squares"]
-    raw = squares + n * np.square(mean)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    limits = np.finfo(np.float64)
+    exact = (squares > limits.tiny / limits.eps) & (squares < np.inf)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        raw = squares + n * np.square(mean)
         variance = np.where(n > 1, squares / (n - 1), np.nan)
-        deviation = np.sqrt(variance)
+        deviation = np.where(exact, np.sqrt(variance), facts["lengths"] / np.sqrt(n - 1))
         variation = np.where(mean != 0, deviation / mean, np.nan)
     return {
         "min": facts["minimum"],
@@ -72,10 +75,12 @@ def joined(facts: Facts, others: Facts) -> dict[str, npt.NDArray[np.float64]]:
     """
     n, m = facts["count"], others["count"]
     away, share = others["mean"] - facts["mean"], m / (n + m)
+    lengths = np.hypot(np.hypot(facts["lengths"], others["lengths"]), np.sqrt(n * share) * away)
     return {
         "count": n + m,
         "mean": facts["mean"] + away * share,
         "squares": facts["squares"] + others["squares"] + n * share * np.square(away),
+        "lengths": lengths,
         "minimum": np.minimum(facts["minimum"], others["minimum"]),
         "maximum": np.maximum(facts["maximum"], others["maximum"]),
     }

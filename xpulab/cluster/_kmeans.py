@@ -325,8 +325,8 @@ class KMeans(CentersProxy, sklearn.cluster.KMeans):
         if "centers" not in result and kept is not None:
             if "labels_" in vars(self):
                 delattr(self, "labels_")
-            centers = kept["centers"] + kept["shift"]
-            result = {"state": kept, "centers": centers, "inertia": kept["inertia"], "n_iter": kept["iteration"]}
+            centers, area = (kept["centers"] + kept["shift"]) * kept["unit"], kept["unit"] * kept["unit"]
+            result = {"state": kept, "centers": centers, "inertia": kept["inertia"] * area, "n_iter": kept["iteration"]}
         elif "centers" in result:
             self.labels_ = labels
         if "state" in result:

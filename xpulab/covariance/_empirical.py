@@ -166,6 +166,8 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         matrix = root(self.get_precision())
         shift = self.location_.astype(X.dtype)
         offset = (shift - self.location_.astype(np.float64)) @ matrix  # the rounding error of the shift
+        # The smallest numbers of a dtype have an inverse that is too large for it.
+        unit = 2.0 ** max(int(np.frexp(np.abs(matrix).max())[1]) - np.finfo(X.dtype).maxexp * 3 // 4, 0)
         distances = Result(None, np.float64)
         self._ask(
             cluster,
@@ -173,12 +175,12 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
             "squared_lengths",
             X,
             result=distances,
-            matrix=matrix.astype(X.dtype),
+            matrix=(matrix / unit).astype(X.dtype),
             shift=shift,
-            offset=offset.astype(X.dtype),
+            offset=(offset / unit).astype(X.dtype),
         )
         found: np.ndarray = distances.value
-        return found
+        return found if unit == 1 else found * unit * unit
 
     def _moments(self, cluster: XPUCluster, method: str, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the covariance of the columns.

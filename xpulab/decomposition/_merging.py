@@ -15,6 +15,8 @@ import numpy as np
 from scipy import linalg
 from sklearn.utils.extmath import svd_flip
 
+from xpulab.centring import less_mean
+
 __all__ = ["Batch", "State", "batch_of", "merged"]
 
 
@@ -69,10 +71,10 @@ def batch_of(triangles: Sequence[np.ndarray], shift: np.ndarray, n_samples: int)
     Batch
     """
     r = np.asarray(np.linalg.qr(np.vstack(triangles), mode="r"))
-    centred = r[1:, 1:]
+    centred, mean = less_mean(r, shift)
     missing = min(n_samples, len(shift)) - len(centred)
     centred = np.vstack([centred, np.zeros((max(missing, 0), len(shift)))])
-    return Batch(n_samples, shift + r[0, 1:] / r[0, 0], centred)
+    return Batch(n_samples, mean, centred)
 
 
 def merged(state: State | None, batch: Batch, n_components: int) -> State:

@@ -23,6 +23,7 @@ from xpulab.decomposition._spectrum import (
     principal_components,
     random_start,
     rounded,
+    shares,
     truncated_components,
 )
 from xpulab.deploy.cluster import XPUCluster, current_cluster
@@ -282,8 +283,9 @@ class PCA(Projecting, sklearn.decomposition.PCA):
             truncated = truncated_components(found["singular"], found["right"], total, n_samples, n_features)
             return {"mean_": found["mean"], **truncated}
         if solver == "covariance_eigh":
-            found = self._ask(cluster, "fit", "products", X, centre=True).results[0]["products"]
-            parts = of_covariance(found["gram"] / (n_samples - 1), n_samples)
+            answer = self._ask(cluster, "fit", "products", X, centre=True).results[0]
+            found, r = answer["products"], answer.get("r")
+            parts = of_covariance(found["gram"] / (n_samples - 1), n_samples) if r is None else of_triangle(r)
         else:
             found = self._ask(cluster, "fit", "triangular", X, or_gram=True).results[0]
             if "gram" in found:
@@ -293,5 +295,9 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         if solver == "arpack":
             singular, right = (part[:n_components] for part in parts)
             total = (parts[0] ** 2).sum() / (n_samples - 1)
-            return {"mean_": found["mean"], **truncated_components(singular, right, total, n_samples, n_features)}
+            ratio = shares(parts[0])[:n_components]
+            return {
+                "mean_": found["mean"],
+                **truncated_components(singular, right, total, n_samples, n_features, ratio),
+            }
         return {"mean_": found["mean"], **principal_components(*parts, n_components, n_samples, n_features)}

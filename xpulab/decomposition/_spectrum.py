@@ -17,6 +17,7 @@ __all__ = [
     "principal_components",
     "random_start",
     "rounded",
+    "shares",
     "truncated_components",
 ]
 
@@ -55,8 +56,7 @@ def principal_components(
         Fitted attributes.
     """
     _, right = svd_flip(None, right, u_based_decision=False)
-    variance = singular**2 / (n_samples - 1)
-    ratio = variance / variance.sum()
+    variance, ratio = singular**2 / (n_samples - 1), shares(singular)
     if isinstance(n_components, str):
         n_components = _infer_dimension(variance, n_samples)
     elif 0 < n_components < 1.0:
@@ -68,14 +68,26 @@ def principal_components(
 
 
 def truncated_components(
-    singular: np.ndarray, right: np.ndarray, total: float, n_samples: int, n_features: int
+    singular: np.ndarray,
+    right: np.ndarray,
+    total: float,
+    n_samples: int,
+    n_features: int,
+    ratio: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Compute fitted attributes from a truncated decomposition and the total variance, as ``PCA._fit_truncated``."""
     _, right = svd_flip(None, right, u_based_decision=False)
     variance = singular**2 / (n_samples - 1)
     least = min(n_features, n_samples)
     noise = float(total - variance.sum()) / (least - len(singular)) if len(singular) < least else 0.0
-    return _attributes(singular, right, variance, variance / total, noise)
+    return _attributes(singular, right, variance, variance / total if ratio is None else ratio, noise)
+
+
+def shares(lengths: np.ndarray) -> np.ndarray:
+    """Return the share of each squared length in their sum, also if the squares are too large or small for float64."""
+    _, exponent = np.frexp(lengths.max(initial=0.0))
+    squares = np.square(np.ldexp(lengths, -exponent))
+    return squares / squares.sum()
 
 
 def _attributes(

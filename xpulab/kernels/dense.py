@@ -15,6 +15,7 @@ from xpulab.kernels.lloyd import (
 )
 from xpulab.kernels.plusplus import accept, candidate_potentials, search, start
 from xpulab.kernels.rows import column_sums, consecutive, find_nonfinite, shift_for, take, weighted
+from xpulab.kernels.scaling import divided, reach
 
 __all__ = [
     "Batches",
@@ -24,6 +25,7 @@ __all__ = [
     "column_sums",
     "consecutive",
     "distance_rounding",
+    "divided",
     "find_nonfinite",
     "first_kernels",
     "fresh_step",
@@ -32,6 +34,7 @@ __all__ = [
     "lloyd_step",
     "new_labels",
     "own_distances",
+    "reach",
     "search",
     "shift_for",
     "start",

@@ -32,6 +32,7 @@ from xpulab.kernels.host import compare_with
 from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel
 from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import BLOCK, Rows, in_order
+from xpulab.kernels.scaling import divided
 
 __all__ = ["Index", "Kind", "every_kernel", "nearest", "normalised", "rounding_of", "within"]
 
@@ -207,6 +208,8 @@ class Index:
     n_samples, n_features : int
     largest : float
         The largest norm of a row.
+    unit : float
+        A power of two, by which the rows were divided.
     """
 
     device: Device
@@ -216,10 +219,12 @@ class Index:
     n_samples: int
     n_features: int
     largest: float
+    unit: float = 1.0
 
     @classmethod
-    def of(cls, rows: Rows, directions: bool = False) -> Index:
+    def of(cls, rows: Rows, directions: bool = False, unit: float = 1.0) -> Index:
         """Build an index of rows. For the cosine they are divided by their norms, and a score is minus the cosine."""
+        rows = divided(rows, unit)
         device, n, d, dtype = rows.device, rows.n_samples, rows.n_features, rows.dtype
         n_padded = -(-n // _RUN) * _RUN
         data = in_order(rows, n_padded)
@@ -233,7 +238,7 @@ class Index:
         level = np.where(np.isinf(squares), squares, 0).astype(dtype)
         start = level if directions else (squares / 2).astype(dtype)
         largest = 1.0 if directions else float(np.sqrt(squares[:n].max(initial=0.0)))
-        return cls(device, data, device.array(start), device.array(level), n, d, largest)
+        return cls(device, data, device.array(start), device.array(level), n, d, largest, unit)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -294,6 +299,13 @@ class Index:
 def normalised(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Divide rows by their norms, in their dtype; rows of zeros stay as they are."""
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    limits = np.finfo(np.float64)
+    if (odd := ~((norms > np.sqrt(limits.tiny / limits.eps)) & (norms < np.inf))).any():  # squares may be inexact
+        largest = np.abs(rows[odd]).max(axis=1, initial=0)
+        if largest.any():
+            rows = rows.copy()
+            rows[odd] = np.ldexp(rows[odd], -np.frexp(largest)[1][:, None])
+            norms[odd] = np.sqrt(np.einsum("ij,ij->i", rows[odd], rows[odd], dtype=np.float64))
     return (rows / np.where(norms == 0, 1, norms)[:, None]).astype(rows.dtype)
 
 
@@ -400,7 +412,8 @@ def rounding_of(
     """
     roundings = (index.n_features + 2) * float(np.finfo(index.dtype).eps) / 2
     with np.errstate(over="ignore"):
-        return roundings / (1 - roundings) * (others * others / 2 + norms * others)
+        lost = (index.n_features + 2) * float(np.finfo(index.dtype).tiny)  # of products that are below the range
+        return roundings / (1 - roundings) * (others * others / 2 + norms * others) + lost
 
 
 def within(

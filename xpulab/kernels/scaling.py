@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from xpulab.kernels.language import Kernel, index, kernel
 from xpulab.kernels.launch import launch
+from xpulab.kernels.moments import column_facts
 from xpulab.kernels.rows import BLOCK, Rows, consecutive
 
-__all__ = ["centred", "every_kernel", "host_pieces", "stretched"]
+__all__ = ["centred", "divided", "every_kernel", "host_pieces", "reach", "stretched"]
 
 _LANES = 16
 _PIECE_BYTES = 4 << 20
@@ -77,6 +78,17 @@ def centred(rows: Rows, shift: npt.NDArray[Any] | None, scale: npt.NDArray[Any] 
     middle = device.array(rows.shift_or_zero(shift))
     divisor = device.array(_filled(rows, 1 if scale is None else scale))
     return _made(rows, _centred_kernel(rows.dtype), middle, divisor)
+
+
+def divided(rows: Rows, unit: float) -> Rows:
+    """Divide all numbers by a power of two; return the same rows, not copied, for 1."""
+    return rows if unit == 1 else centred(rows, None, np.full(rows.n_features, unit))
+
+
+def reach(rows: Rows) -> float:
+    """Return the largest magnitude of all numbers; 0 if there are none."""
+    facts = column_facts(rows)
+    return float(np.maximum(facts.maximum, -facts.minimum).max(initial=0.0))
 
 
 def stretched(

@@ -14,7 +14,16 @@ from xpulab.kernels.sparse_lloyd import (
     transform,
 )
 from xpulab.kernels.sparse_plusplus import accept, candidate_potentials, search, start
-from xpulab.kernels.sparse_rows import SparseRows, column_sums, consecutive, shift_for, take, weighted
+from xpulab.kernels.sparse_rows import (
+    SparseRows,
+    column_sums,
+    consecutive,
+    divided,
+    reach,
+    shift_for,
+    take,
+    weighted,
+)
 
 __all__ = [
     "Batches",
@@ -25,6 +34,7 @@ __all__ = [
     "column_sums",
     "consecutive",
     "distance_rounding",
+    "divided",
     "first_kernels",
     "fresh_step",
     "inertia",
@@ -32,6 +42,7 @@ __all__ = [
     "lloyd_step",
     "new_labels",
     "own_distances",
+    "reach",
     "search",
     "shift_for",
     "start",

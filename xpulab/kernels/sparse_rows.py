@@ -25,7 +25,9 @@ __all__ = [
     "by_feature",
     "column_sums",
     "consecutive",
+    "divided",
     "every_kernel",
+    "reach",
     "shift_for",
     "squares_kernel",
     "take",
@@ -112,10 +114,7 @@ class SparseRows:
             n_features,
             None,
         )
-        if n:
-            squares = squares_kernel(rows.dtype)
-            launch(device, squares, -(-n // ITEMS), ITEMS, rows.data, rows.indptr, np.int64(n), rows.squares)
-        device.wait()
+        _square(rows)
         return rows if sample_weight is None else weighted(rows, sample_weight)
 
     @cached_property
@@ -138,6 +137,31 @@ class SparseRows:
 def weighted(rows: SparseRows, sample_weight: npt.NDArray[Any]) -> SparseRows:
     """Return the same rows, not copied, with other weights (n_samples,)."""
     return replace(rows, sample_weight=rows.device.array(sample_weight.astype(rows.dtype)))
+
+
+def divided(rows: SparseRows, unit: float) -> SparseRows:
+    """Divide all numbers by a power of two; return the same rows, not copied, for 1."""
+    if unit == 1:
+        return rows
+    device = rows.device
+    data = device.fetch(rows.data) / rows.dtype.type(unit)
+    made = replace(rows, data=device.array(data), squares=device.empty(rows.n_samples, rows.dtype))
+    _square(made)
+    return made
+
+
+def reach(rows: SparseRows) -> float:
+    """Return the largest magnitude of all numbers; 0 if there are none."""
+    return float(np.abs(rows.device.fetch(rows.data, copied=False)).max(initial=0.0))
+
+
+def _square(rows: SparseRows) -> None:
+    """Compute the squared norms of the rows."""
+    n = rows.n_samples
+    if n:
+        squares = squares_kernel(rows.dtype)
+        launch(rows.device, squares, -(-n // ITEMS), ITEMS, rows.data, rows.indptr, np.int64(n), rows.squares)
+    rows.device.wait()
 
 
 def shift_for(rows: SparseRows, mean: npt.NDArray[Any]) -> npt.NDArray[Any]:

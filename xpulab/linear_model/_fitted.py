@@ -10,6 +10,8 @@ import numpy as np
 from scipy.optimize import nnls
 from sklearn.exceptions import UndefinedMetricWarning
 
+from xpulab.centring import less_mean
+
 __all__ = ["Triangle", "intercept_of", "non_negative", "r2_of", "shortest"]
 
 
@@ -31,7 +33,7 @@ class Triangle:
         """Return the triangle of the centred [X y], and the means; without an intercept, that of [X y], and zeros."""
         if self.shift is None:
             return self.r, np.zeros(self.r.shape[1])
-        return self.r[1:, 1:], self.shift + self.r[0, 1:] / self.r[0, 0]
+        return less_mean(self.r, self.shift)
 
 
 def shortest(
@@ -63,7 +65,7 @@ def shortest(
     left, singular, right = np.linalg.svd(triangle, full_matrices=False)
     kept = singular > cutoff * singular.max(initial=0.0)
     values = singular[kept, None]
-    coef = right[kept].T @ (values / (values**2 + penalties) * (left[:, kept].T @ rotated))
+    coef = right[kept].T @ (left[:, kept].T @ rotated / (values + penalties / values))  # squares may leave float64
     return coef, singular, int(kept.sum())
 
 

@@ -37,23 +37,29 @@ class Distance:
         The power of "minkowski".
     power : float
         The ranks compare the returned distance raised to this power.
+    degree : int
+        Rows that are multiplied by a factor have returned distances that are multiplied by the factor to this power.
     """
 
     name: str
     p: float
     power: float
+    degree: int = 1
 
     @property
     def metric(self) -> tuple[str, float]:
         """The argument for the ranks: name and `p`."""
         return self.name, self.p
 
-    def of(self, compared: np.ndarray) -> np.ndarray:
-        """Return the distances for the numbers that the ranks compared."""
-        if self.power == 1:
-            return compared
-        found: np.ndarray = np.sqrt(compared) if self.power == 2 else compared ** (1 / self.power)
-        return found
+    def of(self, compared: np.ndarray, unit: float) -> np.ndarray:
+        """Return the distances for the numbers that the ranks compared, of rows that were divided by the unit."""
+        found: np.ndarray = compared
+        if self.power != 1:
+            found = np.sqrt(compared) if self.power == 2 else compared ** (1 / self.power)
+        if unit == 1:
+            return found
+        with np.errstate(over="ignore", under="ignore"):
+            return found * np.float64(unit) ** self.degree
 
 
 def distance_of(estimator: Any, instead: str = "") -> Distance:
@@ -103,7 +109,7 @@ def distance_of(estimator: Any, instead: str = "") -> Distance:
             estimator.effective_metric_params_ = {"p": p, "w": None}
             _look_at_power(estimator.algorithm, p)
     compared = {"euclidean": 2.0, "minkowski": float(p or 2)}.get(name, 1.0)
-    return Distance(name, float(p) if name == "minkowski" and p else 2.0, compared / power)
+    return Distance(name, float(p) if name == "minkowski" and p else 2.0, compared / power, power)
 
 
 def _look_at_power(algorithm: str, p: float) -> None:

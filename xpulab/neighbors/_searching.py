@@ -209,9 +209,9 @@ class NeighborsProxy(Proxy):
                 f"{n}, n_samples = {queries.shape[0]}"
             )
         results = {"compared": Result(int(k), np.float64), "places": Result(int(k), np.int64)}
-        self._call(cluster, "kneighbors", "neighbors.nearest", queries, results, given, k=int(k), own=own)
+        answer = self._call(cluster, "kneighbors", "neighbors.nearest", queries, results, given, k=int(k), own=own)
         compared, places = (result.value for result in results.values())
-        return (self._distance.of(compared), places) if return_distance else places
+        return (self._distance.of(compared, answer.results[0]["unit"]), places) if return_distance else places
 
     def radius_neighbors(
         self, X: Any = None, radius: float | None = None, return_distance: bool = True, sort_results: bool = False
@@ -249,15 +249,14 @@ class NeighborsProxy(Proxy):
         limit = self.radius if radius is None else radius
         if np.ndim(limit) or not limit >= 0:
             raise ValueError(f"radius={limit!r} was given, and one number of at least 0 is expected")
-        with np.errstate(over="ignore"):  # then every row is near
-            limit = float(np.float64(limit) ** self._distance.power)
-        answer = self._call(cluster, "radius_neighbors", "neighbors.within", queries, limit=limit)
+        radius, power = float(limit), self._distance.power
+        answer = self._call(cluster, "radius_neighbors", "neighbors.within", queries, radius=radius, power=power)
         compared, places = [], []
         for i, near, some in _by_query(answer.results, cluster.entries(given)):
             kept = some != i if own else slice(None)
             near, some = near[kept], some[kept]
             order = np.argsort(near, kind="stable") if sort_results else slice(None)
-            compared.append(self._distance.of(near[order]))
+            compared.append(self._distance.of(near[order], answer.results[0]["unit"]))
             places.append(some[order])
         found = _to_object_array(places)
         return (_to_object_array(compared), found) if return_distance else found

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.algorithms.kmeans import Outcome, Problem, inertia, lloyd, start
+from xpulab.engine.algorithms.ranges import ordinary, unit_of
 from xpulab.engine.dataset import kind_of, rows_of, weights_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.choice import AnyRows, kernels_for
@@ -116,7 +117,7 @@ def _best_of(part: Problem, options: Options, random: np.random.RandomState, run
     for attempt in range(options.n_init):
         centers = start(part, options.init, 2, random)
         state = {"run": run + attempt, "best": None, "random": None}
-        outcome = lloyd(part, centers, options.max_iter, options.tol, state)
+        outcome = lloyd(part, centers, options.max_iter, options.tol / part.unit / part.unit, state)
         outcome.labels.trim()
         if best is None or outcome.inertia < best.inertia * (1 - 1e-6):  # as in scikit-learn
             best = outcome
@@ -193,11 +194,11 @@ def _fit(
     numbers = _numbered([leaf.places for leaf in leaves], problem.rows.n_samples)
     write_block(task, target, source["bounds"], [numbers])
     return {
-        "splits": splits,
-        "shift": problem.shift,
+        "splits": [(chosen, problem.outward(centers), scores) for chosen, centers, scores in splits],
+        "shift": problem.outward(problem.shift),
         "dense": isinstance(problem.rows, Rows),
-        "mean": problem.mean,
-        "inertia": sum(leaf.inertia for leaf in leaves),
+        "mean": problem.outward(problem.mean),
+        "inertia": sum(leaf.inertia for leaf in leaves) * problem.unit * problem.unit,
         "random": generator.get_state(),
         "history": problem.history,
         "rows": problem.rows.n_samples,
@@ -209,5 +210,9 @@ def _predict(
     task: Task, source: dict[str, Any], weights: None, target: dict[str, Any], splits: list[tuple[int, np.ndarray]]
 ) -> dict[str, Any]:
     rows = rows_of(task, source)
+    largest = max((float(np.abs(centers).max()) for _, centers in splits), default=0.0)
+    if largest and not ordinary(largest, rows.dtype) and (unit := unit_of(task, rows, largest)) != 1:
+        rows = kernels_for(rows).divided(rows, unit)
+        splits = [(chosen, centers / centers.dtype.type(unit)) for chosen, centers in splits]
     write_block(task, target, source["bounds"], [descend(rows, splits)])
     return {"rows": rows.n_samples}

@@ -85,7 +85,7 @@ def facts(task: Task, source: dict[str, Any]) -> dict[str, Any]:
     """Return the range, the mean and the standard deviation of each column, over all ranks."""
     rows = rows_of(task, source)
     assert isinstance(rows, Rows)
-    problem = kmeans.Problem(task, rows, source["bounds"], None)
+    problem = kmeans.Problem(task, rows, source["bounds"], None, unit=1.0)  # pictures have the rows as they are
     low, high = ranges(rows)
     columns = np.array(task.comm.allgather((low, high)))
     return {
@@ -108,7 +108,7 @@ def held_for(task: Task, explorer: str, source: dict[str, Any], points: int) -> 
         mine = chosen_rows(bounds[task.comm.rank], bounds[task.comm.rank + 1], points, bounds[-1])
         rows = Rows.upload(task.device, take(rows, mine))
         bounds = [0, *np.cumsum(task.comm.allgather(len(mine))).tolist()]
-    problem = kmeans.Problem(task, rows, bounds, None)
+    problem = kmeans.Problem(task, rows, bounds, None, unit=1.0)
     problem.shift = _coarse(problem)
     labels = problem.kernels.new_labels(task.device, rows.n_samples)
     centers = np.empty((0, rows.n_features), rows.dtype)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.algorithms.passes import Products, products
-from xpulab.engine.algorithms.qr import centred_triangle, triangular
+from xpulab.engine.algorithms.qr import products_of, triangle_of
 from xpulab.engine.dataset import Data, data_of
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.products import gram
@@ -28,24 +28,15 @@ def sharp_products(task: Task, data: Data, centre: bool) -> tuple[Products, bool
     """Compute products of columns; also return whether they come from the triangle of a QR decomposition in float64.
 
     The triangle is used for float32 rows that are so ill-conditioned that the rounding of their products would have an
-    effect on the coefficients, which no later pass over the rows could correct.
+    effect on the coefficients, which no later pass over the rows could correct, and for all rows whose products leave
+    the range of their dtype.
     """
-    n = data.n_features
-    if data.dtype == np.float64:
-        return products(task, data, centre), False
-    if data.n_samples - centre > n:
+    double = data.dtype == np.float64
+    if double or data.n_samples - centre > data.n_features:
         found = products(task, data, centre)
-        if task.comm.bcast(_benign(found.gram) if task.comm.rank == 0 else None):
+        if not found.lost and (double or task.comm.bcast(_benign(found.gram) if task.comm.rank == 0 else None)):
             return found, False
-    if centre:
-        triangle = centred_triangle(task, data.rows, data.targets)
-        r, mean, target_mean = triangle.r, triangle.mean, triangle.target_mean
-    else:
-        r = triangular(task, data.rows, targets=data.targets)
-        mean, target_mean = np.zeros(n), np.zeros(r.shape[1] - n)
-    sums = r.T @ r
-    weight = float(task.comm.allreduce(np.array([data.rows.host_weights().sum()]))[0])
-    return Products(weight, mean, sums[:n, :n], target_mean, sums[:n, n:], sums[n:, n:]), True
+    return products_of(triangle_of(task, data, centre)), True
 
 
 def _benign(matrix: np.ndarray) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from xpulab.engine.algorithms.ranges import largest_of, ordinary, unit_of
 from xpulab.engine.algorithms.tuning import tune
 from xpulab.engine.dataset import held_open, kind_of, pieces, rows_of, weights_of, write_block
 from xpulab.engine.engine import Engine, Interrupted, Task, task, warms_up
@@ -36,6 +37,7 @@ from xpulab.sharing.board import RUNS
 
 __all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "lloyd", "parts", "start"]
 
+_SOME = 32  # rows of a rank that are looked at
 _SHOWN = 2e-3  # seconds between two updates of the board; no view reads it more often
 _TOLD = 0.05  # seconds between two updates of the description of the present work
 #: Seconds between two checkpoints. After the loss of an engine, a fit repeats the iterations since the last one.
@@ -83,9 +85,15 @@ class Problem:
         Rank r has the rows from bounds[r] up to, not including, bounds[r + 1].
     weights : numpy.ndarray or None
         This rank's sample weights on the host; None if all are 1.
+    unit : float or None
+        None to divide rows by the `unit` that squares of their differences need; otherwise that of these rows.
 
     Attributes
     ----------
+    rows : Rows or SparseRows
+        This rank's rows, divided by `unit`.
+    unit : float
+        A power of two; 1 for ordinary rows. Means, shift, centres and squares are those of the divided rows.
     kernels : module
         `xpulab.kernels.dense` or `xpulab.kernels.sparse`.
     mean : numpy.ndarray of float64 of shape (n_features,)
@@ -98,25 +106,48 @@ class Problem:
         Whether this rank has computed long enough to measure launch parameters.
     """
 
-    def __init__(self, task: Task, rows: AnyRows, bounds: list[int], weights: np.ndarray | None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        rows: AnyRows,
+        bounds: list[int],
+        weights: np.ndarray | None,
+        unit: float | None = None,
+    ) -> None:
         self.task = task
         self.comm = task.comm
-        self.rows = rows
         self.bounds = bounds
         self.weights = weights
         self.first = bounds[self.comm.rank]
         self.n_samples = bounds[-1]
         self.kernels = kernels_for(rows)
-        # This reduction also carries the request to stop, because the driver may have spent seconds on kernels before.
-        sums = self.comm.allreduce(np.append(self.kernels.column_sums(rows), task.cancelled()))
-        if sums[-1]:
-            raise Interrupted
-        self.mean = sums[:-1] / self.n_samples
+        self.rows, self.unit, self.mean = rows, unit or 1.0, np.zeros(rows.n_features)
+        size = self._sum(rows)
+        # Rows that are far larger than those that were looked at have a large mean.
+        if unit is None and not (ordinary(size, rows.dtype) and np.abs(self.mean).max() < largest_of(rows.dtype)):
+            self.unit = unit_of(task, rows)
+            self.rows = self.kernels.divided(rows, self.unit)
+            self._sum(self.rows)
         self.shift = self.kernels.shift_for(rows, self.mean)
         self.tuning = (0, 0.0)
         self.may_tune = False
         self._untuned = True  # whether tiles may be left to measure
         self._begin()
+
+    def _sum(self, rows: AnyRows) -> float:
+        """Compute the mean of all rows; return a number that is about as large as those in a few of them."""
+        some = np.linspace(0, rows.n_samples - 1, min(_SOME, rows.n_samples), dtype=np.int64)
+        size = float(np.abs(self.kernels.take(rows, some)).max(initial=0.0))
+        # This reduction also carries the request to stop, because the driver may have spent seconds on kernels before.
+        sums = self.comm.allreduce(np.append(self.kernels.column_sums(rows), [size, self.task.cancelled()]))
+        if sums[-1]:
+            raise Interrupted
+        self.mean = sums[:-2] / self.n_samples
+        return float(sums[-2])
+
+    def outward(self, centers: np.ndarray) -> np.ndarray:
+        """Return centres, from which nothing was subtracted, of the rows as they were given."""
+        return centers if self.unit == 1 else centers * self.unit
 
     def resume(self, task: Task) -> None:
         """Continue in another task, which has the same rows, but another communicator and another clock."""
@@ -181,13 +212,14 @@ class Problem:
         counts = self.comm.allgather_arrays(np.array([len(places)]))[:, 0]
         weights = None if self.weights is None else np.ascontiguousarray(self.weights[places])
         rows = self.kernels.subset(self.rows, places)
-        part = Problem(self.task, rows, [0, *np.cumsum(counts).tolist()], weights)
+        part = Problem(self.task, rows, [0, *np.cumsum(counts).tolist()], weights, self.unit)
         part.history, part._started, part._shown = self.history, self._started, self._shown
         return part
 
     def note(self, run: int, iteration: int, inertia: float, center_shift: float) -> None:
         """Add an iteration to the history, and show it on the board."""
         now = time.perf_counter()
+        inertia, center_shift = inertia * self.unit * self.unit, center_shift * self.unit * self.unit
         self.history.append((run, iteration, inertia, center_shift, now - self._started))
         self._lengths[(run - 1) % RUNS] = iteration
         if iteration == 1 or now - self._shown > _SHOWN:
@@ -247,7 +279,7 @@ def fit(
         elif isinstance(init, str):
             centers = start(problem, init, n_clusters, random)
         else:
-            centers = (init[run] - problem.shift).astype(problem.rows.dtype)
+            centers = (init[run] / problem.unit - problem.shift).astype(problem.rows.dtype)
         if run == first and problem.task.engine.tuner.mode == "all":
             problem.tune(centers)
         state = {
@@ -348,18 +380,22 @@ def lloyd(
             "centers": centers,
             "inertia": turn.inertia,
             "shift": problem.shift,
+            "unit": problem.unit,
         }
         if turn.cancelled:
-            found = {"centers": centers + problem.shift, "inertia": turn.inertia, "n_iter": iteration + 1}
+            found = {
+                "centers": problem.outward(centers + problem.shift),
+                "inertia": turn.inertia * problem.unit * problem.unit,
+                "n_iter": iteration + 1,
+            }
             raise _Stopped({**found, "state": now}, centers, labels, turn.emptied)
         if not turn.changed:
             ending = f"Converged at iteration {iteration}: strict convergence."
             strict = True
             break
         if turn.center_shift <= tolerance:
-            ending = (
-                f"Converged at iteration {iteration}: center shift {turn.center_shift} within tolerance {tolerance}."
-            )
+            moved, most = (each * problem.unit * problem.unit for each in (turn.center_shift, tolerance))
+            ending = f"Converged at iteration {iteration}: center shift {moved} within tolerance {most}."
             break
         if time.perf_counter() - kept > _KEEP:
             keep(now)
@@ -599,7 +635,7 @@ def _kmeans_fit(
             if isinstance(interrupted, _Stopped):
                 task.device.while_compiling = lambda: None  # the labels may need one more kernel
                 _assign_last(problem, interrupted.centers, interrupted.labels, interrupted.emptied)
-                write_block(task, target, bounds, parts(rows, interrupted.labels))
+                write_block(task, target, bounds, parts(problem.rows, interrupted.labels))
             interrupted.result["history"] = problem.history
             raise
         used = np.zeros(len(best.centers), np.int64)
@@ -607,8 +643,8 @@ def _kmeans_fit(
             used[labels] = 1
         write_block(task, target, bounds, parts(rows, best.labels))
     return {
-        "centers": best.centers + problem.shift,
-        "inertia": best.inertia,
+        "centers": problem.outward(best.centers + problem.shift),
+        "inertia": best.inertia * problem.unit * problem.unit,
         "n_iter": best.n_iter,
         "distinct": int(np.count_nonzero(task.comm.allreduce(used))),
         "history": problem.history,
@@ -627,6 +663,13 @@ def parts(rows: AnyRows, labels: Any) -> Iterator[np.ndarray]:
     return (kernels_for(rows).labels_to_host(labels, last, first) for first, last in pieces(rows.n_samples, 4))
 
 
+def _in_range(task: Task, rows: AnyRows, centers: np.ndarray) -> tuple[AnyRows, np.ndarray, float]:
+    """Return rows and centres divided by a power of two, and this; it is 1 unless the centres are large or small."""
+    largest = float(np.abs(centers).max())
+    unit = 1.0 if ordinary(largest, centers.dtype) or not largest else unit_of(task, rows, largest)
+    return kernels_for(rows).divided(rows, unit), centers / centers.dtype.type(unit), unit
+
+
 @task("KMeans.predict")
 def _kmeans_predict(
     task: Task,
@@ -636,7 +679,7 @@ def _kmeans_predict(
     centers: np.ndarray,
 ) -> dict[str, Any]:
     """Compute the labels if `target` is given; otherwise the inertia."""
-    rows = rows_of(task, source, weights_of(task, weights, source["bounds"]))
+    rows, centers, unit = _in_range(task, rows_of(task, source, weights_of(task, weights, source["bounds"])), centers)
     shift = np.zeros(rows.n_features, rows.dtype)
     kernels = kernels_for(rows)
     tile = task.show_tile(rows, len(centers))
@@ -646,13 +689,15 @@ def _kmeans_predict(
         write_block(task, target, source["bounds"], parts(rows, labels))
         return {"rows": rows.n_samples, "tile": tile}
     inertia = kernels.inertia(rows, shift, centers, labels)
-    return {"inertia": float(task.comm.allreduce(np.array([inertia]))[0]), "rows": rows.n_samples, "tile": tile}
+    every = float(task.comm.allreduce(np.array([inertia]))[0]) * unit * unit
+    return {"inertia": every, "rows": rows.n_samples, "tile": tile}
 
 
 @task("KMeans.transform")
 def _kmeans_transform(
     task: Task, source: dict[str, Any], weights: None, target: dict[str, Any], centers: np.ndarray
 ) -> dict[str, Any]:
-    rows = rows_of(task, source)
-    write_block(task, target, source["bounds"], kernels_for(rows).transform(rows, centers))
+    rows, centers, unit = _in_range(task, rows_of(task, source), centers)
+    made = kernels_for(rows).transform(rows, centers)
+    write_block(task, target, source["bounds"], made if unit == 1 else (part * rows.dtype.type(unit) for part in made))
     return {"rows": rows.n_samples}

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.algorithms.passes import Products, moments, products, rough_mean
-from xpulab.engine.algorithms.qr import centred_triangle, triangular
+from xpulab.engine.algorithms.qr import triangle_of
 from xpulab.engine.dataset import Data, data_of
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.moments import column_facts
@@ -101,7 +101,7 @@ def least_squares(
     if not exact and (data.n_samples - centre >= data.n_features or penalties.min() > 0):
         sums = products(task, data, centre)
         gram = sums.gram
-        if task.comm.rank == 0:  # one rank decides for all, because other ranks may round differently
+        if task.comm.rank == 0 and not sums.lost:  # one rank decides for all, because other ranks may round differently
             most = _MOST_STEPS if refine else 0
             solution = _by_products(sums, penalties, cutoff, data.dtype, most)
         solution = task.comm.bcast(solution)
@@ -115,8 +115,10 @@ def least_squares(
 def _by_products(
     found: Products, penalties: np.ndarray, cutoff: float, dtype: np.dtype[Any], most_steps: int
 ) -> Solution | None:
-    """Solve the normal equations; return None if their condition number is too large."""
+    """Solve the normal equations; return None if their condition number is too large, or a column is constant."""
     eps, enough = float(np.finfo(dtype).eps), _ENOUGH[dtype.itemsize]
+    if (found.gram.diagonal() <= found.weight * np.square(eps * found.mean)).any():
+        return None
     error = 0.0
     for penalty in np.unique(penalties):
         scaled, _ = _scaled(found.gram, penalty)
@@ -146,14 +148,9 @@ def _by_products(
 
 def _by_triangle(task: Task, data: Data, centre: bool) -> Solution:
     """Return the triangle of X, and the part of the targets that X can fit."""
-    n = data.rows.n_features  # rows of the triangle of [X y] after the first n belong to the targets only
-    if centre:
-        found = centred_triangle(task, data.rows, data.targets)
-        r, mean, target_mean = found.r, found.mean, found.target_mean
-    else:
-        r = triangular(task, data.rows, targets=data.targets)
-        mean, target_mean = np.zeros(n), np.zeros(r.shape[1] - n)
-    return Solution(None, mean, target_mean, r[:n, :n], r[:n, n:])
+    found, n = triangle_of(task, data, centre), data.n_features
+    # Rows of the triangle of [X y] after the first n belong to the targets only.
+    return Solution(None, found.mean, found.target_mean, found.r[:n, :n], found.r[:n, n:])
 
 
 def _scaled(gram: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray]:
@@ -208,8 +205,12 @@ def _score(task: Task, data: Data, coef: np.ndarray, intercept: np.ndarray) -> d
     coef = coef.astype(dtype)
     offset = intercept + shift.astype(np.float64) @ coef.astype(np.float64) - target_shift
     residual = projected(rows, coef, shift, offset, minus=centred(data.targets, target_shift, None))
-    facts = column_facts(residual)
-    return {"residual": task.comm.allreduce(facts.squares.astype(np.float64)), "squares": about.squares}
+    left = task.comm.allreduce(column_facts(residual).squares)
+    limits = np.finfo(dtype)
+    if not ((left > limits.tiny / limits.eps) & (left < limits.max * limits.eps)).all():  # squares may be inexact
+        found = moments(task, residual)
+        left = found.squares + found.weight * np.square(found.mean)
+    return {"residual": left, "squares": about.squares}
 
 
 @task("least_squares")

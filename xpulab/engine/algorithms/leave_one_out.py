@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.algorithms.passes import products
-from xpulab.engine.algorithms.qr import centred_triangle, triangular
+from xpulab.engine.algorithms.qr import triangle_of
 from xpulab.engine.dataset import Data, data_of, pieces, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.project import project
@@ -70,28 +70,21 @@ def leave_one_out(
     if data.dtype == np.float64 and not exact:
         sums = products(task, data, centre)
         mean, target_mean, weight = sums.mean, sums.target_mean, sums.weight
-        basis = task.comm.bcast(_of_products(sums.gram, sums.cross, penalties) if task.comm.rank == 0 else None)
+        if not sums.lost:
+            basis = task.comm.bcast(_of_products(sums.gram, sums.cross, penalties) if task.comm.rank == 0 else None)
     exact = basis is None
     if basis is None:  # also for all float32 rows: scikit-learn computes in float64, too
-        r, mean, target_mean, weight = _triangle(task, data, centre)
-        n = data.n_features
-        basis = task.comm.bcast(_of_triangle(r[:, :n], r[:, n:], penalties) if task.comm.rank == 0 else None)
+        whole, n = triangle_of(task, data, centre), data.n_features
+        mean, target_mean, weight = whole.mean, whole.target_mean, whole.weight
+        basis = task.comm.bcast(
+            _of_triangle(whole.r[:, :n], whole.r[:, n:], penalties) if task.comm.rank == 0 else None
+        )
     assert basis is not None
     vectors, inverse, along, coef = basis
     rotated = inverse[:, None, :] * along[:, :, None]  # basis, targets, penalties
     squared = np.zeros(rotated.shape[1:])
     facts = {"coef": coef, "mean": mean, "target_mean": target_mean, "squared": squared, "exact": exact}
     return facts, _parts(data, facts, vectors, inverse, rotated, weight if centre else np.inf, predictions)
-
-
-def _triangle(task: Task, data: Data, centre: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Return the triangle of the rows and targets, with the means that were subtracted, and the sum of the weights."""
-    if centre:
-        found = centred_triangle(task, data.rows, data.targets)
-        return found.r, found.mean, found.target_mean, found.weight
-    assert data.targets is not None
-    r = triangular(task, data.rows, targets=data.targets)
-    return r, np.zeros(data.n_features), np.zeros(data.targets.n_features), np.inf
 
 
 def _of_products(gram: np.ndarray, cross: np.ndarray, penalties: np.ndarray) -> _Basis | None:

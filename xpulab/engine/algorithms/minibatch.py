@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,22 @@ class State:
     least: float | None = None
     stale: int = 0  # steps without a lower average
     run: int = 0  # there is one run
+
+    def outward(self, problem: Problem) -> dict[str, Any]:
+        """Return the fields, those of distances as of the rows as they were given."""
+        if problem.unit == 1:
+            return asdict(self)
+        return asdict(self._times(problem.unit))
+
+    @classmethod
+    def inward(cls, fields: dict[str, Any], problem: Problem) -> State:
+        """Return the state of `outward` again."""
+        found = cls(**fields)
+        return found if problem.unit == 1 else found._times(1 / problem.unit)
+
+    def _times(self, unit: float) -> State:
+        average, least = (each if each is None else each * unit * unit for each in (self.average, self.least))
+        return replace(self, centers=self.centers * unit, average=average, least=least)
 
 
 @dataclass(frozen=True)
@@ -241,10 +257,10 @@ def fit(
             problem.note(1, state.iteration, total.inertia / options.batch_size, average)
         if total.cancelled or time.perf_counter() - kept > _KEEP:
             state.random = random.get_state()
-            keep(asdict(state))
+            keep(state.outward(problem))
             kept = time.perf_counter()
         if total.cancelled and not ended:
-            raise Interrupted({"state": asdict(state)})
+            raise Interrupted({"state": state.outward(problem)})
     state.random = random.get_state()
     return said
 
@@ -300,7 +316,12 @@ def _labels(problem: Problem, centers: np.ndarray) -> tuple[Any, float]:
     labels = problem.kernels.new_labels(problem.task.device, problem.rows.n_samples)
     problem.kernels.assign(problem.rows, origin, centers, labels, again=False)
     mine = problem.kernels.inertia(problem.rows, origin, centers, labels)
-    return labels, float(problem.comm.allreduce(np.array([mine]))[0])
+    return labels, float(problem.comm.allreduce(np.array([mine]))[0]) * problem.unit * problem.unit
+
+
+def _inward(problem: Problem, centers: np.ndarray) -> np.ndarray:
+    """Return the centres of rank 0, in the units of the problem."""
+    return problem.task.comm.bcast(centers).astype(np.float64) / problem.unit
 
 
 def _problem(task: Task, source: dict[str, Any], weights: dict[str, Any] | None, n_clusters: int) -> Problem:
@@ -350,9 +371,9 @@ def _fit(
     dtype = problem.rows.dtype
     bounds = source["bounds"]
     if resume is not None:
-        state = State(**resume)
+        state = State.inward(resume, problem)
     else:
-        state = State(task.comm.bcast(centers).astype(np.float64), np.zeros(len(centers), dtype), random)
+        state = State(_inward(problem, centers), np.zeros(len(centers), dtype), random)
     draws = Draws(problem, total)
     with (
         task.checkpoint(checkpoint) if task.comm.rank == 0 else nullcontext() as kept,
@@ -364,9 +385,10 @@ def _fit(
         except Interrupted as interrupted:
             interrupted.result["history"] = problem.history
             raise
-        found: dict[str, Any] = {"centers": state.centers.astype(dtype), "state": asdict(state), "said": said}
+        centers = state.centers.astype(dtype)
+        found: dict[str, Any] = {"centers": problem.outward(centers), "state": state.outward(problem), "said": said}
         if target is not None:
-            labels, found["inertia"] = _labels(problem, found["centers"])
+            labels, found["inertia"] = _labels(problem, centers)
             write_block(task, target, bounds, parts(problem.rows, labels))
     ended = state.iteration < options["n_steps"]
     return {**found, "history": problem.history, "rows": problem.rows.n_samples, "converged": ended}
@@ -388,7 +410,7 @@ def _partial_fit(
     rows = problem.rows
     generator = np.random.RandomState()
     generator.set_state(random)
-    state = State(task.comm.bcast(centers).astype(np.float64), counts.copy(), None)
+    state = State(_inward(problem, centers), counts.copy(), None)
     labels = problem.kernels.new_labels(task.device, rows.n_samples)
     step = problem.kernels.fresh_step(rows, problem.shift, _shifted(problem, state.centers), labels)
     total = Total.of(problem, step)
@@ -399,13 +421,14 @@ def _partial_fit(
     if ratio > 0:
         own = np.arange(rows.n_samples)
         count = reassign(problem, state, moved, ratio, generator, problem.n_samples, problem.first + own, own)
+    centers = moved.astype(rows.dtype)
     found: dict[str, Any] = {
-        "centers": moved.astype(rows.dtype),
+        "centers": problem.outward(centers),
         "counts": state.counts,
         "random": generator.get_state(),
     }
     found |= {"rows": rows.n_samples, "reassigned": count}
     if target is not None:
-        labels, found["inertia"] = _labels(problem, found["centers"])
+        labels, found["inertia"] = _labels(problem, centers)
         write_block(task, target, source["bounds"], parts(rows, labels))
     return found

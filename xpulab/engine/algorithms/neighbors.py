@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from xpulab.engine.algorithms.ranges import ordinary, unit_of
 from xpulab.engine.dataset import array_of, data_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.exceptions import HandleError
@@ -103,11 +104,13 @@ def _searched(
     index: Index, queries: np.ndarray, given: np.ndarray, room: int, k: int, metric: Metric
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k nearest by exact scores."""
-    _, places = nearest(index, given, room, metric.kind, metric.p)
+    scores, places = nearest(index, given, room, metric.kind, metric.p)
     compared, ranked = _ranked(index, queries, places, k, metric)
     if index.n_samples:
-        # Scores that the dtype does not hold are not listed: those of its largest numbers. float64 may hold them.
-        for i in np.flatnonzero(places[:, -1] < 0):
+        # Scores above the range of the dtype are not listed, and those below it are all 0. float64 may hold them.
+        limits = np.finfo(index.dtype)
+        below = (scores[:, -1] < index.n_features * limits.tiny / limits.eps) & (compared[:, min(k, room) - 1] > 0)
+        for i in np.flatnonzero(below | (places[:, -1] < 0)):
             every = np.arange(index.n_samples)[None]
             compared[i], ranked[i] = (each[0] for each in _ranked(index, queries[i : i + 1], every, k, metric))
     return compared, ranked
@@ -188,7 +191,12 @@ def _index_of(task: Task, index: str, metric: Metric, rows: dict[str, Any] | Non
     if rows is not None:
         data = data_of(task, rows["source"])
         task.show(doing="computing the index")
-        task.engine.handles[index] = Index.of(data.rows, directions=metric.name == "cosine")
+        made = Index.of(data.rows, directions=metric.name == "cosine")
+        largest = float(task.comm.allreduce(np.array([made.largest]), np.maximum)[0])
+        if not ordinary(largest, data.dtype, metric.power):
+            unit = unit_of(task, data.rows, power=metric.power)
+            made = made if unit == 1 else Index.of(data.rows, unit=unit)
+        task.engine.handles[index] = made
     kept = task.engine.handles.get(index)
     if kept is None:
         raise HandleError("the rows of this estimator are gone from the engines; type: fit(X) again")
@@ -205,7 +213,8 @@ def _pieces(task: Task, index: Index, place: dict[str, Any], n_samples: int, met
         some = whole[first : first + step]
         if metric.name == "cosine":
             some = normalised(some)
-        yield first, np.ascontiguousarray(some, np.float64)
+        some = np.ascontiguousarray(some, np.float64)
+        yield first, some if index.unit == 1 else some / index.unit
 
 
 @task("neighbors.index")
@@ -228,7 +237,7 @@ def _nearest(
     places: dict[str, Any],
     rows: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The k nearest of all rows to each query, into arrays of shape (n_queries, k).
+    """The k nearest of all rows to each query, into arrays of shape (n_queries, k), where distances are in `unit`s.
 
     Each rank merges what all have found for its share of the queries: those from shares[rank] up to shares[rank + 1].
     With `own`, the queries are the rows themselves, and none is its own neighbour.
@@ -250,7 +259,7 @@ def _nearest(
         merged = _others(*merged, np.arange(shares[rank], shares[rank + 1]))
     for target, part in zip((compared, places), merged, strict=True):
         write_block(task, target, shares, [np.ascontiguousarray(part)])
-    return {"rows": mine.n_samples}
+    return {"rows": mine.n_samples, "unit": mine.unit}
 
 
 def _merged(compared: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -279,13 +288,20 @@ def _within(
     metric: tuple[str, float],
     bounds: list[int],
     queries: dict[str, Any],
-    limit: float,
+    radius: float,
+    power: float,
     rows: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """This rank's rows that are no farther than a limit from each query: their number, how far, and which."""
+    """This rank's rows that are no farther than a radius from each query: their number, how far, and which.
+
+    What is compared is the distance, in units of the rows, to a power.
+    """
     how = Metric(*metric)
     mine = _index_of(task, index, how, rows)
+    with np.errstate(over="ignore"):  # then every row is near
+        limit = float((radius / np.float64(mine.unit) ** (how.power / power)) ** power)
     task.show(rows=mine.n_samples, doing="searching")
     parts = [within_of(mine, some, limit, how) for _, some in _pieces(task, mine, queries, bounds[-1], how)]
     counts, compared, places = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return {"rows": mine.n_samples, "counts": counts, "compared": compared, "places": places + bounds[task.comm.rank]}
+    places += bounds[task.comm.rank]
+    return {"rows": mine.n_samples, "counts": counts, "compared": compared, "places": places, "unit": mine.unit}

@@ -27,7 +27,9 @@ from xpulab.kernels.scaling import centred, stretched
 __all__ = ["Moments", "Products", "may_be_precise", "moments", "products", "rough_mean"]
 
 _SAMPLE = 32  # number of rows of a rank for a rough mean
-_FAR = 16.0  # a second pass is made if the rough mean is farther from the mean, in squared standard deviations
+_FAR = 16.0  # another pass is made if the subtracted mean is farther from the mean, in squared standard deviations,
+_NEAR = 4.0  # unless it is nearer than so many roundings, as that of a constant column
+_MOST_PASSES = 3
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Moments:
         Weighted mean.
     squares : numpy.ndarray
         Weighted sum of the squared differences from the mean.
+    lengths : numpy.ndarray
+        The root of this sum, also where the sum is too large or too small for float64.
     minimum, maximum : numpy.ndarray
         NaN for a column of NaN only.
     """
@@ -52,6 +56,7 @@ class Moments:
     weight: np.ndarray
     mean: np.ndarray
     squares: np.ndarray
+    lengths: np.ndarray
     minimum: np.ndarray
     maximum: np.ndarray
 
@@ -74,6 +79,8 @@ class Products:
         Products of columns and targets.
     target_gram : numpy.ndarray of shape (n_targets, n_targets)
         Gram matrix of the targets; empty without targets.
+    lost : bool
+        Whether products have left the range of the dtype in which they were computed, so that the arrays are useless.
     """
 
     weight: float
@@ -82,6 +89,7 @@ class Products:
     target_mean: np.ndarray
     cross: np.ndarray
     target_gram: np.ndarray
+    lost: bool = False
 
 
 def may_be_precise(task: Task, dtype: np.dtype[Any]) -> bool:
@@ -147,7 +155,8 @@ def _moments_in_passing(task: Task, data: Data) -> Moments | None:
 
 def _far(found: Moments, shift: np.ndarray) -> bool:
     """Return whether the shift is too far from the mean. For a constant column at the shift both sides are 0."""
-    return bool((np.square(found.mean - shift) * found.weight > _FAR * found.squares).any())
+    with np.errstate(over="ignore"):
+        return bool((np.square(found.mean - shift) * found.weight > _FAR * found.squares).any())
 
 
 def _lost(found: Moments, dtype: np.dtype[Any]) -> bool:
@@ -164,7 +173,9 @@ def _moments_of_scaled(task: Task, rows: Rows, shift: np.ndarray, found: Moments
     known = np.isfinite(reach) & (reach > 0)
     scale = np.exp2(np.ceil(np.log2(reach, out=np.zeros_like(reach), where=known)))
     scaled = _moments_about(task, centred(rows, shift, scale), np.zeros(rows.n_features, rows.dtype))
-    return replace(found, mean=middle + scaled.mean * scale, squares=scaled.squares * np.square(scale))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        squares = scaled.squares * scale * scale
+    return replace(found, mean=middle + scaled.mean * scale, squares=squares, lengths=scaled.lengths * scale)
 
 
 def _moments_about(task: Task, rows: Rows, shift: np.ndarray) -> Moments:
@@ -178,14 +189,16 @@ def _reduced(task: Task, facts: ColumnFacts, shift: np.ndarray) -> Moments:
         np.stack([facts.count, facts.weight, facts.total, facts.squares]).astype(np.float64)
     )
     low, high = task.comm.allreduce(np.stack([facts.minimum, -facts.maximum]).astype(np.float64), np.minimum)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         away = np.where(weight > 0, total / weight, np.nan)
+        about = np.where(weight > 0, np.maximum(squares - total * away, 0.0), np.nan)
     none = count == 0
     return Moments(
         count=count,
         weight=weight,
         mean=shift.astype(np.float64) + away,
-        squares=np.where(weight > 0, np.maximum(squares - total * away, 0.0), np.nan),
+        squares=about,
+        lengths=np.sqrt(about),
         minimum=np.where(none, np.nan, low),
         maximum=np.where(none, np.nan, -high),
     )
@@ -195,53 +208,70 @@ def products(task: Task, data: Data, centre: bool, precise: bool = False) -> Pro
     """Compute products of the columns with each other and with the targets. With `precise` all sums are float64.
 
     With `centre`, a rough mean is subtracted before the multiplication, and the sums are then corrected by its
-    difference from the mean [1]_. If the rough mean is far from the mean, a second pass subtracts the mean.
+    difference from the mean [1]_. If the rough mean is far from the mean, a second pass subtracts the mean. If rows
+    without weight are far from the others, that mean may still be far from the mean, and a third pass is made.
     """
     weights = data.sample_weight
     mine = data.n_own if weights is None else weights.astype(data.dtype).sum(dtype=np.float64)
     weight = float(task.comm.allreduce(np.array([mine], np.float64))[0])
+    some = data.some(_places(data.n_own))
+    if data.targets is not None:
+        some = np.hstack([some, take(data.targets, _places(data.n_own))])
+    middle, sizes = np.split(_mean_of(task, np.hstack([some, np.abs(some)])), 2)
     if not centre:
-        return _products_about(task, data, weight, None, None, False, precise)
-    targets = data.targets
-    target_shift = None if targets is None else rough_mean(task, targets)
-    shift = _mean_of(task, data.some(_places(data.n_own)))
-    found = _products_about(task, data, weight, shift, target_shift, True, precise)
-    away = np.square(np.concatenate([found.mean - shift, found.target_mean - (0 if targets is None else target_shift)]))
-    spread = np.concatenate([np.diag(found.gram), np.diag(found.target_gram)])
-    if (weight * away > _FAR * spread).any():
-        shift, target_shift = found.mean, None if targets is None else found.target_mean
-        found = _products_about(task, data, weight, shift, target_shift, True, precise)
+        return _products_about(task, data, weight, np.zeros_like(middle), sizes, False, precise)
+    found = _products_about(task, data, weight, middle, sizes, True, precise)
+    for _ in range(_MOST_PASSES - 1):
+        mean = np.concatenate([found.mean, found.target_mean])
+        spread = np.concatenate([np.diag(found.gram), np.diag(found.target_gram)])
+        away = np.abs(mean - middle)
+        far = (weight * np.square(away) > _FAR * spread) & (away > _NEAR * np.finfo(data.dtype).eps * np.abs(mean))
+        if found.lost or not far.any():
+            break
+        middle = mean
+        found = _products_about(task, data, weight, middle, sizes, True, precise)
     return found
 
 
 def _products_about(
-    task: Task,
-    data: Data,
-    weight: float,
-    shift: np.ndarray | None,
-    target_shift: np.ndarray | None,
-    centre: bool,
-    precise: bool,
+    task: Task, data: Data, weight: float, shift: np.ndarray, sizes: np.ndarray, centre: bool, precise: bool
 ) -> Products:
     task.check()
-    dtype = np.float64 if precise else data.dtype  # dtype of the numbers that the kernel subtracts
-    n = data.n_features
-    size = n + (0 if data.targets is None else data.targets.n_features)
+    dtype = np.dtype(np.float64) if precise else data.dtype  # of the numbers that the kernel subtracts
+    n, size = data.n_features, len(shift)
     local = np.zeros((size + 1, size))  # the sums of the columns come after the products
     for rows, targets in data.parts():
-        found, totals = gram(rows, shift, targets, target_shift, precise)
+        found, totals = gram(rows, shift[:n], targets, shift[n:], precise)
         local[:size] += found
         local[size] += totals
     sums = task.comm.allreduce(local)
     data.require_finite(sums)
-    middle = np.zeros(size)
-    if shift is not None:
-        middle[:n] = shift.astype(dtype)
-    if target_shift is not None:
-        middle[n:] = target_shift.astype(dtype)
-    away = sums[size] / weight if centre and weight else np.zeros(size)
-    whole, mean = sums[:size] - weight * np.outer(away, away), middle + away
-    return Products(weight, mean[:n], whole[:n, :n], mean[n:], whole[:n, n:], whole[n:, n:])
+    middle, squares, total = shift.astype(dtype).astype(np.float64), sums[:size].diagonal(), sums[size]
+    lost = _products_lost(squares, total, weight, middle, sizes, dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        away = total / weight if centre and weight else np.zeros(size)
+        whole, mean = sums[:size] - weight * np.outer(away, away), middle + away
+        if centre:
+            # What is left of a constant column is the rounding of its mean.
+            constant = whole.diagonal() <= weight * np.square(np.finfo(np.float64).eps * mean)
+            whole[constant] = whole[:, constant] = 0
+    return Products(weight, mean[:n], whole[:n, :n], mean[n:], whole[:n, n:], whole[n:, n:], lost)
+
+
+def _products_lost(
+    squares: np.ndarray, totals: np.ndarray, weight: float, shift: np.ndarray, sizes: np.ndarray, dtype: np.dtype[Any]
+) -> bool:
+    """Return whether products of columns have left the range of the dtype.
+
+    Squares and totals of zero are those of a constant column, unless its numbers, of which `sizes` are rough means of
+    the magnitudes, are so small that they may differ by less than the root of the smallest number.
+    """
+    limits = np.finfo(dtype)
+    least = limits.tiny / limits.eps
+    small = (sizes > 0) & (np.abs(shift) * limits.eps < np.sqrt(least))
+    varies = (squares != 0) | (totals != 0) | small
+    fits = (squares > weight * least) & (squares < limits.max * limits.eps)
+    return bool((varies & ~fits).any())
 
 
 @task("moments")
@@ -250,20 +280,6 @@ def _moments(task: Task, source: dict[str, Any], weights: dict[str, Any] | None)
     data = Data(task, source, weights)
     found = _moments_in_passing(task, data) or moments(task, data.rows)
     return {"rows": data.n_own, "moments": vars(found)}
-
-
-@task("products")
-def _products(
-    task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
-    centre: bool,
-    targets: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return the `Products` of the columns, from rank 0."""
-    data = Data(task, source, weights, targets)
-    found = products(task, data, centre)
-    return {"rows": data.n_own, **({"products": vars(found)} if task.comm.rank == 0 else {})}
 
 
 @task("project")

@@ -18,13 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.passes import may_be_precise, products, rough_mean
+from xpulab.centring import less_mean
+from xpulab.engine.algorithms.passes import Products, may_be_precise, products, rough_mean
 from xpulab.engine.dataset import Data, data_of
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.rows import BLOCK, Rows
 
-__all__ = ["Triangle", "centred_triangle", "local_triangle", "triangular"]
+__all__ = ["Triangle", "centred_triangle", "local_triangle", "products_of", "triangle_of", "triangular"]
 
+_NEAR = 4.0  # roundings of a mean, within which a shift is as good as the mean
 _CHUNK = 1024  # rows that are decomposed at once; with up to 100 columns they fit into a core's L2 cache
 
 
@@ -82,15 +84,40 @@ def triangular(
 
 
 def centred_triangle(task: Task, rows: Rows, targets: Rows | None = None) -> Triangle:
-    """Return the triangle of all rows and targets minus their weighted means, in one pass."""
+    """Return the triangle of all rows and targets minus their weighted means.
+
+    One pass is enough, unless a rough mean is so far from the mean that the difference loses half of the digits.
+    """
     shift = rough_mean(task, rows).astype(np.float64)
     target_shift = np.empty(0) if targets is None else rough_mean(task, targets).astype(np.float64)
-    return _less_mean(
-        _of_all(task, rows, _sides(rows, shift, targets, target_shift), ones=True),
-        _weight(task, rows),
-        shift,
-        target_shift,
-    )
+    found = _about(task, rows, shift, targets, target_shift)
+    away = np.abs(np.concatenate([found.mean - shift, found.target_mean - target_shift]))
+    size = np.abs(np.concatenate([found.mean, found.target_mean]))
+    eps, spread = np.finfo(np.float64).eps, np.abs(found.r).max(axis=0)
+    if ((away * np.sqrt(eps * found.weight) > spread) & (away > _NEAR * eps * size)).any():
+        found = _about(task, rows, found.mean, targets, found.target_mean)
+    return found
+
+
+def _about(task: Task, rows: Rows, shift: np.ndarray, targets: Rows | None, target_shift: np.ndarray) -> Triangle:
+    """Return the triangle of all rows and targets minus their means, of which the shifts are near."""
+    r = _of_all(task, rows, _sides(rows, shift, targets, target_shift), ones=True)
+    return _less_mean(r, _weight(task, rows), shift, target_shift)
+
+
+def triangle_of(task: Task, data: Data, centre: bool) -> Triangle:
+    """Return the triangle of all rows and targets, minus their weighted means with `centre`."""
+    if centre:
+        return centred_triangle(task, data.rows, data.targets)
+    n_targets = 0 if data.targets is None else data.targets.n_features
+    r = triangular(task, data.rows, targets=data.targets)
+    return Triangle(r, _weight(task, data.rows), np.zeros(data.n_features), np.zeros(n_targets))
+
+
+def products_of(found: Triangle) -> Products:
+    """Return the products of the columns and targets of a triangle."""
+    sums, n = found.r.T @ found.r, len(found.mean)
+    return Products(found.weight, found.mean, sums[:n, :n], found.target_mean, sums[:n, n:], sums[n:, n:])
 
 
 def local_triangle(task: Task, rows: Rows, start: int, stop: int, shift: np.ndarray) -> np.ndarray:
@@ -121,9 +148,7 @@ def _sides(
 
 def _less_mean(r: np.ndarray, weight: float, shift: np.ndarray, target_shift: np.ndarray) -> Triangle:
     """Return the triangle without its column of ones."""
-    away = r[0, 1:] / r[0, 0] if r[0, 0] > 0 else np.zeros(r.shape[1] - 1)
-    mean = np.concatenate([shift, target_shift]) + away
-    centred = r[1:, 1:]
+    centred, mean = less_mean(r, np.concatenate([shift, target_shift]))
     if len(centred) < centred.shape[1]:  # without the row of the mean, too few rows are left
         centred = np.concatenate([centred, np.zeros((1, centred.shape[1]))])
     return Triangle(centred, weight, mean[: len(shift)], mean[len(shift) :])
@@ -254,13 +279,28 @@ def _triangular(
     if or_gram and data.n_samples >= data.n_features and may_be_precise(task, data.dtype):
         sums = products(task, data, True, precise=True)
         return {"rows": data.n_own, **(vars(sums) if task.comm.rank == 0 else {})}
-    if centre:
-        found = centred_triangle(task, data.rows, data.targets)
-    else:
-        n_targets = 0 if data.targets is None else data.targets.n_features
-        r = triangular(task, data.rows, targets=data.targets)
-        found = Triangle(r, _weight(task, data.rows), np.zeros(data.rows.n_features), np.zeros(n_targets))
+    found = triangle_of(task, data, centre)
     return {"rows": data.rows.n_samples, **(vars(found) if task.comm.rank == 0 else {})}
+
+
+@task("products")
+def _products(
+    task: Task,
+    source: dict[str, Any],
+    weights: dict[str, Any] | None,
+    centre: bool,
+    targets: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the `Products` of the columns, from rank 0; also the triangle ``r``, if they come from one.
+
+    They do if the products leave the range of the rows' dtype.
+    """
+    data = Data(task, source, weights, targets)
+    found, own = products(task, data, centre), {}
+    if found.lost:
+        triangle = triangle_of(task, data, centre)
+        found, own = products_of(triangle), {"r": triangle.r}
+    return {"rows": data.n_own, **({"products": vars(found), **own} if task.comm.rank == 0 else {})}
 
 
 @task("batch_triangles")
