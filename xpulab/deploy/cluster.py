@@ -43,10 +43,21 @@ __all__ = ["XPUCluster", "at_the_last_end", "current_cluster", "find_current", "
 
 _clusters: list[XPUCluster] = []  # the running clusters; the last one is active
 _latest: list[XPUCluster] = []  # at most one: the cluster that was active last, which may have ended
+_of_parent: list[XPUCluster] = []  # in a forked process: the clusters that its parent uses
 _at_the_last_end: list[Callable[[], None]] = []
 
 #: The ranks that take the place of a cluster; only `xpulab.spmd` sets it.
 _ranks: ContextVar[RowsOnEngines | None] = ContextVar("xpulab_ranks", default=None)
+
+
+_ONE_JOB = (
+    "instead, type n_jobs=1 or leave n_jobs away: all engines of the cluster work on each fit anyway. For fits side by "
+    "side, type: with joblib.parallel_backend('threading')"
+)
+_WORKER = (
+    "worker processes, as n_jobs=2 starts them, have no cluster: only the process that started it can use it, and "
+    f"processes that call xpulab.XPUCluster.attach().\n{_ONE_JOB}"
+)
 
 
 class _InWorker(BaseException):
@@ -61,9 +72,19 @@ class _InWorker(BaseException):
 
 
 def find_current() -> XPUCluster | None:
-    """The active cluster, or None. A forked process has none: its parent owns the sockets."""
-    mine = [cluster for cluster in _clusters if cluster._owner == os.getpid()]
-    return mine[-1] if mine else None
+    """The active cluster, or None. A forked process has none at first: its parent owns the sockets."""
+    return _clusters[-1] if _clusters else None
+
+
+def _leave_to_parent() -> None:
+    """In a forked process: forget the clusters of the parent, which goes on to use them."""
+    _of_parent[:] = _clusters or _of_parent
+    _clusters.clear()
+    _latest.clear()
+    _at_the_last_end.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @contextlib.contextmanager
@@ -89,11 +110,9 @@ def current_cluster() -> XPUCluster:
     cluster = find_current()
     if cluster is None and multiprocessing.parent_process() is not None:
         kind = _InWorker if "loky" in type(multiprocessing.current_process()).__module__ else NoClusterError
-        raise kind(
-            "worker processes, as n_jobs=2 starts them, have no cluster: only the process that started it can use it.\n"
-            "instead, type n_jobs=1 or leave n_jobs away: all engines of the cluster work on each fit anyway. For fits "
-            "side by side, type: with joblib.parallel_backend('threading')"
-        )
+        raise kind(f"{_of_parent[-1].forked()}\nif n_jobs=2 has started it: {_ONE_JOB}" if _of_parent else _WORKER)
+    if cluster is None and _of_parent:
+        raise _of_parent[-1].forked()
     if cluster is None:
         raise NoClusterError(f"no cluster is running; type: {to_start()}")
     return cluster
@@ -107,8 +126,7 @@ def latest_cluster() -> XPUCluster:
     NoClusterError
         If this process has had no cluster.
     """
-    mine = [cluster for cluster in _latest if cluster._owner == os.getpid()]
-    return find_current() or (mine[0] if mine else current_cluster())
+    return find_current() or (_latest[0] if _latest else current_cluster())
 
 
 def at_the_last_end(call: Callable[[], None]) -> Callable[[], None]:
@@ -269,7 +287,6 @@ class XPUCluster(PlannedEngines, Displayed):
         self._submission: Submission | None = None
         self._seconds_to_start: float | None = None
         self._last_words = ""
-        self._owner = os.getpid()
 
     @interruptible("devices")
     def devices(self) -> tuple[DeviceInfo, ...]:
@@ -291,8 +308,10 @@ class XPUCluster(PlannedEngines, Displayed):
         CallInterrupted
             If the user interrupted the start; no process is left running.
         """
+        self._require_not_forked()
         if self.running:
             return self
+        self._owner = os.getpid()
         self._require_settings()
         self._words_before = ""
         begun = time.monotonic()
@@ -403,6 +422,7 @@ class XPUCluster(PlannedEngines, Displayed):
         """
         if not self.running:
             raise not_running()
+        self._require_not_forked()
         _latest[:] = [self]
         _clusters.append(self)
         if _clusters.count(self) > 1:  # removed afterwards, so that other threads always find an active cluster
@@ -467,6 +487,7 @@ class XPUCluster(PlannedEngines, Displayed):
         processes = self._processes
         if processes is None:
             return
+        self._require_not_forked()
         if not self.attached:
             processes.record.write(detached=True)
         self._processes = None
@@ -478,7 +499,14 @@ class XPUCluster(PlannedEngines, Displayed):
         _tell_of_an_end()
 
     def stop(self) -> None:
-        """End every process of the cluster, for all attached processes. Does nothing if the cluster is not running."""
+        """End every process of the cluster, for all attached processes. Does nothing if the cluster is not running.
+
+        Raises
+        ------
+        NoClusterError
+            If this process was forked from the one that uses the cluster.
+        """
+        self._require_not_forked()
         self.interrupted = None
         self._close(on_purpose=True)
 
@@ -520,8 +548,12 @@ class XPUCluster(PlannedEngines, Displayed):
         self._forget_handles()
 
     def end(self) -> None:
-        """`detach` if the cluster is detached, or if another process started it; otherwise `stop`."""
-        self.detach() if self.detached or self.attached else self.stop()
+        """`detach` if the cluster is detached, or if another process started it; otherwise `stop`.
+
+        Does nothing in a process that was forked from the one that uses the cluster, which goes on to use it.
+        """
+        if not self._is_forked:
+            self.detach() if self.detached or self.attached else self.stop()
 
     def restart(self) -> XPUCluster:
         """Stop the cluster, and start it with the same settings. Rows and variables on the engines are lost.
@@ -533,6 +565,7 @@ class XPUCluster(PlannedEngines, Displayed):
         PlanError, DeviceNotFoundError, ClusterStartError
             As `start`.
         """
+        self._require_not_forked()
         self.interrupted = None
         self._close(on_purpose=True, keep_job=True)
         return self.start()
@@ -692,5 +725,4 @@ def _warn(message: str) -> None:
 @atexit.register
 def _stop_all() -> None:
     for cluster in _clusters.copy():
-        if cluster._owner == os.getpid():  # a forked child must not stop the clusters of its parent
-            cluster.end()
+        cluster.end()

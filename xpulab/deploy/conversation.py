@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -57,6 +58,7 @@ class Conversation:
         self._helper: dict[str, Any] | None = None  # the helper rank, if no engine runs on this host
         self.unheard: dict[int, float] = {}
         self._processes: Processes | None = None
+        self._owner = os.getpid()
         self._board: Board | None = None
         self._stuck = False
         #: Whether the job in which the engines ran has ended by itself. No call submits another one.
@@ -339,10 +341,32 @@ class Conversation:
             self._stuck = self._processes is processes
             raise
 
+    @property
+    def known_as(self) -> str:
+        """The name under which other processes find the cluster."""
+        raise NotImplementedError
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this is the copy of a running cluster in a process that was forked from the one that uses it."""
+        return self._processes is not None and self._owner != os.getpid()
+
+    def _require_not_forked(self) -> None:
+        if self._is_forked:
+            raise self.forked()
+
+    def forked(self) -> NoClusterError:
+        """The error of a forked process that uses the cluster of its parent."""
+        return NoClusterError(
+            f"this process ({os.getpid()}) was forked from process {self._owner}, and only that one can use or end its "
+            f"cluster {self.known_as}; to use the cluster here, too, type: xpulab.XPUCluster.attach({self.known_as!r})"
+        )
+
     def _require_running(self) -> Conversation:
         processes = self._processes
         if processes is None:
             raise not_running()
+        self._require_not_forked()
         self._require_alive(processes)
         return self
 
