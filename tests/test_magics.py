@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import threading
@@ -14,6 +15,7 @@ import pytest
 from IPython.core.completer import provisionalcompleter
 
 import xpulab
+from xpulab import magics
 from xpulab.deploy import cluster as registry
 from xpulab.deploy.devices import Devices
 from xpulab.deploy.plan import Plan
@@ -141,6 +143,18 @@ def test_the_display_of_calls_is_a_setting_of_all_clusters(shell: Any, monkeypat
         running.display = "tall"  # type: ignore[assignment]
 
 
+def test_every_option_of_a_start_is_compared_with_a_running_cluster(shell: Any) -> None:
+    parser = magics.XPUMagics(shell).parser()
+    running = xpulab.XPUCluster(2)
+    start = parser.parse_args(["start"])
+    assert magics._changes(start, running) == ""
+    for action in start.parser._actions:
+        values = {"--strict": True, "--detach": True, "--recover": False, "--env": [("A", "b")], "--silence": 7.5}
+        if (option := action.option_strings[-1]) not in ("--help", "--timeout", "--display"):
+            changed = argparse.Namespace(**{**vars(start), action.dest: values.get(action.option_strings[0], "7")})
+            assert magics._changes(changed, running), option
+
+
 def test_status_without_a_cluster_says_so(shell: Any) -> None:
     assert magic(shell, "status").state == "stopped"
 
@@ -161,7 +175,7 @@ def completions(shell: Any, line: str) -> set[str]:
         (
             "%xpu_cluster start ",
             {"-h", "--help", "-n", "--devices", "--strict", "--timeout", "--recover", "--no-recover", "--silence"}
-            | {"--env", "--detach", "--name", "--display", "--mpi", "--mpi-args"}
+            | {"--env", "--detach", "--name", "--display", "--mpi", "--mpi-args", "--ports"}
             | {"--nodes", "--time", "--partition", "--job-args"}
             | {"--hosts", "--hostfile", "--ssh-config", "--launcher"},
         ),

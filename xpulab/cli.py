@@ -14,6 +14,7 @@ from typing import Any
 import xpulab
 from xpulab.commands import Help, Parser, add_hosts, add_placement, count, placement
 from xpulab.deploy.mpi.command import split
+from xpulab.deploy.ports import ports
 from xpulab.exceptions import OversubscribedWarning, UsageError, XpulabError, XpulabWarning
 
 __all__ = ["main"]
@@ -133,7 +134,8 @@ def _run(arguments: Any) -> int:
     if not cluster.local:
         return _run_on_hosts(arguments, cluster)
     plan = cluster.plan()
-    command = script.command(plan, arguments.script, arguments.arguments, split(arguments.mpi_args), arguments.mpi)
+    extra, among = split(arguments.mpi_args), ports(arguments.ports)
+    command = script.command(plan, arguments.script, arguments.arguments, extra, arguments.mpi, among)
     if arguments.show:
         print(plan, script.shown(command), sep="\n\n")
         return 0

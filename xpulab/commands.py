@@ -22,6 +22,7 @@ __all__ = [
     "add_job",
     "add_mpi",
     "add_placement",
+    "add_ports",
     "add_ssh",
     "count",
     "identifier",
@@ -185,6 +186,7 @@ def add_hosts(parser: Parser) -> None:
     )
     add_job(parser)
     add_mpi(parser)
+    add_ports(parser)
 
 
 def add_job(parser: Parser) -> None:
@@ -198,6 +200,15 @@ def add_job(parser: Parser) -> None:
         "--job-args",
         metavar="ARGS",
         help='further options for the script of the job, as in --job-args="--gres=gpu:2 --account=a"',
+    )
+
+
+def add_ports(parser: Parser) -> None:
+    """Add the option for the ports on which a cluster listens."""
+    parser.add_argument(
+        "--ports",
+        metavar="FIRST-LAST",
+        help="TCP ports on which the controller, MPI and the ranks listen, for hosts with a firewall: 50000-50100",
     )
 
 
@@ -223,6 +234,7 @@ def placement(arguments: argparse.Namespace) -> dict[str, Any]:
         "job_args": arguments.job_args,
         "mpi": arguments.mpi,
         "mpi_args": arguments.mpi_args,
+        "ports": arguments.ports,
     }
 
 

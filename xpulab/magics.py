@@ -22,6 +22,7 @@ from xpulab.commands import (
     add_choice_of_mpi,
     add_hosts,
     add_placement,
+    add_ports,
     add_ssh,
     count,
     identifier,
@@ -33,6 +34,7 @@ from xpulab.deploy.addresses import addresses
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster
 from xpulab.deploy.hosts import look
 from xpulab.deploy.keys import make_keys
+from xpulab.deploy.ports import ports
 from xpulab.deploy.signals import interruptible
 from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import ClusterError, UsageError
@@ -191,6 +193,7 @@ class XPUMagics(Magics):
         )
         add_ssh(hosts)
         add_choice_of_mpi(hosts)
+        add_ports(hosts)
         attach = parser.command(commands, "attach", self._attach, "use a cluster that another kernel of yours started")
         attach.add_argument("name", nargs="?", metavar="NAME", help="name of the cluster, if there are several")
         parser.command(commands, "detach", _detach, "leave the cluster, which keeps running until someone stops it")
@@ -303,6 +306,7 @@ def _changes(arguments: Any, running: XPUCluster) -> str:
         "--job-args": (arguments.job_args, None, running.job_args),
         "--mpi": (arguments.mpi, "intel", running.mpi),
         "--mpi-args": (arguments.mpi_args, None, running.mpi_args),
+        "--ports": (arguments.ports, None, running.ports),
         "--recover": (arguments.recover, True, running.recover),
         "--silence": (arguments.silence, 30.0, running.silence),
         "--detach": (arguments.detach, False, running.detached),
@@ -333,7 +337,7 @@ def _hosts(arguments: Any) -> Any:
     named = addresses(arguments.hosts, arguments.hostfile)
     if arguments.make_keys:
         return make_keys(named, arguments.ssh_config)
-    return look(named, arguments.ssh_config, arguments.mpi)
+    return look(named, arguments.ssh_config, arguments.mpi, among=ports(arguments.ports))
 
 
 def _detach(arguments: Any) -> None:

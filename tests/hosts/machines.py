@@ -2,7 +2,7 @@
 
 The machine itself takes part, as a notebook's host does: it has an address on the bridge. Each host has its own UTS,
 PID, IPC, mount and time namespaces, so that a pid, a path in /proc, a file in /tmp, shared memory or a monotonic clock
-of one host means nothing on another. This needs root, and the packages openssh-server and iproute2.
+of one host means nothing on another. This needs root, and the packages openssh-server, iproute2 and nftables.
 
 `python tests/hosts/machines.py COMMAND ...` runs a command on the machine while there is one such host, node1.
 """
@@ -30,13 +30,27 @@ import xpulab
 __all__ = ["Host", "Network", "network", "why_not"]
 
 _REPOSITORY = Path(xpulab.__file__).resolve().parents[1]
-_TOOLS = ("ip", "setpriv", "unshare", "nsenter", "sshd", "ssh", "ssh-keygen")
+_TOOLS = ("ip", "nft", "setpriv", "unshare", "nsenter", "sshd", "ssh", "ssh-keygen")
 _ALONE = ("--uts", "--mount", "--ipc", "--pid", "--time")
 _SSH_CONFIG = "/etc/ssh/ssh_config"
 _AHEAD = 1_000_000  # seconds by which the monotonic clock of each host is ahead of that of the host before it
 _NAME = re.compile(r"\bxpu(\d+)[a-z]?\b")
 _START = 10.0  # seconds that an sshd has to start
 _END = 10.0  # seconds that the processes of a host have to end
+
+#: A firewall that takes connections to ssh only, and packets of connections that its host has opened.
+_FIREWALL = """
+table inet {name} {{
+    chain input {{
+        type filter hook input priority 0; policy accept;
+        iifname != "{interface}" accept
+        ct state established,related accept
+        tcp dport {{ {ports} }} accept
+        meta l4proto tcp {answer}
+    }}
+}}
+"""
+_ANSWERS = {"DROP": "drop", "REJECT": "reject with tcp reset"}
 
 #: What runs as the first process of a host. Its /tmp is empty but for the repository and the folder with the keys.
 _INIT = """
@@ -61,7 +75,7 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "hosts of network namespaces need root"
     if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
-        return f"{', '.join(missing)} not found; type: apt-get install openssh-server openssh-client iproute2"
+        return f"{', '.join(missing)} not found; type: apt-get install openssh-server openssh-client iproute2 nftables"
     tried = subprocess.run(["unshare", "--net", *_ALONE, "--fork", "true"], check=False, capture_output=True, text=True)
     return f"this machine allows no namespaces: {tried.stderr.strip()}" if tried.returncode else ""
 
@@ -104,6 +118,15 @@ class Host:
         names = set(self.run("ls", "-A", "/tmp").split()) - made
         return shared | {f"/tmp/{name}" for name in names if not name.startswith("xpulab-hosts-")}
 
+    @contextlib.contextmanager
+    def firewall(self, how: str, ports: str = "") -> Iterator[None]:
+        """A context in which the host's firewall lets in only ssh, and connections to these ports.
+
+        It answers all others ("REJECT") or none of them ("DROP").
+        """
+        with _firewall(["nsenter", "-t", str(self.pid), "--all"], "xpu", "eth0", how, ports):
+            yield
+
     def link(self, state: str) -> None:
         """Cut the host's network ("down"), or connect it again ("up")."""
         self.run("ip", "link", "set", "eth0", state)
@@ -120,11 +143,23 @@ class Network:
         The address of this machine among them.
     ssh_config : str
         File with which ssh reaches the hosts by their names. It checks the hosts' keys.
+    bridge : str
+        The interface of this machine among them.
     """
 
     hosts: tuple[Host, ...]
     address: str
     ssh_config: str
+    bridge: str
+
+    @contextlib.contextmanager
+    def firewalls(self, how: str, ports: str) -> Iterator[None]:
+        """A context in which all hosts have a firewall, and this machine has one towards them; see `Host.firewall`."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_firewall([], self.bridge, self.bridge, how, ports))
+            for host in self.hosts:
+                stack.enter_context(host.firewall(how, ports))
+            yield
 
     def known_to(self, *words: str) -> list[str]:
         """The command line of a command on this machine for which ssh knows the hosts without further options.
@@ -135,8 +170,20 @@ class Network:
         return ["unshare", "--mount", "sh", "-c", mount, "sh", *words]
 
 
-def _run(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True, text=True)
+def _run(*words: str, text: str | None = None) -> None:
+    subprocess.run(words, check=True, capture_output=True, text=True, input=text)
+
+
+@contextlib.contextmanager
+def _firewall(reach: list[str], name: str, interface: str, how: str, ports: str) -> Iterator[None]:
+    """A context with a firewall on the host of these first words of a command line."""
+    let_in = ", ".join(["22", *([ports] if ports else [])])
+    rules = _FIREWALL.format(name=name, interface=interface, ports=let_in, answer=_ANSWERS[how])
+    _run(*reach, "nft", "-f", "-", text=rules)
+    try:
+        yield
+    finally:
+        _run(*reach, "nft", "delete", "table", "inet", name)
 
 
 @contextlib.contextmanager
@@ -155,7 +202,7 @@ def network(size: int, owner: int = os.getpid()) -> Iterator[Network]:
         _run("ip", "address", "add", f"{subnet}.254/24", "dev", tag)
         _run("ip", "link", "set", tag, "up")
         hosts = [_host(own, tag, subnet, number, started) for number in range(1, size + 1)]
-        yield Network(tuple(hosts), f"{subnet}.254", str(own / "ssh_config"))
+        yield Network(tuple(hosts), f"{subnet}.254", str(own / "ssh_config"), tag)
     finally:
         for process in started:
             first = psutil.Process(process.pid).children()
@@ -226,7 +273,8 @@ def _remove(tag: str, size: int) -> None:
     for number in range(1, size + 1):
         for words in (["link", "del", f"{tag}{_letter(number)}"], ["netns", "del", f"{tag}{_letter(number)}"]):
             subprocess.run(["ip", *words], check=False, capture_output=True)
-    subprocess.run(["ip", "link", "del", tag], check=False, capture_output=True)
+    for words in (["ip", "link", "del", tag], ["nft", "delete", "table", "inet", tag]):
+        subprocess.run(words, check=False, capture_output=True)
 
 
 def _remove_old() -> None:

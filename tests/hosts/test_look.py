@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import Network
+from machines import Host, Network
 
 import xpulab
+from xpulab import oneapi
 from xpulab.deploy import about
 from xpulab.deploy.addresses import addresses
 from xpulab.deploy.hosts import look
@@ -55,19 +59,56 @@ def test_hosts_that_are_not_ready_say_what_to_type(
     assert "ssh-copy-id" in problem(f"IdentityFile {tmp_path / 'none'}\n" + whole.replace("IdentityFile", "#"))
     assert "no sshd answers" in problem("Port 9\n" + whole)
     assert "its name is not known" in problem(whole, "no-such-host.invalid")
-    monkeypatch.setattr("xpulab.deploy.hosts._TIMEOUT", 0.01)
+    monkeypatch.setattr("xpulab.deploy.asking._TIMEOUT", 0.01)
     assert "did not answer within" in problem(whole)
-    monkeypatch.setattr("xpulab.deploy.hosts._TIMEOUT", 60)
+    monkeypatch.setattr("xpulab.deploy.asking._TIMEOUT", 60)
     monkeypatch.setattr("sys.executable", "/no/such/python")
     assert "it has no /no/such/python" in problem(whole)
+    monkeypatch.setattr("sys.executable", "/etc/hosts")  # ssh says "Permission denied", too, of a key
+    words = problem(whole)
+    assert words.startswith("its /etc/hosts cannot be executed (")
+    assert "Permission denied" in words
+    assert words.endswith(f"type: ssh -F {config} node1 ls -l /etc/hosts")
+
+
+@contextlib.contextmanager
+def replaced(host: Host, path: Path) -> Iterator[None]:
+    """A context in which a file of a host is empty."""
+    host.run("mount", "--bind", "/dev/null", str(path.resolve()))
+    try:
+        yield
+    finally:
+        host.run("umount", str(path.resolve()))
+
+
+def test_another_source_under_the_same_version_is_not_ready(hosts: Network) -> None:
+    with replaced(hosts.hosts[0], Path(xpulab.__file__).parent / "demo.py"):
+        found = look(addresses("node1", None), hosts.ssh_config)
+    assert not found.ready
+    assert re.search(rf"source of xpulab with the digest \w{{12}} \(here {about.digest()}\)", found.hosts[0].problem)
+    assert "install the versions of this host there" in str(found)
+
+
+def test_a_host_without_a_device_is_not_ready(hosts: Network) -> None:
+    with replaced(hosts.hosts[0], oneapi.library_folder() / "libintelocl.so"):
+        found = look(addresses(f"{hosts.address},node1", None), hosts.ssh_config)
+    assert [bool(host.problem) for host in found.hosts] == [False, True]
+    assert "no SYCL device was found on node1" in found.hosts[1].problem
+    assert "type: xpulab doctor" in str(found)
+    with pytest.raises(ClusterStartError, match="no SYCL device was found on node1"):
+        found.require_ready()
 
 
 def test_other_versions_are_refused_before_anything_starts(hosts: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = about.versions() | {"xpulab": "0.0.1"}
     monkeypatch.setattr(about, "versions", lambda *_: mine)
     cluster = xpulab.XPUCluster(hosts=f"{hosts.address},node1", ssh_config=hosts.ssh_config)
-    with pytest.raises(ClusterStartError, match=rf"node1: it has xpulab {xpulab.__version__} \(here 0.0.1\)"):
+    match = rf"node1: it has xpulab {xpulab.__version__} \(here 0.0.1\); install"
+    with pytest.raises(ClusterStartError, match=match):
         cluster.start()
+    mine["digest"] = "1"  # that of another version is another one
+    with pytest.raises(ClusterStartError, match=match):
+        cluster.plan()
 
 
 def test_a_host_with_two_names_and_a_missing_configuration_are_refused(hosts: Network) -> None:

@@ -22,6 +22,7 @@ from xpulab.exceptions import ClusterStartError, EngineLostError
 
 pytestmark = pytest.mark.cluster
 
+PORTS = "50000-50100"
 X = np.concatenate([np.random.RandomState(0).randn(2_000, 4) + 5 * group for group in range(3)])
 
 
@@ -32,10 +33,14 @@ def mpi(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def both(hosts: Network, mpi: str) -> Iterator[xpulab.XPUCluster]:
-    """A cluster of one engine here and two on node1."""
+    """A cluster of one engine here and two on node1, whose firewalls let in only the ports that the cluster is told."""
     names = f"{hosts.address}:1,node1:2"
     arguments: dict[str, Any] = {"display": "none", "timeout": 120, "recover": False, "env": {"MINE": "a b"}}
-    with xpulab.XPUCluster(hosts=names, ssh_config=hosts.ssh_config, mpi=mpi, **arguments) as cluster:
+    arguments["ports"] = PORTS
+    with (
+        hosts.firewalls("DROP", PORTS),
+        xpulab.XPUCluster(hosts=names, ssh_config=hosts.ssh_config, mpi=mpi, **arguments) as cluster,
+    ):
         yield cluster
     require_clean(hosts.hosts[0])
 

@@ -141,7 +141,7 @@ def test_a_stop_leaves_nothing_and_keeps_the_job(both: xpulab.XPUCluster, slurm:
 
 
 def test_a_node_without_this_python_is_named(job: str, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.hosts.sys", SimpleNamespace(executable="/no/python"))
+    monkeypatch.setattr("xpulab.deploy.asking.sys", SimpleNamespace(executable="/no/python"))
     with pytest.raises(ClusterStartError, match=rf"{slurm.there.name}: it has no /no/python; .*\n.*--launcher local"):
         xpulab.XPUCluster(2, display="none").plan()
 

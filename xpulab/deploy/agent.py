@@ -69,12 +69,15 @@ class Lines:
     ----------
     open : bool
         Whether more can come.
+    other : bytes
+        The last line that was no message.
     """
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
         self.open = True
+        self.other = b""
         self._rest = b""
 
     def read(self) -> list[dict[str, Any]]:
@@ -89,8 +92,10 @@ class Lines:
         *lines, self._rest = self._rest.split(b"\n")
         messages = []
         for line in lines:
-            with contextlib.suppress(ValueError):
+            try:
                 messages.append(json.loads(line))
+            except ValueError:
+                self.other = line
         return [message for message in messages if isinstance(message, dict)]
 
 

@@ -194,6 +194,9 @@ class XPUCluster(PlannedEngines, Displayed):
         on PATH; the engines load their library, or the one that the variable ``MPI4PY_LIBMPI`` names.
     mpi_args : str, optional
         Further options for mpiexec, as a shell reads them; `plan` with ``show=True`` shows the whole command line.
+    ports : str, optional
+        TCP ports on which the controller, MPI's programs and the ranks listen, where other hosts connect to them:
+        ``"50000-50100"``, for hosts with a firewall that lets these through; by default any.
     timeout : float
         Seconds after which a start that has not ended fails.
     recover : bool
@@ -254,6 +257,7 @@ class XPUCluster(PlannedEngines, Displayed):
         job_args: str | None = None,
         mpi: str = DEFAULT,
         mpi_args: str | None = None,
+        ports: str | None = None,
         timeout: float = 120.0,
         recover: bool = True,
         silence: float = 30.0,
@@ -276,6 +280,7 @@ class XPUCluster(PlannedEngines, Displayed):
         self.job_args = job_args
         self.mpi = mpi
         self.mpi_args = mpi_args
+        self.ports = ports
         self.timeout = timeout
         self.display = display
         self.detached = detach
@@ -332,9 +337,11 @@ class XPUCluster(PlannedEngines, Displayed):
                     chosen = self._planned(named, job)
                     say("connecting to the other hosts")
                     processes.start_relay(chosen, self._ssh_config, self.mpi)
-                    processes.start_controller(chosen.address)
+                    processes.start_controller(chosen.address, self._ports)
                 else:
-                    processes.start_controller("")  # it starts while the drivers are asked, which takes about as long
+                    processes.start_controller(
+                        "", self._ports
+                    )  # it starts while the drivers are asked, which takes about as long
                 if n := self._started_early(elsewhere):
                     processes.start_engines(n, {}, self._command([Ranks(HERE, n)], ""))
                 self._plan = chosen if elsewhere else self._planned([], job)
@@ -401,6 +408,7 @@ class XPUCluster(PlannedEngines, Displayed):
             "job_args": self.job_args,
             "mpi": self.mpi,
             "mpi_args": self.mpi_args,
+            "ports": self.ports,
             "recover": self.recover,
             "silence": self.silence,
         }

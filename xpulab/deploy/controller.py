@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from xpulab.deploy.ports import claimed, ports
 from xpulab.sharing import owner
 
 _LONGEST = 3000  # milliseconds between two heartbeats of engines that are not new
@@ -58,6 +59,9 @@ def main() -> None:
 
     del sys.modules["numpy"]
 
+    among = ports(os.environ.get("XPULAB_PORTS") or None)
+    for_engines = claimed(among) if among else None
+
     HeartMonitor.beat = _ever_slower(HeartMonitor.beat)
 
     # Without this, the hub would parse every message and keep a record of every call for ever, which nobody reads.
@@ -79,6 +83,14 @@ def main() -> None:
             self.bind(nobody[1], self.engine_url("task"))
             self.loop.add_callback(lambda: owner.end_with(self.heartmonitor_process.pid))
             super().start()
+
+        def next_port(self, pool_name: str = "common") -> int:
+            # Clients, and the other pools, use the loopback interface, where no firewall is.
+            if pool_name != "engine" or for_engines is None:
+                return int(super().next_port(pool_name))
+            if (port := next(for_engines, None)) is None:
+                raise SystemExit(f"no port of {among} is free for the controller; type other ones: --ports FIRST-LAST")
+            return port
 
     # CurveZMQ authenticates messages, but ipyparallel warns if they have no signature. CurveZMQ also rejects repeated
     # messages, so the signatures of the last 65,536 messages need not be kept.

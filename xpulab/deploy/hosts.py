@@ -1,53 +1,34 @@
-"""Look at the hosts of a cluster before anything starts: whether ssh or srun reaches each, its versions and devices."""
+"""Look at the hosts of a cluster before anything starts.
+
+Does ssh or srun reach each, which versions and devices does it have, and do the hosts reach each other?
+"""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-import re
-import shlex
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+import platform
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from xpulab.deploy import about
 from xpulab.deploy.addresses import Address, interface_with, is_here, own_address
+from xpulab.deploy.asking import Asked
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.scheduler import Job
-from xpulab.deploy.launchers.ssh import CONNECT, Ssh
+from xpulab.deploy.launchers.ssh import CONNECT
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT
-from xpulab.deploy.plan import Offer
+from xpulab.deploy.plan import Offer, plan
+from xpulab.deploy.ports import PROPOSED, Ports, listening
 from xpulab.deploy.probe import Probe
-from xpulab.exceptions import ClusterStartError, UsageError
+from xpulab.deploy.reach import Closed, Door, closed_doors, opening, sentences
+from xpulab.exceptions import ClusterStartError, DeviceNotFoundError, UsageError
 from xpulab.rendering import Displayed, block, escape, plain, table_html, table_text
-from xpulab.sharing.program import program
 
 __all__ = ["Host", "Hosts", "interface_to", "look"]
-
-_TIMEOUT = 60.0  # seconds that a host has to answer; a first import from a network's disk takes long
-
-#: What ssh or the host's shell says -> what is wrong, and what to type.
-_BY_SSH = (
-    ("Host key verification failed", "its key is not known, or has changed; compare it, and type once: {ssh}{name}"),
-    (
-        "Permission denied",
-        "ssh has no key for it; type: %xpu_cluster hosts --make-keys {name} (or, with a key of your own, in a "
-        "terminal: ssh-copy-id {options}{name})",
-    ),
-    ("Could not resolve hostname", "its name is not known; give its address, or a Host entry in ~/.ssh/config"),
-    ("Connection refused", "no sshd answers there; start it, or give its port in ~/.ssh/config"),
-    ("timed out|No route to host|Network is unreachable", "it cannot be reached; check its network: ping {name}"),
-)
-
-#: The same for what the host's Python or shell says, or srun in its place.
-_ON_HOST = (
-    ("No module named '?xpulab", "xpulab is not installed there; type: {ssh}{name} {python} -m pip install xpulab"),
-    ("not found|No such file", "it has no {python}; install xpulab there in the same folder as here"),
-)
 
 
 @dataclass(frozen=True)
@@ -92,17 +73,26 @@ class Hosts(Displayed):
         Name of the MPI that they all have to have.
     job : Job or None
         The scheduler's job whose nodes they are.
+    among : Ports or None
+        The ports on which the cluster may listen.
+    here : str
+        Name of the notebook's host.
+    closed : tuple of Closed
+        The pairs of hosts of which the first cannot connect to the second.
     """
 
     hosts: tuple[Host, ...]
     ssh_config: str | None = None
     mpi: str = DEFAULT
     job: Job | None = None
+    among: Ports | None = None
+    here: str = ""
+    closed: tuple[Closed, ...] = ()
 
     @property
     def ready(self) -> bool:
-        """Whether engines can run on all hosts."""
-        return not any(host.problem for host in self.hosts)
+        """Whether engines can run on all hosts, and all hosts reach each other."""
+        return not self.closed and not any(host.problem for host in self.hosts)
 
     @property
     def to_type(self) -> str:
@@ -118,8 +108,9 @@ class Hosts(Displayed):
     @property
     def _options(self) -> str:
         names = [host.name + ("" if host.slots is None else f":{host.slots}") for host in self.hosts]
-        mpi = "" if self.mpi == DEFAULT else f" --mpi {self.mpi}"
-        return ",".join(names) + ("" if self.ssh_config is None else f" --ssh-config {self.ssh_config}") + mpi
+        options = {"--ssh-config": self.ssh_config, "--mpi": "" if self.mpi == DEFAULT else self.mpi}
+        options["--ports"] = str(self.among or PROPOSED * bool(self.closed))
+        return " ".join([",".join(names), *(f"{option} {value}" for option, value in options.items() if value)])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable values."""
@@ -127,9 +118,8 @@ class Hosts(Displayed):
 
     def require_ready(self) -> None:
         """Raise `ClusterStartError` if engines cannot run on one of the hosts."""
-        problems = [f"{host.name}: {host.problem}" for host in self.hosts if host.problem]
-        if problems:
-            raise ClusterStartError("\n".join(["engines cannot run on all hosts:", *problems, self.to_type]))
+        if not self.ready:
+            raise ClusterStartError("\n".join(["engines cannot run on all hosts:", *self._notes()]))
 
     def offers(self) -> list[Offer]:
         """What `plan` needs to know about the hosts that have been found."""
@@ -140,29 +130,36 @@ class Hosts(Displayed):
         ]
 
     def __str__(self) -> str:
-        table = table_text(_HEADER, map(_row, self.hosts), _ALIGN)
+        table = table_text(_HEADER, self._rows(), _ALIGN)
         return "\n".join(["Hosts", table, *(f"  {plain(note)}" for note in self._notes())])
 
     def _repr_html_(self) -> str:
-        table = table_html(_HEADER, map(_row, self.hosts), _ALIGN, caption="Hosts")
+        table = table_html(_HEADER, self._rows(), _ALIGN, caption="Hosts")
         return block("hosts", [table, *(f'<div class="xpu-note">{escape(note)}</div>' for note in self._notes())])
 
     def _notes(self) -> Iterator[str]:
         for host in self.hosts:
             if host.problem:
                 yield f"{host.name}: {host.problem}"
+        if self.closed:
+            yield from sentences(self.closed, self.here)
+            yield opening(self.closed, self.among)
         yield self.to_type
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        apart = {each.door.host for each in self.closed}
+        return (_row(host, not host.problem and host.name not in apart) for host in self.hosts)
 
 
 _HEADER = ("host", "name", "address", "cores", "devices", "state")
 _ALIGN = "lllrll"
 
 
-def _row(host: Host) -> tuple[object, ...]:
+def _row(host: Host, ready: bool) -> tuple[object, ...]:
     found = host.probe
     devices = ", ".join(dict.fromkeys(device.name for device in found.devices)) if found else ""
     cores = len(found.logical_cores) if found else ""
-    state = "not ready" if host.problem else "ready"
+    state = "ready" if ready else "not ready"
     return (host.name, found.host if found else "", host.address or "here" * host.here, cores, devices, state)
 
 
@@ -172,8 +169,12 @@ def look(
     mpi: str = DEFAULT,
     job: Job | None = None,
     connect: int = CONNECT,
+    among: Ports | None = None,
 ) -> Hosts:
     """Look at all hosts at the same time, at other hosts by a program that ssh or srun starts there.
+
+    The hosts then try to connect to each other, and this host and they do, because the controller and the helper rank
+    run here.
 
     Parameters
     ----------
@@ -186,6 +187,8 @@ def look(
         The scheduler's job whose nodes the hosts are; in a job of Slurm, srun takes the place of ssh.
     connect : int
         Seconds after which a host that does not answer ssh counts as not reachable.
+    among : Ports, optional
+        The ports on which the cluster may listen; by default any.
 
     Returns
     -------
@@ -194,7 +197,8 @@ def look(
     Raises
     ------
     UsageError
-        If the file with ssh's configuration cannot be read, or if two names mean this host.
+        If the file with ssh's configuration cannot be read, if two names mean this host, or if none of the ports is
+        free on this host.
     ClusterStartError, OneAPIError
         If this host does not have the MPI.
     """
@@ -207,65 +211,76 @@ def look(
     if sum(host.here for host in hosts) > 1:
         names = " and ".join(host.name for host in hosts if host.here)
         raise UsageError(f"{names} are names of the same host, this one; expected each host once")
-    mpiexec = choice.find(mpi).mpiexec
-    with ThreadPoolExecutor(max(1, len(hosts)), "xpulab-hosts") as pool:
-        found = list(pool.map(lambda host: _looked_at(host, config, job, (mpi, mpiexec), connect), hosts))
-    return Hosts(tuple(found), config, mpi, job)
+    here = next((host.name for host in hosts if host.here), platform.node())
+    mine = (mpi, choice.find(mpi).mpiexec)
+    others = [host.name for host in hosts if not host.here]
+    asked = {name: Asked(name, config, job, (*mine, str(among or "")), connect) for name in others}
+    try:
+        with ThreadPoolExecutor(max(1, len(hosts)), "xpulab-hosts") as pool:
+            answers = pool.map(lambda host: about.describe(*mine) if host.here else asked[host.name].answer(), hosts)
+            documents = dict(zip((host.name for host in hosts), answers, strict=True))
+        versions = about.versions(*mine)
+        hosts = [_looked_at(host, documents[host.name], asked.get(host.name), versions, among) for host in hosts]
+        reached = [host for host in hosts if host.address]
+        doors = [Door(host.name, host.address, port) for host in reached for port in documents[host.name]["ports"]]
+        closed = _closed(here, doors, asked, among) if doors else ()
+        hosts = [
+            replace(host, problem=asked[host.name].problem or host.problem) if host.name in asked else host
+            for host in hosts
+        ]
+    finally:
+        for each in asked.values():
+            each.end()
+    return Hosts(tuple(hosts), config, mpi, job, among, here, closed)
 
 
-def _looked_at(host: Host, config: str | None, job: Job | None, mpi: tuple[str, str], connect: int) -> Host:
-    if host.here:
-        document, problem = about.describe(*mpi), ""
-    else:
-        document, problem = _answer_of(host.name, config, job, mpi, connect)
-    if problem:
-        return replace(host, problem=problem)
-    theirs, mine = document["versions"], about.versions(*mpi)
-    other = [key for key in about.VERSIONS if theirs.get(key) != mine[key]]
-    if other:
-        names = [f"{about.VERSIONS[key]} {theirs.get(key, 'none')}".strip() for key in other]
-        differ = ", ".join(f"{name} (here {mine[key]})" for name, key in zip(names, other, strict=True))
+def _looked_at(
+    host: Host, document: dict[str, Any], asked: Asked | None, versions: Mapping[str, str], among: Ports | None
+) -> Host:
+    """A host with what `about` has said of it, or with what is wrong there."""
+    if asked is not None and asked.problem:
+        return replace(host, problem=asked.problem)
+    if differ := _differences(document["versions"], versions):
         return replace(host, problem=f"it has {differ}; install the versions of this host there")
     if document["error"]:
         return replace(host, problem=document["error"])
-    address = "" if host.here else document["address"]
-    return replace(host, address=address, probe=Probe.from_dict(document["probe"]))
+    found = Probe.from_dict(document["probe"])
+    if asked is not None or host.slots is not None:  # the notebook's host may have none, if there are others
+        try:
+            plan(found)
+        except DeviceNotFoundError as error:
+            return replace(host, problem=str(error))
+    if asked is None:
+        return replace(host, probe=found)
+    if not document["ports"]:
+        return replace(host, problem=f"none of the ports {among} is free there; type others: --ports FIRST-LAST")
+    return replace(host, address=document["address"], probe=found)
 
 
-def _answer_of(
-    name: str, config: str | None, job: Job | None, mpi: tuple[str, str], connect: int
-) -> tuple[dict[str, Any], str]:
-    """What `about` says on another host, or why it does not, and what to type."""
-    scheduler = schedulers.module(job.scheduler) if job else None
-    launcher = scheduler.launcher(name, job, config) if scheduler and job else Ssh(name, config, connect)
-    command = launcher.command(program("xpulab.deploy.about", *mpi))
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT)
-    except FileNotFoundError:
-        if scheduler and not scheduler.BY_SSH:
-            return {}, f"{scheduler.REACH} was not found on PATH; {scheduler.INSTALL}"
-        return {}, "this host has no ssh; type: sudo apt install openssh-client"
-    except subprocess.TimeoutExpired:
-        return {}, f"it did not answer within {_TIMEOUT:g} s"
-    try:
-        return json.loads(done.stdout.splitlines()[-1]), ""  # a shell's start file may have printed lines before
-    except (IndexError, ValueError):
-        return {}, _reason(name, config, job, (done.stderr or done.stdout).strip())
+def _differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> str:
+    """What is not as on this host: "xpulab 0.1 (here 0.2)"."""
+    other = [key for key in about.VERSIONS if theirs.get(key) != mine[key]]
+    if "xpulab" in other:  # whose digest then differs, too
+        other = [key for key in other if key != "digest"]
+    words = ((f"{about.VERSIONS[key]} {theirs.get(key, 'none')}".strip(), mine[key]) for key in other)
+    return ", ".join(f"{name} (here {here})" for name, here in words)
 
 
-def _reason(name: str, config: str | None, job: Job | None, words: str) -> str:
-    """What is wrong, and what to type, from what ssh, srun or the host has said."""
-    options = "" if config is None else f"-F {config} "
-    scheduler = schedulers.module(job.scheduler) if job else None
-    by_ssh = scheduler is None or scheduler.BY_SSH
-    reach = f"ssh {options}"
-    if scheduler and job and not by_ssh:
-        reach = shlex.join(scheduler.launcher("", job, config).command([])[:-1]) + " "
-    known = {"name": name, "python": sys.executable, "options": options, "ssh": reach}
-    for pattern, cure in (*_BY_SSH, *_ON_HOST) if by_ssh else _ON_HOST:
-        if re.search(pattern, words):
-            return cure.format(**known)
-    return f"the program that looks for devices did not answer; it said: {words[-2000:] or 'nothing'}"
+def _closed(here: str, doors: list[Door], asked: Mapping[str, Asked], among: Ports | None) -> tuple[Closed, ...]:
+    """The pairs among this host, which is called `here`, and these others, of which one cannot connect to the other."""
+    address = own_address(doors[0].address)
+    if not (listeners := listening(address, among)):
+        raise UsageError(f"--ports {among}: none of these ports is free on this host; type others: --ports FIRST-LAST")
+    with contextlib.ExitStack() as stack:
+        mine = [Door(here, address, stack.enter_context(each).getsockname()[1]) for each in listeners]
+        others = list(dict.fromkeys(door.host for door in doors))
+        for name in others:
+            asked[name].say({"source": name, "doors": [asdict(each) for each in (*mine, *doors)]})
+        found = closed_doors(here, doors)
+        for name in others:
+            for each in asked[name].answer().get("closed", ()):
+                found.append(Closed(**{**each, "door": Door(**each["door"])}))
+    return tuple(found)
 
 
 def interface_to(address: str) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from xpulab.deploy.launchers.ssh import CONNECT, HURRIED
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import Command, Ranks, split
 from xpulab.deploy.plan import Offer, Plan, plan
+from xpulab.deploy.ports import Ports, ports
 from xpulab.deploy.probe import Probe, probe
 from xpulab.deploy.record import in_use
 from xpulab.deploy.settings import ENGINES, engines_shown
@@ -50,6 +51,7 @@ class PlannedEngines(VariablesOnEngines):
     job_args: str | None
     mpi: str
     mpi_args: str | None
+    ports: str | None
     _plan: Plan | None
 
     @interruptible("plan")
@@ -116,7 +118,7 @@ class PlannedEngines(VariablesOnEngines):
         ours = [name for name in os.environ if name.startswith("XPULAB_")]
         names = [*ENGINES, *ours, *variables]
         mpi, extra = choice.require(self.mpi), split(self.mpi_args)
-        return choice.command(mpi, ranks, interface or "lo", self._ssh_config, extra, names, job)
+        return choice.command(mpi, ranks, interface or "lo", self._ssh_config, extra, names, job, self._ports)
 
     @property
     def local(self) -> bool:
@@ -132,6 +134,10 @@ class PlannedEngines(VariablesOnEngines):
     @property
     def _ssh_config(self) -> str | None:
         return None if self.ssh_config is None else os.path.abspath(self.ssh_config)
+
+    @property
+    def _ports(self) -> Ports | None:
+        return ports(self.ports)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -154,6 +160,7 @@ class PlannedEngines(VariablesOnEngines):
         if not isinstance(self.mpi_args, str | None):
             raise UsageError(f"XPUCluster: mpi_args={self.mpi_args!r} was given; expected a text such as '-genv A 1'")
         split(self.mpi_args)
+        ports(self.ports)
         self._wanted()
         choice.find(choice.require(self.mpi))
         if not isinstance(self.device_filter, str | None):
@@ -238,7 +245,7 @@ class PlannedEngines(VariablesOnEngines):
         if not named:
             return replace(self._make_plan(probe(), submitted), job=job)
         connect = HURRIED if self._replaces else CONNECT
-        found = look(named, self._ssh_config, choice.require(self.mpi), job, connect)
+        found = look(named, self._ssh_config, choice.require(self.mpi), job, connect, self._ports)
         found.require_ready()
         chosen = self._make_plan(found.offers(), submitted)
         others = [host.address for host in found.hosts if host.name in {rank.address for rank in chosen.ranks}]
@@ -252,4 +259,7 @@ class PlannedEngines(VariablesOnEngines):
         """The plan. In a job that was submitted for these engines, more engines than devices are a mistake."""
         instead = "ask for more nodes: --nodes K" if submitted else "leave out --strict"
         strict = self.strict or submitted
-        return plan(found, n=self.n, devices=self.device_filter, strict=strict, env=self.env, instead=instead)
+        made = plan(found, n=self.n, devices=self.device_filter, strict=strict, env=self.env, instead=instead)
+        if self._ports is not None:
+            self._ports.require_enough(max(each.n for each in made.ranks_of_hosts))
+        return made

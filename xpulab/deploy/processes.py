@@ -32,6 +32,7 @@ from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, LIBMPI, Command, ending
 from xpulab.deploy.plan import Plan
+from xpulab.deploy.ports import Ports
 from xpulab.deploy.record import Record, identity, runs
 from xpulab.deploy.settings import controller_settings, engine_settings
 from xpulab.deploy.starting import Starting
@@ -449,15 +450,17 @@ class Launched(Processes):
             )
         self._watched[RELAY] = (self._relay.pid, os.pidfd_open(self._relay.pid))
 
-    def start_controller(self, address: str) -> None:
+    def start_controller(self, address: str, ports: Ports | None = None) -> None:
         """Start the controller without waiting for it. `start` waits until it is ready.
 
         Parameters
         ----------
         address : str
             Address of this host at which engines of other hosts reach it; empty if there are none.
+        ports : Ports, optional
+            Ports on which it listens there; by default any.
         """
-        self._cluster.update_config(controller_settings(self.folder, self._owner, address))
+        self._cluster.update_config(controller_settings(self.folder, self._owner, address, ports))
         self._cluster.start_controller_sync()
         pid = self._cluster.controller.process.pid
         self._watched["controller"] = (pid, os.pidfd_open(pid))

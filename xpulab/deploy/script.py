@@ -25,6 +25,7 @@ from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, HERE, Command, Ranks
 from xpulab.deploy.mpi.command import shown as in_shell
 from xpulab.deploy.plan import Plan
+from xpulab.deploy.ports import Ports
 from xpulab.deploy.probe import core_ranges
 from xpulab.exceptions import UsageError
 from xpulab.sharing.program import program
@@ -41,7 +42,12 @@ _PIECE = 1 << 16  # bytes that are read at once
 
 
 def command(
-    plan: Plan, script: str, arguments: Sequence[str], extra: Sequence[str] = (), mpi: str = DEFAULT
+    plan: Plan,
+    script: str,
+    arguments: Sequence[str],
+    extra: Sequence[str] = (),
+    mpi: str = DEFAULT,
+    ports: Ports | None = None,
 ) -> Command:
     """The command line that starts one rank for each placement of a plan.
 
@@ -56,6 +62,8 @@ def command(
         The user's own options for mpiexec.
     mpi : str
         Name of the MPI.
+    ports : Ports, optional
+        Ports on which mpiexec and the ranks listen; by default any.
 
     Returns
     -------
@@ -70,7 +78,7 @@ def command(
     """
     if ":" in arguments:
         raise UsageError("the script's argument ':' was given, which separates the ranks for mpiexec; use another")
-    start = choice.command(mpi, [Ranks(HERE, len(plan.ranks))], extra=extra)
+    start = choice.command(mpi, [Ranks(HERE, len(plan.ranks))], extra=extra, ports=ports)
     module = choice.module(mpi)
     words = list(start.words)
     for placement in plan.ranks:

@@ -10,12 +10,13 @@ from pathlib import Path
 from traitlets.config import Config
 
 from xpulab.deploy.mpi.command import Command, shown
+from xpulab.deploy.ports import Ports
 from xpulab.sharing.program import program
 
 __all__ = ["ENGINES", "controller_settings", "engine_settings", "engines_shown"]
 
 
-def controller_settings(folder: Path, owner: int, address: str = "") -> Config:
+def controller_settings(folder: Path, owner: int, address: str = "", ports: Ports | None = None) -> Config:
     """ipyparallel's settings for the controller.
 
     Parameters
@@ -27,6 +28,8 @@ def controller_settings(folder: Path, owner: int, address: str = "") -> Config:
     address : str
         Address of this host at which engines of other hosts reach it; empty if there are none. Clients always use the
         loopback interface.
+    ports : Ports, optional
+        Ports of this host at which engines reach it; by default any.
     """
     config = Config()
     config.Cluster.load_profile = False
@@ -55,6 +58,7 @@ def controller_settings(folder: Path, owner: int, address: str = "") -> Config:
         **_ipythons_folder(folder),
         "XPULAB_OWNER": str(owner),
         "XPULAB_FOLDER": str(folder),
+        "XPULAB_PORTS": str(ports or ""),
     }
     return config
 

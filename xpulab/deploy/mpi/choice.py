@@ -22,6 +22,7 @@ from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.mpi import intel, mpich, openmpi
 from xpulab.deploy.mpi.command import LIBMPI, NAMES, Command, Found, Ranks
+from xpulab.deploy.ports import Ports
 from xpulab.exceptions import ClusterStartError, UsageError
 
 __all__ = ["command", "environment_of", "find", "module", "require", "version_of"]
@@ -29,6 +30,8 @@ __all__ = ["command", "environment_of", "find", "module", "require", "version_of
 _MODULES: dict[str, ModuleType] = dict(zip(NAMES, (intel, openmpi, mpich), strict=True))
 
 _ANSWER = 20.0  # seconds that an mpiexec has to say its version
+
+_FEW = 2  # ports for a daemon that listens on all that it may take
 
 #: What to type if an MPI is not found.
 _INSTALL = {"openmpi": "sudo apt install openmpi-bin", "mpich": "sudo apt install mpich"}
@@ -95,6 +98,7 @@ def command(
     extra: Sequence[str] = (),
     variables: Sequence[str] = (),
     job: Job | None = None,
+    ports: Ports | None = None,
 ) -> Command:
     """The command line of the mpiexec of an MPI on this host, which also logs how ranks end.
 
@@ -108,6 +112,8 @@ def command(
         Names of environment variables that the ranks on other hosts need.
     job : Job, optional
         The job whose nodes the hosts are.
+    ports : Ports, optional
+        Ports on which mpiexec and the ranks listen; by default any.
 
     Raises
     ------
@@ -131,10 +137,11 @@ def command(
         start = mpich.command(found, ranks, interface, ssh_config, extra)
     else:
         start = openmpi.command(found, ranks, interface, ssh_config, extra, [LIBMPI, *variables])
+    limits = _MODULES[name].port_variables(ports, ports.free(_FEW)) if ports else {}
     library = {LIBMPI: found.library} if found.library else {}
     program, *options = start.words
     words = (program, *_MODULES[name].LOG_ENDS, *options)
-    return Command(words, {**start.environment, **library}, name, bool(os.environ.get(LIBMPI)))
+    return Command(words, {**start.environment, **limits, **library}, name, bool(os.environ.get(LIBMPI)))
 
 
 def version_of(name: str, mpiexec: str) -> str:

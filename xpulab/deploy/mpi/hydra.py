@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["LOG_ENDS", "of_ranks", "statuses"]
+from xpulab.deploy.ports import Ports
+
+__all__ = ["LOG_ENDS", "of_libfabric", "of_ranks", "statuses"]
 
 #: Option with which mpiexec logs the wait statuses of all ranks.
 LOG_ENDS = ("-print-all-exitcodes",)
@@ -21,6 +23,11 @@ _OF_HOST = re.compile(r"\[[^\]]*\] ([\d,]+)")
 def of_ranks(variables: Mapping[str, str]) -> list[str]:
     """The options that set the environment variables of some of the ranks."""
     return [word for name, value in variables.items() for word in ("-env", name, value)]
+
+
+def of_libfabric(ports: Ports) -> dict[str, str]:
+    """The variables with which libfabric, by which both send messages, listens on these ports only."""
+    return {"FI_TCP_PORT_LOW_RANGE": str(ports.first), "FI_TCP_PORT_HIGH_RANGE": str(ports.last)}
 
 
 def statuses(said: str) -> tuple[dict[int, int], str]:

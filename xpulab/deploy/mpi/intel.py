@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from xpulab import oneapi
 from xpulab.deploy.launchers import ssh
 from xpulab.deploy.mpi.command import HERE, Command, Ranks, ending
-from xpulab.deploy.mpi.hydra import LOG_ENDS, of_ranks, statuses
+from xpulab.deploy.mpi.hydra import LOG_ENDS, of_libfabric, of_ranks, statuses
+from xpulab.deploy.ports import Ports
 from xpulab.libmpi import LABELS
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "command",
     "interface_variables",
     "of_ranks",
+    "port_variables",
     "statuses",
     "version",
 ]
@@ -102,6 +104,11 @@ def _by(program: str, *options: str) -> dict[str, str]:
 def interface_variables(interface: str) -> dict[str, str]:
     """The variables with which a rank uses a network interface of its host."""
     return {"FI_TCP_IFACE": interface}
+
+
+def port_variables(ports: Ports, few: Ports) -> dict[str, str]:
+    """The variables with which mpiexec, its programs and the ranks each listen on one of `ports`."""
+    return {"I_MPI_PORT_RANGE": f"{ports.first}:{ports.last}", **of_libfabric(ports)}
 
 
 def version(said: str) -> tuple[int, ...] | None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from xpulab.deploy.launchers import ssh
 from xpulab.deploy.mpi.command import HERE, Command, Found, Ranks, ending
-from xpulab.deploy.mpi.hydra import LOG_ENDS, of_ranks, statuses
+from xpulab.deploy.mpi.hydra import LOG_ENDS, of_libfabric, of_ranks, statuses
+from xpulab.deploy.ports import Ports
 from xpulab.libmpi import LABELS
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "command",
     "interface_variables",
     "of_ranks",
+    "port_variables",
     "statuses",
     "version",
 ]
@@ -86,6 +88,16 @@ def command(
 def interface_variables(interface: str) -> dict[str, str]:
     """The variables with which a rank uses a network interface of its host."""
     return {"FI_TCP_IFACE": interface, "UCX_NET_DEVICES": interface}
+
+
+def port_variables(ports: Ports, few: Ports) -> dict[str, str]:
+    """The variables with which mpiexec, its programs and the ranks each listen on one of `ports`."""
+    return {
+        "MPIEXEC_PORT_RANGE": f"{ports.first}:{ports.last}",
+        "MPIR_CVAR_CH3_PORT_RANGE": f"{ports.first}:{ports.last}",
+        "UCX_TCP_PORT_RANGE": str(ports),  # Debian's MPICH has UCX in place of libfabric
+        **of_libfabric(ports),
+    }
 
 
 def cause(log: str, rank: int, pid: int) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from xpulab.deploy.launchers import ssh
 from xpulab.deploy.mpi.command import HERE, Command, Found, Ranks, ending
+from xpulab.deploy.ports import Ports
 from xpulab.libmpi import LABELS
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "command",
     "interface_variables",
     "of_ranks",
+    "port_variables",
     "statuses",
     "version",
 ]
@@ -118,6 +120,18 @@ def command(
 def interface_variables(interface: str) -> dict[str, str]:
     """The variables with which a rank uses a network interface of its host."""
     return {"OMPI_MCA_btl_tcp_if_include": interface}
+
+
+def port_variables(ports: Ports, few: Ports) -> dict[str, str]:
+    """The variables with which ranks listen on ports among `ports` only, with either release.
+
+    mpiexec and its daemons listen on all of the ports that they may take, and so get a `few` of them.
+    """
+    daemons = {f"{prefix}_MCA_oob_tcp_dynamic_ipv4_ports": str(few) for prefix in ("OMPI", "PRTE")}
+    daemons |= {name.replace("ipv4", "ipv6"): value for name, value in daemons.items()}
+    first = {f"OMPI_MCA_btl_tcp_port_min_{version}": str(ports.first) for version in ("v4", "v6")}
+    number = {f"OMPI_MCA_btl_tcp_port_range_{version}": str(len(ports)) for version in ("v4", "v6")}
+    return {**daemons, **first, **number}
 
 
 def of_ranks(variables: Mapping[str, str]) -> list[str]:
