@@ -23,6 +23,7 @@ from xpulab.data import (
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.limits import Demand
 from xpulab.estimator.call import Call
+from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "checked_unnamed",
     "checked_weights",
     "gathered_targets",
+    "rows_at_once",
 ]
 
 _FLOATS = [np.float64, np.float32]
@@ -329,7 +331,7 @@ class Packing:
     def __call__(self) -> dict[str, Any]:
         """Send the rows, and return the arguments ``source``, ``weights`` and, if there are any, ``targets``."""
         self._outgoing.drop()
-        self._require_room()
+        self.require_room()
         with self._call.transfer():
             if isinstance(self._weights, ShardedArray):
                 weights: Any = self._weights.source(self._call.cluster)
@@ -393,22 +395,55 @@ class Packing:
                 return handle.bounds
         return bounds_by_stored(X.indptr, size) if sparse.issparse(X) else bounds_of(X.shape[0], size)
 
-    def _require_room(self) -> None:
-        X, stored = self._X, sparse.issparse(self._X)
-        nbytes = X.data.nbytes + X.indices.nbytes + 8 * len(X.indptr) if stored else X.dtype.itemsize * np.prod(X.shape)
-        aligned = [a for a in (self._weights, self._targets) if isinstance(a, np.ndarray)]
+    def require_room(self, result: float = 0.0) -> None:
+        """Raise `NotEnoughMemoryError` if there is no room for the rows, and for a result of so many bytes here."""
+        X = self._X
         held = self._held is not None and self._held.source(self._call.cluster) is not None
-        there, sent = held or isinstance(X, ShardedArray), self._where is None
-        per_row, share = getattr(self._estimator, "_work_memory", (0.0, 0.0))
+        aligned = sum(a.nbytes for a in (self._weights, self._targets) if isinstance(a, np.ndarray))
+        there = held or isinstance(X, ShardedArray)
         self._call.cluster.require_room(
-            Demand(
-                what=f"X of {' × '.join(f'{n:,}' for n in X.shape)} {X.dtype}",
-                counts=np.diff(self._bounds()).tolist(),
-                row_bytes=float((nbytes + sum(a.nbytes for a in aligned)) / X.shape[0]),
-                there=there,
-                sent=sent and not there,
-                adopted=not stored,
-                work_per_row=per_row,
-                work_share=share,
-            )
+            _demand(self._estimator, X, self._bounds(), aligned, there, self._where is None, result)
         )
+
+
+def _demand(estimator: Any, X: Any, bounds: list[int], aligned: int, there: bool, sent: bool, result: float) -> Demand:
+    """Return the memory that a call needs for X, for arrays aligned with it, and for a result in this process."""
+    stored = sparse.issparse(X)
+    nbytes = X.data.nbytes + X.indices.nbytes + 8 * len(X.indptr) if stored else X.dtype.itemsize * np.prod(X.shape)
+    per_row, share = getattr(estimator, "_work_memory", (0.0, 0.0))
+    return Demand(
+        what=f"X of {' × '.join(f'{n:,}' for n in X.shape)} {X.dtype}",
+        counts=np.diff(bounds).tolist(),
+        row_bytes=float((nbytes + aligned) / X.shape[0]),
+        there=there,
+        sent=sent and not there,
+        adopted=not stored,
+        work_per_row=per_row,
+        work_share=share,
+        result=result,
+        double=X.dtype == np.float64,
+    )
+
+
+def rows_at_once(estimator: Any, cluster: XPUCluster, X: Any, result: float) -> int:
+    """Return how many rows of a memory-mapped array a call can take at once, with a result of so many bytes here.
+
+    Raises
+    ------
+    NotEnoughMemoryError
+        If there is no room for a thousandth of the rows, because the result of all rows does not fit.
+    """
+    n = rows = X.shape[0]
+    of_all: NotEnoughMemoryError | None = None
+    while True:
+        try:
+            cluster.require_room(
+                _demand(estimator, X[:rows], bounds_of(rows, cluster.size), 0, there=False, sent=False, result=result)
+            )
+        except NotEnoughMemoryError as error:
+            of_all = of_all or error
+            if rows <= n // 1000:
+                raise of_all from None
+            rows = max(1, rows // 2)
+        else:
+            return rows if rows == n else max(1, rows // 2)
