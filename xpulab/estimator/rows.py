@@ -161,7 +161,8 @@ def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = Tru
         sample_weight.check_weights(X, only_non_negative)
         return sample_weight
     like = np.empty((X.shape[0], 0), X.dtype)
-    weights = check_sample_weight(sample_weight, like, dtype=X.dtype)
+    with place_named(sample_weight):
+        weights = check_sample_weight(sample_weight, like, dtype=X.dtype)
     if only_non_negative and weights.min() < 0:
         place = int(np.argmax(weights < 0))
         raise ValueError(f"Negative values in data passed to sample_weight: {weights[place]} for row {place}.")
@@ -220,9 +221,9 @@ def checked_targets(estimator: Any, cluster: XPUCluster, y: Any, X: Any, *, mult
         if y.ndim == 2 and not multi_output:
             raise ValueError(f"y should be a 1d array, got a ShardedArray of shape {y.shape} instead.")
         return y
-    if not multi_output:
-        y = column_or_1d(y, warn=True)
-    y = check_array(y, ensure_2d=False, dtype=X.dtype, input_name="y", estimator=estimator)
+    with place_named(y):
+        column = y if multi_output else column_or_1d(y, warn=True)
+        y = check_array(column, ensure_2d=False, dtype=X.dtype, input_name="y", estimator=estimator)
     check_consistent_length(np.empty((X.shape[0], 0)), y)
     return y
 
@@ -236,7 +237,8 @@ def gathered_targets(estimator: Any, cluster: XPUCluster, X: Any, y: Any) -> np.
     if isinstance(y, ShardedArray):
         y.source(cluster)
         y = y.gather()
-    y = check_y(y, multi_output=True, estimator=estimator)
+    with place_named(y):
+        y = check_y(y, multi_output=True, estimator=estimator)
     check_consistent_length(np.empty((X.shape[0], 0)), y)
     return y
 
