@@ -28,6 +28,7 @@ from xpulab.deploy.signals import interruptible, uninterrupted
 from xpulab.deploy.silence import SILENT
 from xpulab.deploy.status import ClusterStatus, engine_statuses
 from xpulab.deploy.submission import Submission
+from xpulab.deploy.surroundings import about_open_files, warn_of_packages
 from xpulab.exceptions import (
     ClusterError,
     ClusterStartError,
@@ -316,6 +317,7 @@ class XPUCluster(PlannedEngines, Displayed):
                     processes.start_controller(chosen.address)
                 else:
                     processes.start_controller("")  # it starts while the drivers are asked, which takes about as long
+                warn_of_packages()
                 if n := self._started_early(elsewhere):
                     processes.start_engines(n, {}, self._command([Ranks(HERE, n)], ""))
                 self._plan = chosen if elsewhere else self._planned([], job)
@@ -336,6 +338,8 @@ class XPUCluster(PlannedEngines, Displayed):
                     self.stop()
                 if ended and isinstance(error, XpulabError) and ended not in str(error):
                     raise ClusterStartError(f"{ended}, before the engines had started\n{error}") from None
+                if said := about_open_files(error):
+                    raise ClusterStartError(f"{said}\n{error}") from None
                 raise
             handle.report.done = n
             handle.report.finish("finished", self._about_others())
