@@ -292,7 +292,7 @@ def test_package_of_another_version_or_missing_is_named_with_the_command(
             raise PackageNotFoundError(name)
         return "99.1" if name == "dpnp" else version(name)
 
-    monkeypatch.setattr(module, "version", installed)
+    monkeypatch.setattr("importlib.metadata.version", installed)
     check = found(doctor(root), "packages")
     assert check.status == "fail"
     pin = oneapi.STACK.pins["dpnp"]
@@ -314,7 +314,7 @@ def test_versions_are_compared_with_those_of_both_stacks(
 ) -> None:
     at_least = {name: pin.lstrip("=>").partition(",")[0] for name, pin in stack.pins.items()}
     monkeypatch.setattr(oneapi, "STACK", stack)
-    monkeypatch.setattr(module, "version", lambda name: {**at_least, **have}.get(name, "1.0"))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: {**at_least, **have}.get(name, "1.0"))
     check = found(doctor(root), "packages")
     if wrong:
         assert (check.status, check.found) == ("fail", wrong)
@@ -428,7 +428,7 @@ def test_a_machine_on_which_every_check_fails_gets_a_report(tmp_path: Path, monk
         raise RuntimeError("broken")
 
     monkeypatch.setattr(module, "probe", broken)
-    for owner, name in ((oneapi, "mpiexec"), (module, "version"), (module.os, "sched_getaffinity")):
+    for owner, name in ((oneapi, "mpiexec"), (oneapi, "unlike_pins"), (module.os, "sched_getaffinity")):
         monkeypatch.setattr(owner, name, broken)
     report = doctor(tmp_path / "nowhere")
     assert not report.ready

@@ -299,10 +299,12 @@ def _first_not_finite(X: Any) -> str | None:
     if place is None:
         return None
     row, column = place
-    if hasattr(X, "columns") and hasattr(X, "index"):  # a data frame: position and labels
-        where = f"row {row} (index {X.index[row]!r}), column {X.columns[column]!r}"
+    label = f" (index {X.index[row]!r})" if hasattr(X, "iloc") else ""  # pandas has labels of rows, others have none
+    if column is None:
+        where = f"row {row}{label}"
     else:
-        where = f"row {row}" if column is None else f"row {row}, column {column}"
+        named = getattr(X, "columns", None)
+        where = f"row {row}{label}, column {column if named is None else named[column]!r}"
     return f"The first such value is in {where}."
 
 

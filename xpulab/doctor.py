@@ -14,11 +14,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
-
-from packaging.specifiers import SpecifierSet
 
 from xpulab import oneapi
 from xpulab.deploy.mpi import intel
@@ -167,21 +165,12 @@ def _python() -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
-    found, wrong, cures = [], [], []
-    for name in (*oneapi.STACK.pins, *_PACKAGES):
-        pin = oneapi.STACK.pins.get(name, "")
-        try:
-            have = version(name)
-        except PackageNotFoundError:
-            have = ""
-        found.append(f"{name} {have}")
-        if not have or not SpecifierSet(pin).contains(have, prereleases=True):
-            wrong.append(f"{name} is {have}, not {pin}" if have else f"{name} is missing")
-            cures.append(f'"{name}{pin}"' if pin else name)
-    if wrong:
-        yield Check("packages", "fail", "; ".join(wrong), f"{sys.executable} -m pip install {' '.join(cures)}")
+    names = (*oneapi.STACK.pins, *_PACKAGES)
+    if wrong := oneapi.unlike_pins(names):
+        yield Check("packages", "fail", "; ".join(wrong.values()), oneapi.to_install(wrong))
     else:
-        yield Check("packages", "ok", f"{oneapi.STACK.name}: {', '.join(found)}")
+        found = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+        yield Check("packages", "ok", f"{oneapi.STACK.name}: {found}")
 
 
 def _own_kernels() -> Iterator[Check]:

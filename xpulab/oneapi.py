@@ -48,6 +48,8 @@ __all__ = [
     "load",
     "mpiexec",
     "processor",
+    "to_install",
+    "unlike_pins",
 ]
 
 
@@ -279,6 +281,42 @@ def _load(folder: Path, names: Iterable[str]) -> None:
         if not libc.dlopen(str(folder / name).encode(), os.RTLD_LAZY | os.RTLD_GLOBAL):
             reason = (libc.dlerror() or b"no reason given").decode(errors="replace")
             raise OneAPIError(f"{name} did not load: {reason}; type: {_reinstall(*STACK.pins)}")
+
+
+def unlike_pins(names: Iterable[str]) -> dict[str, str]:
+    """Return which packages are missing, or are other releases than the stack needs, and what is installed.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Names of packages; each release is right of those that the stack does not have.
+
+    Returns
+    -------
+    dict of str to str
+        ``{"numpy": "numpy is 2.3.0, not ==1.26.4"}``
+    """
+    from importlib import metadata
+
+    from packaging.specifiers import SpecifierSet
+
+    wrong = {}
+    for name in names:
+        pin = STACK.pins.get(name, "")
+        try:
+            have = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            wrong[name] = f"{name} is missing"
+            continue
+        if not SpecifierSet(pin).contains(have, prereleases=True):
+            wrong[name] = f"{name} is {have}, not {pin}"
+    return wrong
+
+
+def to_install(names: Iterable[str]) -> str:
+    """Return the command that installs packages in the releases that the stack needs."""
+    wanted = [f'"{name}{STACK.pins[name]}"' if name in STACK.pins else name for name in names]
+    return f"{sys.executable} -m pip install {' '.join(wanted)}"
 
 
 def _reinstall(*packages: str) -> str:

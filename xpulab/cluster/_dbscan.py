@@ -10,7 +10,7 @@ from sklearn.base import _fit_context
 from sklearn.neighbors import NearestNeighbors
 
 from xpulab.checks import check_sample_weight
-from xpulab.data import ShardedArray
+from xpulab.data import ShardedArray, place_named
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.proxy import Proxy, Result
@@ -176,7 +176,8 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
             raise TypeError(
                 "sample_weight is a ShardedArray; this estimator takes an array: pass sample_weight.gather()"
             )
-        weights: np.ndarray = check_sample_weight(sample_weight, np.empty((X.shape[0], 0)), dtype=np.float64)
+        with place_named(sample_weight):
+            weights: np.ndarray = check_sample_weight(sample_weight, np.empty((X.shape[0], 0)), dtype=np.float64)
         return weights
 
     def _cores(self, X: Any, answer: Answer) -> np.ndarray:

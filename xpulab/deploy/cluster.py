@@ -28,6 +28,7 @@ from xpulab.deploy.signals import interruptible, uninterrupted
 from xpulab.deploy.silence import SILENT
 from xpulab.deploy.status import ClusterStatus, engine_statuses
 from xpulab.deploy.submission import Submission
+from xpulab.deploy.surroundings import about_open_files, warn_of_packages
 from xpulab.exceptions import (
     ClusterError,
     ClusterStartError,
@@ -339,9 +340,9 @@ class XPUCluster(PlannedEngines, Displayed):
                     processes.start_relay(chosen, self._ssh_config, self.mpi)
                     processes.start_controller(chosen.address, self._ports)
                 else:
-                    processes.start_controller(
-                        "", self._ports
-                    )  # it starts while the drivers are asked, which takes about as long
+                    # it starts while the drivers are asked, which takes about as long
+                    processes.start_controller("", self._ports)
+                warn_of_packages()
                 if n := self._started_early(elsewhere):
                     processes.start_engines(n, {}, self._command([Ranks(HERE, n)], ""))
                 self._plan = chosen if elsewhere else self._planned([], job)
@@ -362,6 +363,8 @@ class XPUCluster(PlannedEngines, Displayed):
                     self.stop()
                 if ended and isinstance(error, XpulabError) and ended not in str(error):
                     raise ClusterStartError(f"{ended}, before the engines had started\n{error}") from None
+                if said := about_open_files(error):
+                    raise ClusterStartError(f"{said}\n{error}") from None
                 raise
             handle.report.done = n
             handle.report.finish("finished", self._about_others())

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import os
 import secrets
+import shutil
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 from xpulab.deploy.ports import claimed, ports
 from xpulab.sharing import owner
 
+_END = 5.0  # seconds that the engines have to end after their notebook
 _LONGEST = 3000  # milliseconds between two heartbeats of engines that are not new
 
 
@@ -32,11 +35,21 @@ def _ever_slower(beat: Callable[[Any], None]) -> Callable[[Any], None]:
     return beat_and_wait
 
 
-def _end_descendants(folder: str) -> None:
-    """End what users' code has started on the engines, after the notebook or the engines have ended."""
-    from xpulab.deploy.descendants import end_descendants
+def _leave_nothing(folder: str) -> None:
+    """End what users' code has started on the engines, after the notebook or the engines have ended.
+
+    The folder of a cluster that ends with its notebook is removed, too. That of a detached cluster stays, so that those
+    who look for the cluster learn that it is gone.
+    """
+    from xpulab.deploy.descendants import end_descendants, marked
 
     end_descendants(folder)
+    if owner.successors(folder):
+        return
+    until = time.monotonic() + _END
+    while marked(folder) and time.monotonic() < until:  # the engines, which end with the notebook, too
+        time.sleep(0.05)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> None:
@@ -44,7 +57,7 @@ def main() -> None:
     pid = int(os.environ.get("XPULAB_OWNER", "0"))
     if pid:
         folder = os.environ["XPULAB_FOLDER"]
-        owner.end_with(pid, functools.partial(owner.successors, folder), functools.partial(_end_descendants, folder))
+        owner.end_with(pid, functools.partial(owner.successors, folder), functools.partial(_leave_nothing, folder))
     # The controller forks its heart monitor. A forked child does not inherit threads, so it needs its own thread to end
     # with the controller.
     os.register_at_fork(after_in_child=lambda: owner.end_with(os.getppid()))

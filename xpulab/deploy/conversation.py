@@ -14,6 +14,7 @@ from xpulab.deploy.answers import Answer, raise_errors
 from xpulab.deploy.exchange import Exchange
 from xpulab.deploy.pickling import packed
 from xpulab.deploy.processes import Processes
+from xpulab.deploy.record import runs
 from xpulab.deploy.signals import interruptible, postponed
 from xpulab.deploy.silence import SILENT, Signs, Silence, most_silence
 from xpulab.deploy.users_code import GONE, Following, raise_for_users, results_of
@@ -384,6 +385,11 @@ class Conversation:
             self._require_alive(processes)
         if stopped:
             self._close(on_purpose=True)
+            if not runs(*processes.record.owner):
+                raise NoClusterError(
+                    f"the process {processes.record.owner[0]}, which had started the cluster, has ended, and the "
+                    "cluster with it; type: %xpu_cluster start, with --detach for a cluster that goes on without you"
+                )
             raise NoClusterError(
                 "another process has stopped or restarted the cluster; type: %xpu_cluster start, or %xpu_cluster attach"
             )

@@ -9,10 +9,25 @@ from typing import Any
 
 from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.rendering import format_size
+from xpulab.sharing import host_memory
 
-__all__ = ["LEAST", "Demand", "require_room"]
+__all__ = ["LEAST", "TAKE_PARTS", "Demand", "require_free", "require_room"]
 
 LEAST = 64 << 20  # fewer bytes of rows are not checked, because the check takes as long as a small call
+
+
+#: Estimators that can be fitted to rows part by part.
+TAKE_PARTS = (
+    "IncrementalBasicStatistics",
+    "IncrementalEmpiricalCovariance",
+    "IncrementalLinearRegression",
+    "IncrementalPCA",
+    "IncrementalRidge",
+    "MaxAbsScaler",
+    "MinMaxScaler",
+    "MiniBatchKMeans",
+    "StandardScaler",
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,10 @@ class Demand:
         Bytes of working arrays on the device for each row.
     work_share : float
         Bytes of working arrays on the device, as a share of the bytes of the rows.
+    result : float
+        Bytes of the result in the memory of this process.
+    double : bool
+        Whether the rows are float64.
     """
 
     what: str
@@ -47,11 +66,24 @@ class Demand:
     adopted: bool = True
     work_per_row: float = 0.0
     work_share: float = 0.0
+    result: float = 0.0
+    double: bool = False
 
     @property
     def nbytes(self) -> float:
         """Bytes of all rows."""
         return sum(self.counts) * self.row_bytes
+
+    @property
+    def instead(self) -> str:
+        """What can be done if there is no room for the rows."""
+        if self.result:
+            first = "pass parts of X, such as X[:1_000_000], one after the other"
+        else:
+            first = f"fit parts of X one after the other with partial_fit, which {_listed(TAKE_PARTS)} have"
+        return ", ".join(
+            [*([first] * (not self.there)), "use fewer rows", *["convert float64 to float32"] * self.double]
+        )
 
 
 def require_room(
@@ -76,7 +108,7 @@ def require_room(
     NotEnoughMemoryError
         The message says how much memory is needed, how much is free, and what to do.
     """
-    on_host = rows.nbytes if rows.sent and not rows.there else 0.0
+    on_host = rows.result + (rows.nbytes if rows.sent and not rows.there else 0.0)
     on_device: Counter[str] = Counter()
     room: dict[str, float] = {}
     for fact, count, bytes_held in zip(facts, rows.counts, held, strict=True):
@@ -90,14 +122,36 @@ def require_room(
         room[name] = room.get(name, fact["device"]["memory"]) - bytes_held
     if on_host > free:
         raise NotEnoughMemoryError(
-            f"{rows.what} needs {format_size(on_host)} of {host}'s memory for the transfer and on the engines, and "
-            f"{format_size(max(0.0, free))} are free; use fewer rows, convert float64 to float32, or free memory: "
-            "delete handles and arrays that you no longer need"
+            f"{rows.what} needs {format_size(on_host)} of {host}'s memory for the transfer, on the engines and for the "
+            f"result, and {format_size(max(0.0, free))} are free; {rows.instead}, or free memory: delete handles and "
+            "arrays that you no longer need"
         )
     for name, need in on_device.items():
         if need > room[name]:
             raise NotEnoughMemoryError(
                 f"{rows.what} needs {format_size(need)} on {name} for its rows and the working arrays, and "
-                f"{format_size(max(0.0, room[name]))} are free; use fewer rows, convert float64 to float32, delete "
-                "handles that you no longer need, or use more devices: %xpu_cluster plan"
+                f"{format_size(max(0.0, room[name]))} are free; {rows.instead}, delete handles that you no longer "
+                "need, or use more devices: %xpu_cluster plan"
             )
+
+
+def require_free(what: str, nbytes: int, instead: str) -> None:
+    """Raise an error if this host has less free memory than copies of rows in this process need.
+
+    Parameters
+    ----------
+    what : str
+        The copies, for messages.
+    nbytes : int
+    instead : str
+        What can be done.
+    """
+    if nbytes >= LEAST and nbytes > (free := host_memory.available(swap=True)):
+        raise NotEnoughMemoryError(
+            f"{what} needs {format_size(nbytes)} of this host's memory, and {format_size(max(0, free))} are free; "
+            f"{instead}, or free memory: delete handles and arrays that you no longer need"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"

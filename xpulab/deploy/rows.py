@@ -125,7 +125,8 @@ class RowsOnEngines(Conversation):
         n_columns = 1 if flat else rows.shape[1]
         what = f"X of {rows.shape[0]:,} × {n_columns:,} {rows.dtype}"
         row_bytes = n_columns * rows.dtype.itemsize
-        self.require_room(Demand(what, np.diff(bounds).tolist(), row_bytes, sent=where is None))
+        double = rows.dtype == np.float64
+        self.require_room(Demand(what, np.diff(bounds).tolist(), row_bytes, sent=where is None, double=double))
         array = ShardedArray(self, rows.shape, rows.dtype, bounds, columns, name=name, nan=allow_nan)
         blocks: list[SharedBlock] = []
         # Set up before the transfer, so that the rows of an interrupted transfer are freed, too.
@@ -269,7 +270,7 @@ class RowsOnEngines(Conversation):
 
     def require_room(self, rows: Demand) -> None:
         """Raise `NotEnoughMemoryError` if host or devices have too little memory for the rows and working arrays."""
-        if self._board is None or rows.nbytes < LEAST:
+        if self._board is None or rows.nbytes + rows.result < LEAST:
             return
         held, free_elsewhere = (self._board.ranks[field].tolist() for field in ("device_bytes", "free"))
         hosts: dict[tuple[bool, str], list[int]] = {}
@@ -279,7 +280,7 @@ class RowsOnEngines(Conversation):
             room = host_memory.available(swap=True) + self.blocks.nbytes - rows.nbytes
             require_room(replace(rows, counts=[]), [], [], room)
         for (here, host), ranks in hosts.items():
-            part = replace(rows, counts=[rows.counts[rank] for rank in ranks])
+            part = replace(rows, counts=[rows.counts[rank] for rank in ranks], result=rows.result * here)
             if here:  # rows for other hosts pass through this host's shared memory
                 passing = rows.nbytes - part.nbytes if rows.sent and not rows.there else 0
                 free = host_memory.available(swap=True) + self.blocks.nbytes - passing

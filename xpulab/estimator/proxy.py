@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,13 +12,13 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab.caching import Origin
-from xpulab.data import Outgoing, ShardedArray
+from xpulab.data import Outgoing, ShardedArray, mapped
 from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.deploy.signals import interruptible
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, CallbackSupportMixin, callback_management_context
-from xpulab.estimator.rows import Held, Packing, checked_rows, checked_unnamed, checked_weights
+from xpulab.estimator.rows import Held, Packing, checked_rows, checked_unnamed, checked_weights, rows_at_once
 from xpulab.exceptions import NoClusterError
 from xpulab.report.fit import FitReport
 
@@ -51,10 +51,29 @@ class Result:
         self.rows = rows
         self.value: Any = None
 
+    def _shape(self, X: Any) -> tuple[int, ...]:
+        return (X.shape[0],) if self.n_columns is None else (X.shape[0], self.n_columns)
+
+    def stays_with(self, X: Any) -> bool:
+        """Return whether the result is rows that stay on the engines, as those of X."""
+        return self.rows and isinstance(X, ShardedArray) and X.stays
+
+    def nbytes(self, X: Any) -> int:
+        """Return the bytes of the result of X."""
+        return int(np.prod(self._shape(X))) * self.dtype.itemsize
+
+    def of_parts(self, X: Any, parts: Iterable[slice]) -> Iterator[tuple[Any, Result]]:
+        """Yield parts of X and a result for each, which is copied into this result when it is there."""
+        self.value = np.empty(self._shape(X), self.dtype)
+        for part in parts:
+            result = Result(self.n_columns, self.dtype, rows=self.rows, nan=self.nan)
+            yield X[part], result
+            self.value[part] = result.value
+
     def place(self, cluster: XPUCluster, outgoing: Outgoing, X: Any) -> dict[str, Any]:
         """Allocate the result, or make a handle for it; return the argument that tells the task where to put it."""
-        shape = (X.shape[0],) if self.n_columns is None else (X.shape[0], self.n_columns)
-        if self.rows and isinstance(X, ShardedArray) and X.stays:
+        shape = self._shape(X)
+        if self.stays_with(X):
             nan = X.nan if self.nan is None else self.nan
             self.value = cluster.made_handle(shape, self.dtype, X.bounds, nan=nan)
             outgoing.after_error(self.value.discard)
@@ -196,6 +215,9 @@ class Proxy(CallbackSupportMixin):
     ) -> Answer:
         """Send X and the columns aligned with it to the engines, and run a task on them.
 
+        If a memory-mapped X is too large for a result with one entry per row, the task runs for one part of the rows
+        after the other.
+
         Parameters
         ----------
         cluster : XPUCluster
@@ -234,6 +256,14 @@ class Proxy(CallbackSupportMixin):
             If the user interrupted the call.
         """
         fits = "fit" in method
+        if result is not None and not fits and mapped(X) is not None:
+            n = rows_at_once(self, cluster, X, result.nbytes(X))
+            if n < X.shape[0]:
+                parts = (slice(start, start + n) for start in range(0, X.shape[0], n))
+                more_of_it = {"rules": rules, "then": then, "more": more, **arguments}
+                for part, of_part in result.of_parts(X, parts):
+                    answer = self._ask(cluster, method, task, part, result=of_part, **more_of_it)
+                return answer
         with Call(self, method, X, cluster) as call, cluster.outgoing() as outgoing:
             if fits:
                 self.report_ = call.report
@@ -244,6 +274,8 @@ class Proxy(CallbackSupportMixin):
             packing = Packing(
                 self, outgoing, call, X, sample_weight, y, {**self._rules, **(rules or {})}, self._held_as(X)
             )
+            if result is not None and not result.stays_with(X):
+                packing.require_room(result.nbytes(X))
             place = {} if result is None else result.place(cluster, outgoing, X)
             sent = packing if more is None else _With(packing, lambda: more(outgoing))
             answer = call.send(task, sent, **place, **arguments)

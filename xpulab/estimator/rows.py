@@ -23,6 +23,7 @@ from xpulab.data import (
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.limits import Demand
 from xpulab.estimator.call import Call
+from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "checked_unnamed",
     "checked_weights",
     "gathered_targets",
+    "rows_at_once",
 ]
 
 _FLOATS = [np.float64, np.float32]
@@ -159,7 +161,8 @@ def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = Tru
         sample_weight.check_weights(X, only_non_negative)
         return sample_weight
     like = np.empty((X.shape[0], 0), X.dtype)
-    weights = check_sample_weight(sample_weight, like, dtype=X.dtype)
+    with place_named(sample_weight):
+        weights = check_sample_weight(sample_weight, like, dtype=X.dtype)
     if only_non_negative and weights.min() < 0:
         place = int(np.argmax(weights < 0))
         raise ValueError(f"Negative values in data passed to sample_weight: {weights[place]} for row {place}.")
@@ -218,9 +221,9 @@ def checked_targets(estimator: Any, cluster: XPUCluster, y: Any, X: Any, *, mult
         if y.ndim == 2 and not multi_output:
             raise ValueError(f"y should be a 1d array, got a ShardedArray of shape {y.shape} instead.")
         return y
-    if not multi_output:
-        y = column_or_1d(y, warn=True)
-    y = check_array(y, ensure_2d=False, dtype=X.dtype, input_name="y", estimator=estimator)
+    with place_named(y):
+        column = y if multi_output else column_or_1d(y, warn=True)
+        y = check_array(column, ensure_2d=False, dtype=X.dtype, input_name="y", estimator=estimator)
     check_consistent_length(np.empty((X.shape[0], 0)), y)
     return y
 
@@ -234,7 +237,8 @@ def gathered_targets(estimator: Any, cluster: XPUCluster, X: Any, y: Any) -> np.
     if isinstance(y, ShardedArray):
         y.source(cluster)
         y = y.gather()
-    y = check_y(y, multi_output=True, estimator=estimator)
+    with place_named(y):
+        y = check_y(y, multi_output=True, estimator=estimator)
     check_consistent_length(np.empty((X.shape[0], 0)), y)
     return y
 
@@ -329,7 +333,7 @@ class Packing:
     def __call__(self) -> dict[str, Any]:
         """Send the rows, and return the arguments ``source``, ``weights`` and, if there are any, ``targets``."""
         self._outgoing.drop()
-        self._require_room()
+        self.require_room()
         with self._call.transfer():
             if isinstance(self._weights, ShardedArray):
                 weights: Any = self._weights.source(self._call.cluster)
@@ -393,22 +397,55 @@ class Packing:
                 return handle.bounds
         return bounds_by_stored(X.indptr, size) if sparse.issparse(X) else bounds_of(X.shape[0], size)
 
-    def _require_room(self) -> None:
-        X, stored = self._X, sparse.issparse(self._X)
-        nbytes = X.data.nbytes + X.indices.nbytes + 8 * len(X.indptr) if stored else X.dtype.itemsize * np.prod(X.shape)
-        aligned = [a for a in (self._weights, self._targets) if isinstance(a, np.ndarray)]
+    def require_room(self, result: float = 0.0) -> None:
+        """Raise `NotEnoughMemoryError` if there is no room for the rows, and for a result of so many bytes here."""
+        X = self._X
         held = self._held is not None and self._held.source(self._call.cluster) is not None
-        there, sent = held or isinstance(X, ShardedArray), self._where is None
-        per_row, share = getattr(self._estimator, "_work_memory", (0.0, 0.0))
+        aligned = sum(a.nbytes for a in (self._weights, self._targets) if isinstance(a, np.ndarray))
+        there = held or isinstance(X, ShardedArray)
         self._call.cluster.require_room(
-            Demand(
-                what=f"X of {' × '.join(f'{n:,}' for n in X.shape)} {X.dtype}",
-                counts=np.diff(self._bounds()).tolist(),
-                row_bytes=float((nbytes + sum(a.nbytes for a in aligned)) / X.shape[0]),
-                there=there,
-                sent=sent and not there,
-                adopted=not stored,
-                work_per_row=per_row,
-                work_share=share,
-            )
+            _demand(self._estimator, X, self._bounds(), aligned, there, self._where is None, result)
         )
+
+
+def _demand(estimator: Any, X: Any, bounds: list[int], aligned: int, there: bool, sent: bool, result: float) -> Demand:
+    """Return the memory that a call needs for X, for arrays aligned with it, and for a result in this process."""
+    stored = sparse.issparse(X)
+    nbytes = X.data.nbytes + X.indices.nbytes + 8 * len(X.indptr) if stored else X.dtype.itemsize * np.prod(X.shape)
+    per_row, share = getattr(estimator, "_work_memory", (0.0, 0.0))
+    return Demand(
+        what=f"X of {' × '.join(f'{n:,}' for n in X.shape)} {X.dtype}",
+        counts=np.diff(bounds).tolist(),
+        row_bytes=float((nbytes + aligned) / X.shape[0]),
+        there=there,
+        sent=sent and not there,
+        adopted=not stored,
+        work_per_row=per_row,
+        work_share=share,
+        result=result,
+        double=X.dtype == np.float64,
+    )
+
+
+def rows_at_once(estimator: Any, cluster: XPUCluster, X: Any, result: float) -> int:
+    """Return how many rows of a memory-mapped array a call can take at once, with a result of so many bytes here.
+
+    Raises
+    ------
+    NotEnoughMemoryError
+        If there is no room for a thousandth of the rows, because the result of all rows does not fit.
+    """
+    n = rows = X.shape[0]
+    of_all: NotEnoughMemoryError | None = None
+    while True:
+        try:
+            cluster.require_room(
+                _demand(estimator, X[:rows], bounds_of(rows, cluster.size), 0, there=False, sent=False, result=result)
+            )
+        except NotEnoughMemoryError as error:
+            of_all = of_all or error
+            if rows <= n // 1000:
+                raise of_all from None
+            rows = max(1, rows // 2)
+        else:
+            return rows if rows == n else max(1, rows // 2)

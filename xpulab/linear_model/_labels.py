@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
 from xpulab.checks import check_classification_targets, check_y
-from xpulab.data import ShardedArray
+from xpulab.data import ShardedArray, place_named
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.estimator.rows import checked_targets
 
@@ -44,7 +44,8 @@ def checked_labels(estimator: Any, cluster: XPUCluster, y: Any, X: Any) -> Any:
         y = y.gather()
     if y is None or isinstance(y, ShardedArray):
         return checked_targets(estimator, cluster, y, X, multi_output=False)
-    y = check_y(y, multi_output=False, y_numeric=False, estimator=estimator)
+    with place_named(y):
+        y = check_y(y, multi_output=False, y_numeric=False, estimator=estimator)
     check_consistent_length(np.empty((X.shape[0], 0)), y)
     return y
 

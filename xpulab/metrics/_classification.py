@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from xpulab.checks import check_array, type_of_target
-from xpulab.data import ShardedArray
+from xpulab.data import ShardedArray, place_named
 from xpulab.metrics._columns import checked_column, checked_weights, columns_of, require_aligned, sums
 
 __all__ = ["accuracy_score", "confusion_matrix", "log_loss"]
@@ -224,7 +224,8 @@ def _codes_of(y: Any, names: np.ndarray | None) -> tuple[Any, np.ndarray | None]
         if columns_of(y) != 1:
             raise ValueError(f"labels of shape {y.shape} were given; expected one column")
         return checked_column(y, "y_true"), None
-    kind = type_of_target(y, input_name="y_true")
+    with place_named(y):
+        kind = type_of_target(y, input_name="y_true")
     if kind not in ("binary", "multiclass"):
         raise ValueError(f"Classification metrics can't handle {kind} targets; expected one label for each row")
     array = np.asarray(y).reshape(-1)

@@ -12,7 +12,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils._param_validation import Interval, validate_params
 
 from xpulab.checks import ONE_AT_A_TIME, check_X_y, column_or_1d
-from xpulab.data import ShardedArray, mapped
+from xpulab.data import ShardedArray, mapped, place_named
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.call import Call, Functions
 from xpulab.estimator.rows import Packing
@@ -208,7 +208,8 @@ def _checked(X: Any, labels: Any) -> tuple[Any, np.ndarray]:
         labels.source(current_cluster())
         labels = labels.gather()
     if not isinstance(X, ShardedArray) and mapped(X) is None:
-        checked, labels = check_X_y(X, labels, dtype=[np.float64, np.float32])
+        with place_named(labels), place_named(X):
+            checked, labels = check_X_y(X, labels, dtype=[np.float64, np.float32])
         return checked, labels
     labels = column_or_1d(labels, warn=True)
     if isinstance(X, ShardedArray):

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import check_consistent_length
 
 from xpulab.checks import check_array, check_sample_weight
-from xpulab.data import ShardedArray
+from xpulab.data import ShardedArray, place_named
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.call import Call, Functions
 from xpulab.estimator.rows import Packing
@@ -30,7 +30,8 @@ def checked_column(y: Any, name: str) -> Any:
         y.source(current_cluster())
         y.require_finite(name)
         return y
-    array = check_array(y, ensure_2d=False, dtype=[np.float64, np.float32], input_name=name)
+    with place_named(y):
+        array = check_array(y, ensure_2d=False, dtype=[np.float64, np.float32], input_name=name)
     return array.reshape(len(array), -1)
 
 
@@ -38,7 +39,8 @@ def checked_weights(sample_weight: Any, y: Any) -> np.ndarray | None:
     """Check weights, and return them as float64 of shape (n_samples,); None if all weights are 1."""
     if sample_weight is None:
         return None
-    return check_sample_weight(sample_weight, np.empty((y.shape[0], 0)), dtype=np.float64)
+    with place_named(sample_weight):
+        return check_sample_weight(sample_weight, np.empty((y.shape[0], 0)), dtype=np.float64)
 
 
 def columns_of(y: Any) -> int:

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import sklearn.model_selection
+from sklearn.model_selection._split import _validate_shuffle_split
 
 from xpulab.data import ShardedArray, bounds_of
 from xpulab.deploy.cluster import current_cluster
+from xpulab.deploy.limits import require_free
 from xpulab.deploy.signals import interruptible
 from xpulab.estimator.call import Call, Functions
 from xpulab.estimator.rows import Packing
@@ -62,6 +64,7 @@ def train_test_split(
     for array in arrays:
         if isinstance(array, ShardedArray):
             array.source(current_cluster())
+    _require_room(arrays, test_size, train_size)
     # For a handle, scikit-learn splits the indices of the rows.
     stand_ins = [np.arange(array.shape[0]) if isinstance(array, ShardedArray) else array for array in arrays]
     split = sklearn.model_selection.train_test_split(
@@ -83,6 +86,22 @@ def train_test_split(
                     undone.callback(made[-1].discard)
         undone.pop_all()
     return made
+
+
+def _require_room(arrays: tuple[Any, ...], test_size: Any, train_size: Any) -> None:
+    """Raise an error if this process has no room for the parts of the arrays, which are copies of their rows."""
+    here = [array for array in arrays if isinstance(array, np.ndarray) and array.ndim and len(array)]
+    if not here:
+        return
+    n = len(here[0])
+    share = sum(_validate_shuffle_split(n, test_size, train_size, default_test_size=0.25)) / n
+    require_free(
+        f"the split of arrays of {n:,} rows",
+        int(share * sum(array.nbytes for array in here)),
+        "split the numbers of the rows instead, train, test = train_test_split(numpy.arange(len(X))), and pass parts "
+        "such as X[train[:1_000_000]] one after the other to partial_fit, ask for fewer rows with train_size and "
+        "test_size",
+    )
 
 
 def _selected(handle: ShardedArray, places: np.ndarray) -> ShardedArray:

@@ -16,7 +16,7 @@ from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.call import Call
 from xpulab.estimator.proxy import Proxy, Result
-from xpulab.estimator.rows import Packing
+from xpulab.estimator.rows import Packing, rows_at_once
 from xpulab.neighbors._metric import Distance, distance_of
 
 __all__ = ["NeighborsProxy"]
@@ -201,6 +201,14 @@ class NeighborsProxy(Proxy):
         if k <= 0:
             raise ValueError(f"Expected n_neighbors > 0. Got {k:d}")
         cluster, own = self._cluster(), X is None
+        if mapped(X) is not None:
+            at_once = rows_at_once(self, cluster, X, 16.0 * k * X.shape[0])
+            if at_once < X.shape[0]:
+                starts = range(0, X.shape[0], at_once)
+                found = [self.kneighbors(X[start : start + at_once], k, return_distance) for start in starts]
+                return (
+                    tuple(map(np.concatenate, zip(*found, strict=True))) if return_distance else np.concatenate(found)
+                )
         queries, given = self._read_queries(cluster, X)
         n = self.n_samples_fit_
         if k + own > n:

@@ -1,0 +1,73 @@
+"""Sparse rows where dense rows are expected: the error says what makes dense rows, and what takes sparse ones."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.pipeline import make_pipeline
+from sklearn.utils import get_tags
+
+import xpulab
+from xpulab.basic_statistics import BasicStatistics
+from xpulab.checks import TAKE_SPARSE
+from xpulab.cluster import KMeans
+from xpulab.decomposition import PCA
+from xpulab.ensemble import RandomForestClassifier
+from xpulab.linear_model import LinearRegression
+from xpulab.metrics import silhouette_score
+from xpulab.preprocessing import OneHotEncoder, StandardScaler
+
+X = np.random.default_rng(0).integers(0, 5, (200, 3)).astype(float)
+Y = np.arange(200.0) % 3
+ROWS = sparse.csr_matrix(X)
+
+
+def test_the_advice_names_every_estimator_that_takes_sparse_rows() -> None:
+    found = set()
+    for package in pkgutil.iter_modules(xpulab.__path__):
+        if package.ispkg and package.name not in ("spmd", "torch"):
+            module = importlib.import_module(f"xpulab.{package.name}")
+            for kind in (getattr(module, name) for name in getattr(module, "__all__", ())):
+                if isinstance(kind, type) and hasattr(kind, "fit") and get_tags(kind()).input_tags.sparse:
+                    found.add(kind.__name__)
+    assert found == set(TAKE_SPARSE)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda _: make_pipeline(OneHotEncoder(), PCA(2)).fit(X),
+        lambda cluster: cluster.scatter(ROWS),
+        lambda _: BasicStatistics().fit(ROWS),
+        lambda _: LinearRegression().fit(ROWS, Y),
+        lambda _: PCA(2).fit(X).transform(ROWS),
+        lambda _: RandomForestClassifier().fit(ROWS, Y),
+        lambda _: StandardScaler().fit(X).inverse_transform(ROWS.tocsc()),
+        lambda _: silhouette_score(ROWS, Y),
+    ],
+    ids=["pipeline", "scatter", "statistics", "fit", "transform", "forest", "inverse_transform", "metric"],
+)
+def test_sparse_rows_are_refused_with_advice_that_can_be_followed(
+    on_pair: xpulab.XPUCluster, call: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(
+        TypeError, match=r"^Sparse data was passed for X, .*OneHotEncoder\(sparse_output=False\)"
+    ) as error:
+        call(on_pair)
+    assert "BisectingKMeans, KMeans and MiniBatchKMeans of xpulab.cluster take sparse rows" in str(error.value)
+    assert "Use '.toarray()'" not in str(error.value)
+
+
+@pytest.mark.cluster
+def test_the_advice_about_sparse_rows_helps(on_pair: xpulab.XPUCluster) -> None:
+    assert make_pipeline(OneHotEncoder(sparse_output=False), PCA(2)).fit_transform(X).shape == (200, 2)
+    assert make_pipeline(OneHotEncoder(), KMeans(3, random_state=0)).fit(X)["kmeans"].labels_.shape == (200,)
+    with pytest.raises(TypeError, match="Sparse data was passed for y"):
+        LinearRegression().fit(X, ROWS)
