@@ -76,6 +76,7 @@ def _forget_variables(error: BaseException) -> None:
             if frame.f_globals["__name__"] != "__main__":
                 with contextlib.suppress(RuntimeError):  # the frame of IPython, which still runs
                     frame.clear()
+                    _ = frame.f_locals  # up to Python 3.12 a copy, which is made anew and so becomes empty
         following = following.__context__
 
 

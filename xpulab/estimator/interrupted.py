@@ -50,12 +50,12 @@ def _outer(estimator: Any) -> tuple[str, str] | None:
     """
     found, part, frame = None, "", sys._getframe()
     while (frame := frame.f_back) is not None:  # type: ignore[assignment]
-        module, name, names = frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame.f_locals
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
         if name == "_fit_and_score" and not part:
-            part = _part(names)
+            part = _part(frame.f_locals)
         if module.startswith("xpulab.") or name.startswith("_"):
             continue
-        owner = names.get("self")
+        owner = frame.f_locals.get("self")
         if isinstance(owner, BaseSearchCV):
             found = (part or f"{type(owner).__name__}.{name}", "the search")
         elif isinstance(owner, BaseEstimator) and not isinstance(estimator, type(owner)):
