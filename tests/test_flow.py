@@ -61,6 +61,7 @@ LAYERS = [
 ACROSS = ["spmd"]
 SHARED = [
     "advice",
+    "device_packages",
     "exceptions",
     "explorer.picture",
     "explorer.snapshot",

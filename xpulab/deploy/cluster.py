@@ -14,9 +14,9 @@ from typing import Any, cast
 import xpulab
 from xpulab.advice import to_start
 from xpulab.deploy.addresses import Address
-from xpulab.deploy.conversation import not_running
+from xpulab.deploy.conversation import LOGS, not_running
 from xpulab.deploy.launchers import choice as schedulers
-from xpulab.deploy.launchers.scheduler import Job, Wanted
+from xpulab.deploy.launchers.scheduler import Job, JobEnded, Wanted
 from xpulab.deploy.mpi.command import DEFAULT, HERE, Ranks
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.planning import PlannedEngines
@@ -39,10 +39,19 @@ from xpulab.rendering import Displayed, counted
 from xpulab.report import progress
 from xpulab.report.record import Display
 
-__all__ = ["XPUCluster", "at_the_last_end", "current_cluster", "find_current", "in_place_of_cluster", "latest_cluster"]
+__all__ = [
+    "XPUCluster",
+    "at_the_last_end",
+    "current_cluster",
+    "find_current",
+    "in_place_of_cluster",
+    "latest_cluster",
+    "latest_start",
+]
 
 _clusters: list[XPUCluster] = []  # the running clusters; the last one is active
 _latest: list[XPUCluster] = []  # at most one: the cluster that was active last, which may have ended
+_failed: list[XPUCluster] = []  # at most one: the cluster whose start has failed, if none has started since
 _at_the_last_end: list[Callable[[], None]] = []
 
 #: The ranks that take the place of a cluster; only `xpulab.spmd` sets it.
@@ -109,6 +118,18 @@ def latest_cluster() -> XPUCluster:
     """
     mine = [cluster for cluster in _latest if cluster._owner == os.getpid()]
     return find_current() or (mine[0] if mine else current_cluster())
+
+
+def latest_start() -> XPUCluster:
+    """The active cluster, or the one whose start was tried last: it has ended, or has not started.
+
+    Raises
+    ------
+    NoClusterError
+        If this process has had no cluster.
+    """
+    mine = [cluster for cluster in _failed if cluster._owner == os.getpid()]
+    return find_current() or (mine[0] if mine else latest_cluster())
 
 
 def at_the_last_end(call: Callable[[], None]) -> Callable[[], None]:
@@ -334,10 +355,12 @@ class XPUCluster(PlannedEngines, Displayed):
                 self._seconds_to_start = time.monotonic() - begun
                 self._publish(processes)
             except BaseException as error:
-                ended = self._end_of_job()
+                ended = str(error) if isinstance(error, JobEnded) else self._end_of_job()
                 self.stop()
-                if ended and isinstance(error, XpulabError) and ended not in str(error):
-                    raise ClusterStartError(f"{ended}, before the engines had started\n{error}") from None
+                _failed[:] = [self]
+                if ended and isinstance(error, XpulabError):
+                    cure = f"type: {self._to_go_on(over=True)}{LOGS}"
+                    raise ClusterStartError(f"{ended}, before the engines had started\n{cure}") from None
                 raise
             handle.report.done = n
             handle.report.finish("finished", self._about_others())
@@ -407,6 +430,7 @@ class XPUCluster(PlannedEngines, Displayed):
         if not self.running:
             raise not_running()
         _latest[:] = [self]
+        _failed.clear()
         _clusters.append(self)
         if _clusters.count(self) > 1:  # removed afterwards, so that other threads always find an active cluster
             _clusters.remove(self)
