@@ -11,17 +11,18 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 __all__ = ["install"]
 
 _PACKAGES = ("dpctl", "dpnp", "numba_dpex")
 
 
-class _LoadsRuntime(MetaPathFinder):
+class _LoadsRuntime:  # not a MetaPathFinder: the import of importlib.abc takes longer than that of xpulab
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
