@@ -62,6 +62,7 @@ ACROSS = ["spmd"]
 SHARED = [
     "advice",
     "centring",
+    "device_packages",
     "exceptions",
     "explorer.picture",
     "explorer.snapshot",

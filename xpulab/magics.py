@@ -31,7 +31,7 @@ from xpulab.commands import (
     placement,
 )
 from xpulab.deploy.addresses import addresses
-from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster
+from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster, latest_start
 from xpulab.deploy.hosts import look
 from xpulab.deploy.keys import make_keys
 from xpulab.deploy.ports import ports
@@ -201,7 +201,7 @@ class XPUMagics(Magics):
         parser.command(
             commands,
             "restart",
-            lambda _: latest_cluster().restart(),
+            lambda _: latest_start().restart(),
             "stop the cluster, if it is running, and start it again with the same settings",
         )
         parser.command(commands, "status", lambda _: _status(), "show engines, devices, memory and health")
@@ -365,7 +365,7 @@ def _devices() -> Any:
 
 
 def _logs(arguments: Any) -> Text:
-    return Text(latest_cluster().logs(arguments.lines))
+    return Text(latest_start().logs(arguments.lines))
 
 
 def _cell_parser() -> Parser:

@@ -6,6 +6,7 @@ No machine here has PBS. Its tests follow the manual pages of OpenPBS that `xpul
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -126,6 +127,37 @@ def test_what_squeue_says(said: str, expected: Look) -> None:
     assert slurm.read(said) == expected
 
 
+@pytest.mark.parametrize(
+    ("reason", "cure"),
+    [
+        ("PartitionNodeLimit", "ask for fewer, --nodes K"),
+        ("QOSMaxNodePerJobLimit", "ask for fewer, --nodes K"),
+        ("AssocMaxNodesPerJobLimit", "ask for fewer, --nodes K"),
+        ("PartitionTimeLimit", "ask for less, --time T"),
+        ("AssocMaxWallDurationPerJobLimit", "ask for less, --time T"),
+        ("InvalidAccount", "--job-args=--account=A"),
+        ("AccountNotAllowed", "--job-args=--account=A"),
+        ("BadConstraints", "--show"),
+        ("InvalidQOS", "--show"),
+    ],
+)
+def test_what_slurm_never_gives_is_no_wait(reason: str, cure: str) -> None:
+    look = slurm.read(f"PENDING|{reason}|N/A||\n")
+    assert look == Look("never", f"PENDING ({reason})")
+    assert re.search(cure, slurm.cure(look.words))
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("None", "Priority", "Resources", "Dependency", "AssocGrpNodeLimit", "QOSMaxJobsPerUserLimit"),
+        *("ReqNodeNotAvail, UnavailableNodes:node1", "PartitionDown", "BeginTime", "JobHeldUser"),
+    ],
+)
+def test_what_slurm_may_give_later_is_a_wait(reason: str) -> None:
+    assert slurm.read(f"PENDING|{reason}|N/A||\n").state == "waiting"
+
+
 def test_how_a_job_ends_is_in_the_log_before_squeue_says_it() -> None:
     log = "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026 DUE TO TIME LIMIT ***"
     assert slurm.read("COMPLETING|None|x|node1|node1", log).words == "reached its time limit"
@@ -144,6 +176,7 @@ QSTAT = """Job Id: 7.server
     ("state", "more", "expected"),
     [
         ("Q", "comment = Not Running: too few cores", Look("waiting", "queued (Not Running: too few cores)")),
+        ("Q", "comment = Can Never Run: too few nodes", Look("never", "queued (Can Never Run: too few nodes)")),
         ("Q", "estimated.start_time = Tue Nov 24", Look("waiting", "queued, expected to start at Tue Nov 24")),
         ("H", "", Look("waiting", "held")),
         ("R", "exec_host = a/0*16+b/1*16+a/2", Look("running", "running", "a/0*16+b/1*16+a/2", "a")),

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,31 @@ def test_a_folder_that_is_full_is_left_as_it_was(place: Path, monkeypatch: pytes
 def test_without_a_cluster_the_error_says_how_to_start_one() -> None:
     with pytest.raises(NoClusterError, match="type: %xpu_cluster start"):
         choose(None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "command"),
+    [
+        ({}, "%xpu_cluster start"),
+        ({"n": 4, "mpi": "intel"}, "%xpu_cluster start"),
+        (
+            {"n": 4, "hosts": ["a", "b:2"], "ssh_config": "/my config", "mpi": "mpich", "ports": "50000-50100"},
+            "%xpu_cluster start -n 4 --hosts a,b:2 --ssh-config '/my config' --mpi mpich --ports 50000-50100",
+        ),
+        (
+            {"launcher": "slurm", "nodes": 2, "time": 30, "job_args": "--gres=gpu:2 -A a", "mpi": "intel"},
+            "%xpu_cluster start --launcher slurm --nodes 2 --time 30 --job-args '--gres=gpu:2 -A a' --mpi intel",
+        ),
+    ],
+)
+def test_a_cluster_of_hosts_or_of_a_job_that_is_gone_is_started_there_again(
+    settings: dict[str, Any], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = Record("/tmp/none", "gone", (1, 0.0), "0", settings=settings)
+    monkeypatch.setattr(record, "_sorted", lambda: ([], [gone]))
+    with pytest.raises(NoClusterError) as error:
+        choose("gone")
+    assert str(error.value).endswith(f"type: {command}")
 
 
 def test_several_are_listed_with_what_to_type() -> None:

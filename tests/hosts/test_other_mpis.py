@@ -18,6 +18,7 @@ from xpulab.cluster import KMeans
 from xpulab.deploy.addresses import addresses
 from xpulab.deploy.hosts import look
 from xpulab.deploy.mpi import choice
+from xpulab.deploy.ports import ports
 from xpulab.exceptions import ClusterStartError, EngineLostError
 
 pytestmark = pytest.mark.cluster
@@ -96,7 +97,7 @@ def test_a_stop_leaves_nothing(both: xpulab.XPUCluster, hosts: Network) -> None:
 
 def test_a_helper_rank_carries_the_rows(hosts: Network, mpi: str) -> None:
     """Open MPI gives the first rank to the notebook's host, and MPICH the last one."""
-    arguments: dict[str, Any] = {"display": "none", "timeout": 120, "recover": False}
+    arguments: dict[str, Any] = {"display": "none", "timeout": 120, "recover": False, "ports": PORTS}
     with xpulab.XPUCluster(hosts="node1:1,node2:1", ssh_config=hosts.ssh_config, mpi=mpi, **arguments) as cluster:
         assert [engine.host for engine in cluster.status().engines] == ["node1", "node2"]
         model = KMeans(3, random_state=0).fit(X)
@@ -111,9 +112,9 @@ def test_a_helper_rank_carries_the_rows(hosts: Network, mpi: str) -> None:
 
 def test_hosts_are_asked_for_the_mpi(hosts: Network, mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
     names = addresses(f"{hosts.address},node1", None)
-    found = look(names, hosts.ssh_config, mpi)
+    found = look(names, hosts.ssh_config, mpi, among=ports(PORTS))
     assert found.ready, str(found)
-    assert found.to_type.endswith(f"--ssh-config {hosts.ssh_config} --mpi {mpi}")
+    assert found.to_type.endswith(f"--ssh-config {hosts.ssh_config} --mpi {mpi} --ports {PORTS}")
     host, label = hosts.hosts[0], choice.module(mpi).LABEL
     mpiexec = choice.find(mpi).mpiexec
     real = os.path.realpath(mpiexec)

@@ -32,6 +32,8 @@ from xpulab.exceptions import ClusterStartError, EngineLostError, PlanError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
 
+SEE_LOGS = "; for the log of all processes, type: %xpu_cluster logs"
+
 
 @pytest.fixture(scope="module")
 def slurm(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
@@ -189,9 +191,15 @@ cluster.run(lambda task: __import__("time").sleep(1000))
 @pytest.mark.parametrize("pattern", ["submitted", "runs on", "connecting", "starting mpiexec", "0 of 3"])
 def test_a_job_that_is_cancelled_during_the_start(slurm: Slurm, clean: None, told: Told, pattern: str) -> None:
     told.at(pattern, lambda: slurm.run("scancel", jobs(slurm)[0].split()[0]))
-    with pytest.raises(ClusterStartError, match=r"Slurm's job \d+ was cancelled"):
-        cluster_of().start()
+    cluster = cluster_of()
+    with pytest.raises(ClusterStartError) as error:
+        cluster.start()
     assert told.done, told.said
+    cause, cure = str(error.value).splitlines()
+    assert re.fullmatch(r"Slurm's job \d+ was cancelled, before the engines had started", cause)
+    assert cure == f"type: %xpu_cluster restart{SEE_LOGS}"
+    assert registry.latest_start() is cluster  # for %xpu_cluster restart and logs
+    assert ("ipcontroller" in cluster.logs()) == (pattern in ("connecting", "starting mpiexec", "0 of 3"))
 
 
 def test_a_call_in_a_job_that_is_cancelled_submits_no_other(slurm: Slurm, clean: None) -> None:
@@ -199,11 +207,18 @@ def test_a_call_in_a_job_that_is_cancelled_submits_no_other(slurm: Slurm, clean:
         job = jobs(slurm)[0].split()[0]
         cancelling = threading.Timer(0.5, slurm.run, ("scancel", job))
         cancelling.start()
-        with pytest.raises(EngineLostError, match=f"^Slurm's job {job} was cancelled, so all engines were ended"):
+        with pytest.raises(EngineLostError) as error:
             KMeans(3, max_iter=100_000, tol=0, n_init=100).fit(np.random.RandomState(0).rand(100_000, 4))
         cancelling.join()
+        assert str(error.value).splitlines() == [
+            f"Slurm's job {job} was cancelled, so all engines were ended.",
+            f"type: %xpu_cluster restart{SEE_LOGS}",
+        ]
         assert not cluster.running
+        assert "ipcontroller" in cluster.logs()
         until(lambda: not jobs(slurm))
+        cluster.restart()  # as the error says, which submits another job
+        assert cluster.run(lambda task: task.comm.size) == [3] * 3
 
 
 @pytest.mark.parametrize("nodes", [2, 1])
@@ -220,8 +235,12 @@ def test_a_job_that_ends_while_nothing_is_asked_takes_all_processes_along(
             slurm.run("scancel", job)
         until(lambda: not of_xpulab(slurm), 60)
         how = "reached its time limit" if nodes == 2 else "was cancelled"
-        with pytest.raises(EngineLostError, match=f"^Slurm's job {job} {how}, so all engines were ended"):
+        with pytest.raises(EngineLostError) as error:
             cluster.run(lambda task: 1)
+        assert str(error.value).splitlines() == [
+            f"Slurm's job {job} {how}, so all engines were ended.",
+            f"type: %xpu_cluster restart{SEE_LOGS}",
+        ]
 
 
 def test_a_job_ends_without_signs_of_the_notebook(slurm: Slurm, clean: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,6 +308,34 @@ def test_a_script_runs_in_a_job(slurm: Slurm, clean: None, tmp_path: Path, capfd
 def test_what_sbatch_refuses(slurm: Slurm, clean: None, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ClusterStartError, match=message):
         cluster_of(**arguments).start()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"nodes": 3}, r"PENDING \(PartitionNodeLimit\)\n.*ask for fewer, --nodes K.*!sinfo --summarize"),
+        ({"time": "2:00:00"}, r"PENDING \(PartitionTimeLimit\)\n.*ask for less, --time T"),
+    ],
+)
+def test_what_slurm_never_gives_is_an_error_and_no_wait(
+    slurm: Slurm, clean: None, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ClusterStartError, match=rf"^Slurm's job \d+ would wait for ever: {message}"):
+        cluster_of(**arguments).start()
+    until(lambda: not jobs(slurm))
+
+
+def test_ranks_that_srun_starts_without_mpi_are_warned_that_each_is_alone(
+    slurm: Slurm, clean: None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    source = "import numpy as np; from xpulab.spmd.cluster import KMeans; KMeans(2).fit(np.eye(9)); print('fitted')"
+    words = ["srun", "--nodes=2", "--mpi=none", "--chdir=/", sys.executable, "-c", source]
+    done = subprocess.run(words, env=slurm.environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "fitted\n" * 2, done.stderr
+    warning = (
+        r"MPI has 1 rank, and 2 were started \(SLURM_STEP_NUM_TASKS=2\): .* as rank 0; type: xpulab run --launcher"
+    )
+    assert len(re.findall(warning, done.stderr)) == 2
 
 
 def test_more_engines_than_the_nodes_have_cores(slurm: Slurm, clean: None) -> None:

@@ -14,9 +14,9 @@ from typing import Any, cast
 import xpulab
 from xpulab.advice import to_start
 from xpulab.deploy.addresses import Address
-from xpulab.deploy.conversation import not_running
+from xpulab.deploy.conversation import LOGS, not_running
 from xpulab.deploy.launchers import choice as schedulers
-from xpulab.deploy.launchers.scheduler import Job, Wanted
+from xpulab.deploy.launchers.scheduler import Job, JobEnded, Wanted
 from xpulab.deploy.mpi.command import DEFAULT, HERE, Ranks
 from xpulab.deploy.plan import Plan
 from xpulab.deploy.planning import PlannedEngines
@@ -40,11 +40,20 @@ from xpulab.rendering import Displayed, counted
 from xpulab.report import progress
 from xpulab.report.record import Display
 
-__all__ = ["XPUCluster", "at_the_last_end", "current_cluster", "find_current", "in_place_of_cluster", "latest_cluster"]
+__all__ = [
+    "XPUCluster",
+    "at_the_last_end",
+    "current_cluster",
+    "find_current",
+    "in_place_of_cluster",
+    "latest_cluster",
+    "latest_start",
+]
 
 _clusters: list[XPUCluster] = []  # the running clusters; the last one is active
 _latest: list[XPUCluster] = []  # at most one: the cluster that was active last, which may have ended
 _of_parent: list[XPUCluster] = []  # in a forked process: the clusters that its parent uses
+_failed: list[XPUCluster] = []  # at most one: the cluster whose start has failed, if none has started since
 _at_the_last_end: list[Callable[[], None]] = []
 
 #: The ranks that take the place of a cluster; only `xpulab.spmd` sets it.
@@ -82,6 +91,7 @@ def _leave_to_parent() -> None:
     _of_parent[:] = _clusters or _of_parent
     _clusters.clear()
     _latest.clear()
+    _failed.clear()
     _at_the_last_end.clear()
 
 
@@ -128,6 +138,17 @@ def latest_cluster() -> XPUCluster:
         If this process has had no cluster.
     """
     return find_current() or (_latest[0] if _latest else current_cluster())
+
+
+def latest_start() -> XPUCluster:
+    """The active cluster, or the one whose start was tried last: it has ended, or has not started.
+
+    Raises
+    ------
+    NoClusterError
+        If this process has had no cluster.
+    """
+    return find_current() or (_failed[0] if _failed else latest_cluster())
 
 
 def at_the_last_end(call: Callable[[], None]) -> Callable[[], None]:
@@ -359,10 +380,12 @@ class XPUCluster(PlannedEngines, Displayed):
                 self._publish(processes)
             except BaseException as error:
                 with uninterrupted():
-                    ended = self._end_of_job()
+                    ended = str(error) if isinstance(error, JobEnded) else self._end_of_job()
                     self.stop()
-                if ended and isinstance(error, XpulabError) and ended not in str(error):
-                    raise ClusterStartError(f"{ended}, before the engines had started\n{error}") from None
+                _failed[:] = [self]
+                if ended and isinstance(error, XpulabError):
+                    cure = f"type: {self._to_go_on(over=True)}{LOGS}"
+                    raise ClusterStartError(f"{ended}, before the engines had started\n{cure}") from None
                 if said := about_open_files(error):
                     raise ClusterStartError(f"{said}\n{error}") from None
                 raise
@@ -435,6 +458,7 @@ class XPUCluster(PlannedEngines, Displayed):
             raise not_running()
         self._require_not_forked()
         _latest[:] = [self]
+        _failed.clear()
         _clusters.append(self)
         if _clusters.count(self) > 1:  # removed afterwards, so that other threads always find an active cluster
             _clusters.remove(self)

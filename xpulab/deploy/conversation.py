@@ -33,6 +33,9 @@ from xpulab.sharing.board import USERS, Board
 
 __all__ = ["Conversation", "not_running"]
 
+#: What an error without logs says about them.
+LOGS = "; for the log of all processes, type: %xpu_cluster logs"
+
 _RECOVERIES = 3  # largest number of restarts in one call: a task that kills its engine must not be repeated for ever
 
 
@@ -375,7 +378,7 @@ class Conversation:
         """Raise an error if these processes no longer belong to the cluster, or if one of them has ended."""
         if self._processes is not processes:
             if processes.lost:  # another thread has noticed that engines were lost
-                raise EngineLostError(f"{processes.lost}.\ntype: %xpu_cluster start", processes.lost)
+                raise EngineLostError(f"{processes.lost}.\ntype: {self._to_go_on()}", processes.lost)
             raise NoClusterError("the cluster was stopped while a task was running; type: %xpu_cluster start")
         ended = processes.ended()
         if not ended:
@@ -397,7 +400,7 @@ class Conversation:
         gone = [fact for fact in self._everyone if fact["here"] and fact["pid"] in processes.first_gone]
         if lost is not None:
             if lost["why"]:
-                self._give_up(processes, f"{lost['why']}, so all engines were ended")
+                self._give_up(processes, f"{lost['why']}, so all engines were ended", lost.get("job", False))
             gone = [self._everyone[rank] for rank in lost["ranks"]]
         if gone:
             processes.await_mpi()
@@ -422,8 +425,8 @@ class Conversation:
             limit = most_silence(self.silence, len(stuck), len(self._everyone), users)
             self._give_up(processes, f"{where} gave no sign of life for {limit:g} s, so all engines were ended")
 
-    def _give_up(self, processes: Processes, reason: str) -> None:
-        """Stop the remaining processes, and raise `EngineLostError`."""
+    def _give_up(self, processes: Processes, reason: str, job: bool = False) -> None:
+        """Stop the remaining processes, and raise `EngineLostError`; the end of a job needs no logs to explain it."""
         words = ""
         with self._sending:
             if self._processes is processes:
@@ -431,7 +434,12 @@ class Conversation:
                 # The process that started the cluster must see that engines were lost, so that it can start new ones.
                 self._close(on_purpose=not self.attached, keep_job=self.recovers)
             reason = processes.lost or reason
-        raise EngineLostError(f"{reason}.\n{words}\ntype: %xpu_cluster start", reason)
+        cure = f"type: {self._to_go_on(job)}"
+        raise EngineLostError(f"{reason}.\n{cure}{LOGS}" if job else f"{reason}.\n{words}\n{cure}", reason)
+
+    def _to_go_on(self, over: bool = False) -> str:
+        """What to type after engines were lost for good; `over` says that the job in which they ran has ended."""
+        raise NotImplementedError
 
 
 def not_running() -> NoClusterError:

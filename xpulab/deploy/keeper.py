@@ -47,7 +47,7 @@ _LOOKS = ((0, 0.5), (30, 3.0), (600, 15.0))
 
 
 class _Refused(Exception):
-    """The scheduler does not take the job."""
+    """The scheduler does not take the job, or would never run it."""
 
 
 class _Keeper:
@@ -119,6 +119,8 @@ class _Keeper:
         self._next = time.monotonic() + (pause if self.job is None else _AGAIN)
         if look.state in ("ending", "ended"):
             return self._words(look)
+        if look.state == "never":
+            raise _Refused(f"{self._label} would wait for ever: {look.words}\n{self.scheduler.cure(look.words)}")
         if look.state == "running":
             self._sign(look)
         else:
@@ -138,6 +140,10 @@ class _Keeper:
         os.set_blocking(self.signing.stdin.fileno(), False)
         self.tell({"runs": asdict(self.job)})
 
+    @property
+    def _label(self) -> str:
+        return f"{self.scheduler.LABEL}'s job {self.id}"
+
     def _log(self) -> str:
         with contextlib.suppress(OSError):
             return (self.folder / "log" / "job.log").read_text(errors="replace")
@@ -150,8 +156,9 @@ class _Keeper:
             time.sleep(0.1)
             later = choice.asked(self.options["scheduler"], self.id, self._log())
             look = later if later.state else look
-        label = f"{self.scheduler.LABEL}'s job {self.id}"
-        return f"{label} {look.words or 'has ended'}" + (f" (its output: {said})" if (said := self.output()) else "")
+        return f"{self._label} {look.words or 'has ended'}" + (
+            f" (its output: {said})" if (said := self.output()) else ""
+        )
 
     def output(self) -> str:
         """What the job's script has written, if this host sees it."""
@@ -260,7 +267,7 @@ def _give_up(folder: Path, why: str) -> None:
     from xpulab.deploy.record import Record
 
     with contextlib.suppress(OSError, ValueError, TypeError):
-        write_private(folder / LOST, json.dumps({"why": why, "ranks": []}))
+        write_private(folder / LOST, json.dumps({"why": why, "ranks": [], "job": True}))
         record = Record(**json.loads((folder / owner.RECORD).read_text()))
         record.processes.pop(JOB, None)  # this process
         processes = Processes(record)

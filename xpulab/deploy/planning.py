@@ -144,6 +144,13 @@ class PlannedEngines(VariablesOnEngines):
         """The warnings of the running cluster's plan. They do not mention other clusters."""
         return self._plan.warnings if self._plan else ()
 
+    def _to_go_on(self, over: bool = False) -> str:
+        job = self._plan.job if self._plan else None
+        if over and job is not None and not job.submitted:
+            return "%xpu_cluster start --launcher local (for this host only), or start Jupyter in another job"
+        elsewhere = self.hosts or self.hostfile or job is not None or self.launcher in SCHEDULERS
+        return "%xpu_cluster restart" if elsewhere else "%xpu_cluster start"
+
     def _others(self, chosen: Plan) -> tuple[str, ...]:
         return in_use(chosen, self._processes.record.folder if self._processes else "")
 

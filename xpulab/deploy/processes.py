@@ -28,6 +28,7 @@ from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLa
 import xpulab
 from xpulab.deploy import relay
 from xpulab.deploy.descendants import end_descendants, kill
+from xpulab.deploy.launchers.scheduler import JobEnded
 from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, LIBMPI, Command, ending
@@ -118,6 +119,7 @@ class Processes:
         self.first_gone: list[int] = []
         #: Why the processes were ended, if engines were lost; for calls that wait in other threads.
         self.lost = ""
+        self._last_words = ""
 
     def attach(self, timeout: float) -> None:
         """Connect to processes that another process started.
@@ -148,7 +150,7 @@ class Processes:
             self.leave()
             if isinstance(error, (_Ended, OSError, TimeoutError)):
                 raise ClusterError(
-                    f"the cluster {self.record.name} does not answer ({error}); type: %xpu_cluster start\n{words}"
+                    f"the cluster {self.record.name} does not answer ({error}); type: {self.record.to_start}\n{words}"
                 ) from None
             raise
 
@@ -298,7 +300,12 @@ class Processes:
             return []
 
     def logs(self, lines: int = 40) -> str:
-        """Last log lines of the controller, mpiexec and the engines, and what the ranks printed in the last cell."""
+        """Last log lines of the controller, mpiexec and the engines, and what the ranks printed in the last cell.
+
+        After `stop`, these are the last lines before it.
+        """
+        if not self.folder.exists():
+            return self._last_words
         parts = []
         for path in sorted((self.folder / "log").glob("*.log")):
             last = path.read_text(errors="replace").replace(RAISED, "\n").splitlines()[-lines:]
@@ -342,6 +349,7 @@ class Processes:
             self._await(JOB, _JOB_GRACE)
         self.leave()
         if on_purpose:
+            self._last_words = self.logs()
             shutil.rmtree(self.folder, ignore_errors=True)
         remove_leftovers()
 
@@ -509,6 +517,8 @@ class Launched(Processes):
         ------
         ClusterStartError
             If an engine does not start; the message has the logs, and no process is left running.
+        JobEnded
+            If the job has ended in which engines were to run.
         """
         self._deadline = time.monotonic() + timeout
         n = len(plan.ranks)
@@ -532,6 +542,8 @@ class Launched(Processes):
             self.stop()
             if isinstance(error, _Ended) and alone:
                 raise ClusterStartError(alone) from None
+            if lost and lost.get("job"):
+                raise JobEnded(lost["why"]) from None
             if isinstance(error, _Ended):
                 what = f"{lost['why']}; the log of all processes:" if lost and lost["why"] else str(error)
                 cure = "to look for a cause, type: %xpu_cluster doctor"

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shlex
 import shutil
 import stat
 import tempfile
@@ -22,6 +23,12 @@ from xpulab.rendering import counted
 from xpulab.sharing.owner import RECORD
 
 __all__ = ["Record", "choose", "find", "identity", "in_use", "new_folder", "runs"]
+
+#: The arguments of a cluster that say where its engines run, and how they connect.
+_PLACES = (
+    *("n", "devices", "hosts", "hostfile", "ssh_config", "launcher", "nodes", "time", "partition", "job_args"),
+    *("mpi", "mpi_args", "ports"),
+)
 
 _PREFIX = "xpulab-"
 _ROOM = 2**20  # free bytes that a folder must have for a cluster's connection files and first logs
@@ -126,6 +133,18 @@ class Record:
         """Whether the cluster was killed, and nothing starts new engines: it was detached, or its owner has ended."""
         here = self.namespace == os.readlink("/proc/self/ns/pid")
         return here and not self.runs and (self.detached or not runs(*self.owner))
+
+    @property
+    def to_start(self) -> str:
+        """What to type to start such a cluster again: on its hosts, or in such a job."""
+        given = {name: value for name in _PLACES if (value := self.settings.get(name)) is not None}
+        if given.keys().isdisjoint(("hosts", "hostfile", "launcher")):
+            return "%xpu_cluster start"
+        words = ["%xpu_cluster", "start"]
+        for name, value in given.items():
+            words.append("-n" if name == "n" else f"--{name.replace('_', '-')}")
+            words.append(",".join(value) if isinstance(value, list | tuple) else str(value))
+        return shlex.join(words)
 
     def __str__(self) -> str:
         n, owner = len(self.facts), f"ends with process {self.owner[0]}"
@@ -280,7 +299,9 @@ def choose(name: str | None, command: str = "%xpu_cluster attach") -> Record:
         if name in (None, record.name)
     )
     if not found:
-        raise NoClusterError(f"{lost}no cluster of this user is running on this host; type: %xpu_cluster start")
+        named = [record for record in gone if name in (None, record.name)]
+        start = named[-1].to_start if named else "%xpu_cluster start"
+        raise NoClusterError(f"{lost}no cluster of this user is running on this host; type: {start}")
     raise NoClusterError(
         f"{lost}no running cluster has the name {name!r}; running clusters: {every}; type: {command} {found[-1].name}"
     )

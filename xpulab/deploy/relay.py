@@ -299,7 +299,7 @@ def main() -> None:
         if lost.about["ranks"]:
             relay.await_mpi()
         if why := relay.end_of_job():
-            write_private(folder / LOST, json.dumps({"why": why, "ranks": []}))
+            write_private(folder / LOST, json.dumps({"why": why, "ranks": [], "job": True}))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         relay.end()

@@ -16,7 +16,7 @@ from typing import Any
 
 from xpulab.deploy import keeper
 from xpulab.deploy.launchers import choice
-from xpulab.deploy.launchers.scheduler import Job, Wanted, seconds
+from xpulab.deploy.launchers.scheduler import Job, JobEnded, Wanted, seconds
 from xpulab.deploy.plan import Plan
 from xpulab.exceptions import ClusterStartError, UsageError
 from xpulab.rendering import block, counted, escape, plain
@@ -187,7 +187,9 @@ class Submission:
         Raises
         ------
         ClusterStartError
-            If the scheduler refuses the job, or if the job ends before it runs.
+            If the scheduler refuses the job, or would never run it.
+        JobEnded
+            If the job ends before it runs.
         """
         label, number = choice.module(self._scheduler).LABEL, ""
         say(f"submitting a job to {label}")
@@ -201,7 +203,7 @@ class Submission:
                 if "waits" in message or "job" in message:
                     say(f"{label}'s job {number}: {message.get('waits') or 'submitted'}")
             if self.ended:
-                raise ClusterStartError(f"{self.ended}, before the engines had started")
+                raise JobEnded(self.ended)
         say(f"{label}'s job {number} runs on {', '.join(self._job.nodes)}")
         return self._job
 

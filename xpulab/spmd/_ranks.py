@@ -9,17 +9,20 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import os
 import pkgutil
 import platform
 import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
+from mpi4py import MPI
 
 import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
 from xpulab.data import Outgoing
@@ -30,7 +33,8 @@ from xpulab.engine import algorithms
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Engine, this_engine
 from xpulab.engine.interruptible import WORLD
-from xpulab.exceptions import ClusterError
+from xpulab.exceptions import ClusterError, XpulabWarning
+from xpulab.rendering import counted
 from xpulab.report.fit import FitReport
 
 __all__ = ["Ranks", "ranks"]
@@ -262,12 +266,39 @@ def _started() -> Engine:
             f"the ranks of this script are on {len(hosts)} hosts ({', '.join(hosts)}), and xpulab.spmd works on one; "
             "start all ranks on one host: xpulab run -n 4 script.py"
         )
+    _warn_if_alone()
     if WORLD.size > 1:
         sys.excepthook = _ending_all(sys.excepthook)
     before = signal.getsignal(signal.SIGINT)
     engine = Engine({})
     signal.signal(signal.SIGINT, before)
     return engine
+
+
+#: Variables with the number of ranks that were started: mpiexec's, and srun's, which count where mpiexec has set none.
+_OF_MPIEXEC = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+_OF_SRUN = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+
+
+def _warn_if_alone() -> None:
+    """Warn if MPI has another number of ranks than were started, of which each then takes itself for rank 0."""
+    every = {name: os.environ[name] for name in (*_OF_MPIEXEC, *_OF_SRUN) if os.environ.get(name, "").isdecimal()}
+    started = {name: int(n) for name, n in every.items() if name in _OF_MPIEXEC} or {
+        name: int(n) for name, n in every.items()
+    }
+    if not started or WORLD.size in started.values():
+        return
+    name, n = next(iter(started.items()))
+    cure = "xpulab run --launcher slurm script.py, or, for ranks of one host, srun --mpi=pmi2 (Open MPI: --mpi=pmix)"
+    if name in _OF_MPIEXEC:
+        library = " ".join(MPI.Get_library_version().splitlines()[0].split()[:3])
+        cure = f"the mpiexec of the library, which is {library}, or: xpulab run -n {n} script.py"
+    warnings.warn(
+        f"MPI has {counted(WORLD.size, 'rank')}, and {n} were started ({name}={n}): they do not find each other, and "
+        f"each computes alone as rank 0; type: {cure}",
+        XpulabWarning,
+        stacklevel=2,
+    )
 
 
 def _ending_all(hook: Callable[..., Any]) -> Callable[..., Any]:

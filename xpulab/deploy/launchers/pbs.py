@@ -54,6 +54,9 @@ INSTALL = "before you start Jupyter, load your site's module: module load pbs"
 _WAITING = {"Q": "queued", "H": "held", "W": "waiting for its start time", "T": "being moved", "M": "moved"}
 _RUNNING = {"R": "running", "S": "suspended", "U": "suspended", "B": "running"}
 
+#: How the scheduler's comment on a job begins that asks for more than the site has (qstat(1B), -s).
+_NEVER = "Can Never Run"
+
 _ATTRIBUTE = re.compile(r"^\s+([\w.]+) = (.*)$", re.MULTILINE)
 
 #: What qsub says -> what to type.
@@ -125,7 +128,11 @@ def read(said: str, log: str = "") -> Look:
     comment = f" ({about['comment']})" if about.get("comment") else ""
     if state in _WAITING:
         start = about.get("estimated.start_time", "")
-        return Look("waiting", f"{_WAITING[state]}{comment}{f', expected to start at {start}' if start else ''}")
+        possible = not about.get("comment", "").startswith(_NEVER)
+        return Look(
+            "waiting" if possible else "never",
+            f"{_WAITING[state]}{comment}{f', expected to start at {start}' if start else ''}",
+        )
     nodes = about.get("exec_host", "")
     if state in _RUNNING:
         return Look("running", _RUNNING[state], nodes, next(iter(hosts(nodes)), ""))
@@ -150,7 +157,7 @@ def cancellation(job: str) -> list[str]:
 
 
 def cure(refusal: str) -> str:
-    """What to type after qsub has refused a job in these words."""
+    """What to type after qsub has refused a job in these words, or if a job waits for ever with them."""
     known = (cure for pattern, cure in _CURES if re.search(pattern, refusal, re.IGNORECASE))
     return next(
         known, "to see the script and qsub's command line, type: %xpu_cluster plan with the same options, --show"

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from xpulab.exceptions import UsageError
+from xpulab.exceptions import ClusterStartError, UsageError
 
-__all__ = ["Job", "Launcher", "Look", "Scheduler", "Wanted", "body", "lines", "seconds"]
+__all__ = ["Job", "JobEnded", "Launcher", "Look", "Scheduler", "Wanted", "body", "lines", "seconds"]
 
 #: Slurm's forms of a time limit, which xpulab takes for each scheduler (sbatch(1), --time).
 _TIMES = (
@@ -19,6 +19,10 @@ _TIMES = (
     r"(?P<days>\d+)-(?P<hours>\d+)(:(?P<minutes>\d+)(:(?P<seconds>\d+))?)?",
 )
 _SECONDS = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
+
+
+class JobEnded(ClusterStartError):
+    """A job has ended before its engines had started; the message says how."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,9 @@ class Look:
 
     Attributes
     ----------
-    state : {"waiting", "running", "ending", "ended", ""}
-        "ending" while its processes end, and empty if the scheduler has not answered.
+    state : {"waiting", "never", "running", "ending", "ended", ""}
+        "never" if it waits for what it cannot get, "ending" while its processes end, and empty if the scheduler has not
+        answered.
     words : str
         The state in the scheduler's words while the job waits or runs, such as "PENDING (Resources)"; afterwards how it
         has ended, such as "was cancelled", and empty if this is not known yet.
@@ -84,7 +89,7 @@ class Look:
         The node on which the script runs.
     """
 
-    state: Literal["waiting", "running", "ending", "ended", ""]
+    state: Literal["waiting", "never", "running", "ending", "ended", ""]
     words: str = ""
     nodes: str = ""
     first: str = ""
@@ -143,7 +148,7 @@ class Scheduler(Protocol):
         """The command line that ends a job."""
 
     def cure(self, refusal: str) -> str:
-        """What to type after a submission was refused in these words."""
+        """What to type after a submission was refused in these words, or if a job waits for ever with them."""
 
     def allocation(self, variables: Mapping[str, str]) -> Job | None:
         """The job in which a process with these environment variables runs; None if it runs in none."""

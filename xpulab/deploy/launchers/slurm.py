@@ -63,8 +63,25 @@ _ENDINGS = (
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 _RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
 
-#: What sbatch says -> what to type.
+#: Reasons of a job that waits which end only if someone changes the job or the site's limits (squeue(1), JOB REASON
+#: CODES).
+_NEVER = re.compile(
+    r"Partition(Node|Time)Limit|BadConstraints|(Account|QOS)NotAllowed|Invalid(Account|QOS)|DeadLine|MaxMemPerLimit"
+    r"|(Assoc|QOS)Max\w+PerJob\w*|QOSMin\w+"
+)
+
+#: What sbatch says, or why a job waits for ever -> what to type.
 _CURES = (
+    (
+        "Nodes?(Limit|PerJob)",
+        "the partition has fewer nodes for a job, or some of its nodes are down; ask for fewer, --nodes K, or for "
+        "another partition; type: !sinfo --summarize",
+    ),
+    (
+        "TimeLimit|WallDuration",
+        "the partition has less time for a job; ask for less, --time T, or for another partition; type: !sinfo "
+        "--summarize",
+    ),
     ("partition", "for the partitions of your site, type: !sinfo --summarize"),
     (
         "account",
@@ -151,7 +168,7 @@ def read(said: str, log: str = "") -> Look:
     about = "" if reason in ("None", "") else f" ({reason})"
     if state in _WAITING:
         when = "" if start in ("N/A", "") or state != "PENDING" else f", expected to start at {start.replace('T', ' ')}"
-        return Look("waiting", f"{state}{about}{when}")
+        return Look("never" if _NEVER.fullmatch(reason) else "waiting", f"{state}{about}{when}")
     if state in _RUNNING:
         return Look("running", state + ("" if state == "RUNNING" else about), nodes, first)
     how = ending(state, log)
@@ -166,7 +183,7 @@ def cancellation(job: str) -> list[str]:
 
 
 def cure(refusal: str) -> str:
-    """What to type after sbatch has refused a job in these words."""
+    """What to type after sbatch has refused a job in these words, or if a job waits for ever with them."""
     known = (cure for pattern, cure in _CURES if re.search(pattern, refusal, re.IGNORECASE))
     return next(
         known, "to see the script and sbatch's command line, type: %xpu_cluster plan with the same options, --show"
