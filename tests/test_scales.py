@@ -10,6 +10,7 @@ import pytest
 import sklearn.covariance
 import sklearn.linear_model
 import sklearn.neighbors
+from scipy import sparse
 
 import xpulab
 from xpulab import cluster, covariance, decomposition, linear_model, neighbors
@@ -17,16 +18,14 @@ from xpulab.basic_statistics import BasicStatistics
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
 
+three = pytest.mark.parametrize("cluster", [3], indirect=True, ids=["3-engines"])
 few = pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"])
-SCALES = [
-    (np.float32, -100),
-    (np.float32, -73),
-    (np.float32, 66),
-    (np.float32, 116),
-    (np.float64, -530),
-    (np.float64, 530),
-]
-scales = pytest.mark.parametrize(("dtype", "exponent"), SCALES, ids=lambda value: getattr(value, "__name__", value))
+FAR = [(np.float32, -100), (np.float32, 116), (np.float64, -530), (np.float64, 530)]
+NEAR = [(np.float32, -73), (np.float32, 66)]  # some squares are in the range of float32, and some are not
+far, scales = (
+    pytest.mark.parametrize(("dtype", "exponent"), some, ids=lambda value: getattr(value, "__name__", value))
+    for some in (FAR, FAR + NEAR)
+)
 
 RNG = np.random.default_rng(0)
 B = RNG.normal(size=(120, 3)) + np.repeat([[4.0], [0.0]], 60, axis=0)
@@ -44,8 +43,8 @@ def back(values: Any, exponent: int) -> np.ndarray:
     return np.ldexp(np.asarray(values, np.float64), -exponent)
 
 
-@few
-@scales
+@three
+@far
 @pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean", "manhattan", "cosine", "minkowski"])
 def test_neighbours(metric: str, dtype: Any, exponent: int) -> None:
     arguments: dict[str, Any] = {"metric": metric, **({"p": 3} if metric == "minkowski" else {})}
@@ -65,7 +64,7 @@ def test_neighbours(metric: str, dtype: Any, exponent: int) -> None:
         assert [sorted(each) for each in near] == [sorted(each) for each in within]
 
 
-@few
+@three
 def test_neighbours_at_differences_far_below_the_rows() -> None:
     X = np.zeros((40, 1), np.float32)
     X[:, 0] = np.arange(40, 0, -1) * np.float32(1e-25)
@@ -74,10 +73,18 @@ def test_neighbours_at_differences_far_below_the_rows() -> None:
     np.testing.assert_array_equal(places, [[20, 19]])
 
 
-@few
-@scales
+@three
+@far
 def test_k_means(dtype: Any, exponent: int) -> None:
     start = B[[0, 60]]
+    bisected = [cluster.BisectingKMeans(2, random_state=0, tol=0).fit(at(B, dtype, place)) for place in (0, exponent)]
+    np.testing.assert_array_equal(bisected[1].labels_, bisected[0].labels_)
+    np.testing.assert_array_equal(bisected[1].predict(at(Q, dtype, exponent)), bisected[0].predict(at(Q, dtype, 0)))
+    of_csr = [
+        cluster.KMeans(2, init=at(start, dtype, place), n_init=1).fit(sparse.csr_matrix(at(B, dtype, place)))
+        for place in (0, exponent)
+    ]
+    np.testing.assert_allclose(back(of_csr[1].cluster_centers_, exponent), of_csr[0].cluster_centers_, rtol=1e-5)
     for model in (cluster.KMeans, cluster.MiniBatchKMeans):
         fits = []
         for place in (0, exponent):
@@ -118,8 +125,8 @@ def test_linear_models(current: xpulab.XPUCluster, dtype: Any, exponent: int) ->
     assert fitted.rank_ == 3
 
 
-@few
-@scales
+@three
+@far
 @pytest.mark.parametrize("solver", ["full", "covariance_eigh", "arpack"])
 def test_principal_components(solver: Any, dtype: Any, exponent: int) -> None:
     if (dtype, exponent) == (np.float32, 116):
@@ -130,7 +137,7 @@ def test_principal_components(solver: Any, dtype: Any, exponent: int) -> None:
     np.testing.assert_allclose(found.explained_variance_ratio_, expected.explained_variance_ratio_, rtol=1e-4)
 
 
-@few
+@three
 @scales
 def test_moments(dtype: Any, exponent: int) -> None:
     X = at(B, dtype, exponent)
@@ -144,6 +151,7 @@ def test_moments(dtype: Any, exponent: int) -> None:
         np.testing.assert_allclose(ours.mahalanobis(at(Q, dtype, exponent)), expected.mahalanobis(Q), rtol=1e-3)
 
 
+@three
 def test_small_columns_that_cancel_are_not_constant() -> None:
     X = np.column_stack([np.tile([1.0, 3.0], 20), np.arange(40.0)]).astype(np.float32) * np.float32(1e-25)
     found = covariance.EmpiricalCovariance().fit(X)

@@ -11,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xpulab
-from xpulab.decomposition import PCA, IncrementalPCA
+from xpulab.decomposition import PCA, IncrementalPCA, TruncatedSVD
 from xpulab.linear_model import IncrementalLinearRegression, IncrementalRidge, LinearRegression, Ridge
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
 
 Y = np.arange(40.0) % 7
 REAL = np.random.default_rng(0).normal(size=(40, 2))
+few = pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"])
+three = pytest.mark.parametrize("cluster", [3], indirect=True, ids=["3-engines"])
 MODELS = [
     LinearRegression(),
     LinearRegression(positive=True),
@@ -28,6 +30,7 @@ MODELS = [
 ]
 
 
+@few
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_constant_columns_have_no_coefficient_and_the_others_keep_theirs(model: Any, dtype: Any) -> None:
@@ -58,7 +61,7 @@ def test_columns_that_are_constant_where_rows_have_weight(dtype: Any) -> None:
     assert Ridge(alpha=0).fit(X, Y.astype(dtype), weights).coef_ == 0
 
 
-@pytest.mark.parametrize("cluster", [3], indirect=True, ids=["3-engines"])
+@three
 @settings(max_examples=25, deadline=None)
 @given(
     constant=st.floats(-1e9, 1e9).filter(lambda x: abs(x) > 1e-9),
@@ -72,7 +75,7 @@ def test_any_constant(constant: float, dtype: Any, n: int) -> None:
         np.testing.assert_allclose(model.intercept_, y.mean(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"])
+@few
 def test_a_constant_column_has_no_part_in_principal_components(current: xpulab.XPUCluster) -> None:
     X = np.column_stack([np.full(40, 3.7), REAL, np.full(40, 0.1)])
     for model in (PCA(), PCA(svd_solver="full"), PCA(svd_solver="covariance_eigh"), IncrementalPCA(batch_size=40)):
@@ -81,3 +84,18 @@ def test_a_constant_column_has_no_part_in_principal_components(current: xpulab.X
         assert not model.singular_values_[2:].any()
     for rows in (X, current.scatter(X)):
         assert LinearRegression().fit(rows, Y).rank_ == 2
+
+
+@three
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("solver", ["full", "covariance_eigh", "arpack", "randomized"])
+def test_constant_columns_alone_have_no_variance_and_no_shares_of_it(solver: Any, dtype: Any) -> None:
+    X = np.full((40, 3), 3.7, dtype)
+    models = [PCA(2, svd_solver=solver, random_state=0)]
+    if solver in ("arpack", "randomized"):
+        models.append(TruncatedSVD(2, algorithm=solver, random_state=0))
+    for model in models:
+        with pytest.warns(RuntimeWarning, match="invalid value"):  # scikit-learn's of 0 / 0
+            model.fit(X)
+        assert not model.explained_variance_.any()
+        assert np.isnan(model.explained_variance_ratio_).all()
