@@ -145,9 +145,13 @@ def test_nan_and_infinity_are_refused_with_their_row(
 def test_finite_numbers_whose_products_are_not(kept: Callable[[], int], tmp_path: Path) -> None:
     X, _, _ = rows_of()
     X[:, 1] *= np.float32(1e25)  # the square is more than float32 holds
+    found = EmpiricalCovariance().fit(opened(tmp_path, X)).covariance_
+    assert kept() == 1  # all rows were looked through
+    np.testing.assert_allclose(found, np.cov(X.T.astype(np.float64), bias=True), rtol=1e-6, atol=1e-6)
+    X = X.astype(np.float64)
+    X[:, 1] *= 1e200
     with pytest.raises(ValueError, match="too large"):  # of the covariance, not of a row
         EmpiricalCovariance().fit(opened(tmp_path, X))
-    assert kept() == 1  # all rows were looked through
 
 
 def test_no_rows_on_some_ranks(kept: Callable[[], int], tmp_path: Path) -> None:

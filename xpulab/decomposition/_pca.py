@@ -23,7 +23,6 @@ from xpulab.decomposition._spectrum import (
     principal_components,
     random_start,
     rounded,
-    shares,
     truncated_components,
 )
 from xpulab.deploy.cluster import XPUCluster, current_cluster
@@ -292,12 +291,4 @@ class PCA(Projecting, sklearn.decomposition.PCA):
                 parts = of_covariance(found["gram"] / (n_samples - 1), n_samples)
             else:
                 parts = of_triangle(found["r"])
-        if solver == "arpack":
-            singular, right = (part[:n_components] for part in parts)
-            total = (parts[0] ** 2).sum() / (n_samples - 1)
-            ratio = shares(parts[0])[:n_components]
-            return {
-                "mean_": found["mean"],
-                **truncated_components(singular, right, total, n_samples, n_features, ratio),
-            }
         return {"mean_": found["mean"], **principal_components(*parts, n_components, n_samples, n_features)}

@@ -17,7 +17,6 @@ __all__ = [
     "principal_components",
     "random_start",
     "rounded",
-    "shares",
     "truncated_components",
 ]
 
@@ -56,7 +55,7 @@ def principal_components(
         Fitted attributes.
     """
     _, right = svd_flip(None, right, u_based_decision=False)
-    variance, ratio = singular**2 / (n_samples - 1), shares(singular)
+    variance, ratio = _variance(singular, n_samples), _shares(singular)
     if isinstance(n_components, str):
         n_components = _infer_dimension(variance, n_samples)
     elif 0 < n_components < 1.0:
@@ -68,22 +67,22 @@ def principal_components(
 
 
 def truncated_components(
-    singular: np.ndarray,
-    right: np.ndarray,
-    total: float,
-    n_samples: int,
-    n_features: int,
-    ratio: np.ndarray | None = None,
+    singular: np.ndarray, right: np.ndarray, total: float, n_samples: int, n_features: int
 ) -> dict[str, Any]:
     """Compute fitted attributes from a truncated decomposition and the total variance, as ``PCA._fit_truncated``."""
     _, right = svd_flip(None, right, u_based_decision=False)
-    variance = singular**2 / (n_samples - 1)
+    variance = _variance(singular, n_samples)
     least = min(n_features, n_samples)
     noise = float(total - variance.sum()) / (least - len(singular)) if len(singular) < least else 0.0
-    return _attributes(singular, right, variance, variance / total if ratio is None else ratio, noise)
+    return _attributes(singular, right, variance, variance / total, noise)
 
 
-def shares(lengths: np.ndarray) -> np.ndarray:
+def _variance(singular: np.ndarray, n_samples: int) -> np.ndarray:
+    with np.errstate(over="ignore"):  # infinity then
+        return singular**2 / (n_samples - 1)
+
+
+def _shares(lengths: np.ndarray) -> np.ndarray:
     """Return the share of each squared length in their sum, also if the squares are too large or small for float64."""
     _, exponent = np.frexp(lengths.max(initial=0.0))
     squares = np.square(np.ldexp(lengths, -exponent))
@@ -106,12 +105,13 @@ def _attributes(
 def rounded(attributes: dict[str, Any], dtype: Any) -> dict[str, Any]:
     """Return the attributes with all floating-point numbers converted to `dtype`; arrays are contiguous copies."""
     made = {}
-    for name, value in attributes.items():
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-            value = np.array(value, dtype, order="C")
-        elif isinstance(value, np.floating):
-            value = np.dtype(dtype).type(value)
-        made[name] = value
+    with np.errstate(over="ignore"):  # infinity then
+        for name, value in attributes.items():
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+                value = np.array(value, dtype, order="C")
+            elif isinstance(value, np.floating):
+                value = np.dtype(dtype).type(value)
+            made[name] = value
     return made
 
 

@@ -41,7 +41,8 @@ def shortest(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Compute coefficients from the singular value decomposition of a triangle.
 
-    If several sets of coefficients are equally good, the result is the shortest vector.
+    If several sets of coefficients are equally good, the result is the shortest vector. The coefficient of a column of
+    zeros is 0.
 
     Parameters
     ----------
@@ -62,11 +63,13 @@ def shortest(
     rank : int
         Number of singular values that do not count as zero.
     """
-    left, singular, right = np.linalg.svd(triangle, full_matrices=False)
+    used = triangle.any(axis=0)
+    left, singular, right = np.linalg.svd(triangle[:, used], full_matrices=False)
     kept = singular > cutoff * singular.max(initial=0.0)
     values = singular[kept, None]
-    coef = right[kept].T @ (left[:, kept].T @ rotated / (values + penalties / values))  # squares may leave float64
-    return coef, singular, int(kept.sum())
+    coef = np.zeros((len(used), rotated.shape[1]))
+    coef[used] = right[kept].T @ (left[:, kept].T @ rotated / (values + penalties / values))  # without squares
+    return coef, np.pad(singular, (0, min(triangle.shape) - len(singular))), int(kept.sum())
 
 
 def non_negative(triangle: np.ndarray, rotated: np.ndarray, penalties: np.ndarray) -> np.ndarray:
