@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, validate_params
 from xpulab.data import ShardedArray, mapped
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.call import Call, Functions
-from xpulab.estimator.rows import Packing
+from xpulab.estimator.rows import Packing, in_floats
 
 __all__ = ["calinski_harabasz_score", "davies_bouldin_score", "silhouette_samples", "silhouette_score"]
 
@@ -207,8 +207,8 @@ def _checked(X: Any, labels: Any) -> tuple[Any, np.ndarray]:
         labels.source(current_cluster())
         labels = labels.gather()
     if not isinstance(X, ShardedArray) and mapped(X) is None:
-        checked, labels = check_X_y(X, labels, dtype=[np.float64, np.float32])
-        return checked, labels
+        checked, labels = check_X_y(X, labels)
+        return in_floats(checked), labels
     labels = column_or_1d(labels, warn=True)
     if isinstance(X, ShardedArray):
         X.source(current_cluster())
