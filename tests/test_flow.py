@@ -65,6 +65,7 @@ SHARED = [
     "explorer.picture",
     "explorer.snapshot",
     "libmpi",
+    "missing",
     "oneapi",
     "rendering",
     "report",

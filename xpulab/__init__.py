@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from xpulab import missing
+
 if TYPE_CHECKING:
     from xpulab import cluster, exceptions
     from xpulab.acceleration import accel
@@ -47,6 +49,9 @@ _HOMES = {
     "interrupted": "xpulab.estimator.interrupted",
     "to_sklearn": "xpulab.estimator.plain",
 }
+
+
+missing.install()
 
 
 def __getattr__(name: str) -> Any:
