@@ -67,6 +67,7 @@ SHARED = [
     "explorer.picture",
     "explorer.snapshot",
     "libmpi",
+    "missing",
     "oneapi",
     "rendering",
     "report",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from xpulab import device_packages
+from xpulab import device_packages, missing
 
 if TYPE_CHECKING:
     from xpulab import cluster, exceptions
@@ -52,6 +52,7 @@ _HOMES = {
 
 
 device_packages.install()
+missing.install()
 
 
 def __getattr__(name: str) -> Any:

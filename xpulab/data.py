@@ -266,7 +266,8 @@ def place_named(X: Any) -> Iterator[None]:
             where = _columns_without_numbers(X)
         if where is None:
             raise
-        raise ValueError(f"{error}\n{where}") from None
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{error}\n{where}") from None
 
 
 def _columns_without_numbers(X: Any) -> str | None:

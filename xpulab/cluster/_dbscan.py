@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -92,6 +93,7 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
     array([ 0,  0,  0,  1,  1, -1])
     """
 
+    _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
     #: In float64: the rows that were passed, the rows of the region, its tree, and rows of other regions near its
     #: border; and the numbers of all these rows.
     _work_memory: ClassVar[tuple[float, float]] = (120.0, 4.0)

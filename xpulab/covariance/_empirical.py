@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.covariance
@@ -59,6 +60,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
     ...     EmpiricalCovariance().fit([[1, 1], [1, 3], [4, 1], [6, 8]]).covariance_
     """
 
+    _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
     covariance_: np.ndarray
     location_: np.ndarray
     n_features_in_: int

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.decomposition
@@ -60,6 +61,8 @@ class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
     --------
     sklearn.decomposition.TruncatedSVD : The same in one process.
     """
+
+    _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> TruncatedSVD:

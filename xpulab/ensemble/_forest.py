@@ -320,8 +320,11 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
         if means is None:
             with ONE_AT_A_TIME:
                 found: np.ndarray = super().predict(X)
-            return found
+            return self._in_range(found.reshape(len(found), -1, 1)).reshape(found.shape)
         return means[:, 0, 0].copy() if self.n_outputs_ == 1 else means[:, :, 0].copy()
+
+    def _in_range(self, means: np.ndarray) -> np.ndarray:
+        return np.clip(means, *self._range[:, :, None])
 
     def _take_oob(self, means: np.ndarray, y: np.ndarray, scoring_function: Any) -> None:
         self.oob_prediction_ = means[:, 0, 0] if means.shape[1] == 1 else means[:, :, 0]

@@ -64,6 +64,8 @@ class ForestProxy(Proxy):
     #: During a fit: for each row the sum of the predictions by trees that were grown without it, and the number of
     #: these trees; and the means that were subtracted from the targets.
     _oob: Any = None
+    #: The least and the largest target of each output, of all trees: means are rounded, and must not leave this range.
+    _range: Any = None
 
     def _grow(self, X: Any, y: Any, sample_weight: Any) -> Any:
         """Fit the forest, in the steps of scikit-learn's `fit`."""
@@ -71,10 +73,10 @@ class ForestProxy(Proxy):
         self._require_computed()
         X = self._checked(cluster, X, reset=True)
         y = gathered_targets(self, cluster, X, y)
-        weights: Any = self._weights(sample_weight, X)
+        weights: Any = self._weights(sample_weight, X, dtype=np.float64)
         if isinstance(weights, ShardedArray):  # a rank has passed the weights of its own rows
             weights = weights.gather()
-        weights = None if weights is None else weights.astype(np.float64)
+        weights = None if weights is None else weights.astype(np.float64, copy=False)
         y, classes, weights = self._read_targets(y, weights)
         n = X.shape[0]
         self._n_samples, self._sample_weight = n, weights
@@ -104,6 +106,7 @@ class ForestProxy(Proxy):
             self._require_oob(y)
         # The ranks can compute these predictions only if all trees are new, and none is pruned afterwards.
         together = bool(self.oob_score) and not there and self.ccp_alpha == 0
+        self._range = _joined(self._range if there else None, y)
         middle = np.zeros(y.shape[1])
         if self.criterion in ("squared_error", "friedman_mse"):
             middle = y.mean(axis=0)
@@ -230,7 +233,7 @@ class ForestProxy(Proxy):
         for number, tree in enumerate(trees):
             nodes, values, depth = grown[number % len(grown)][number // len(grown)]
             if not any(classes):
-                values = values + middle[None, :, None]
+                values = np.clip(values + middle[None, :, None], *self._range[:, None, :, None])
             tree.n_features_in_, tree.n_outputs_ = self.n_features_in_, self.n_outputs_
             widths = [max(1, n) for n in classes]
             if any(classes):
@@ -286,6 +289,7 @@ class ForestProxy(Proxy):
             )
         means = sums / np.maximum(times, 1)[:, None, None]
         means += (times > 0)[:, None, None] * middle[:, None]
+        means[times > 0] = self._in_range(means[times > 0])
         self._take_oob(means, y, scoring_function)
 
     def _take_oob(self, means: np.ndarray, y: np.ndarray, scoring_function: Any) -> None:
@@ -328,6 +332,10 @@ class ForestProxy(Proxy):
             if sends:
                 self._index = None  # the call failed: perhaps only some of the engines have the trees
         means: np.ndarray = result.value.reshape(len(result.value), *values.shape[1:])
+        return self._in_range(means)
+
+    def _in_range(self, means: np.ndarray) -> np.ndarray:
+        """Return predictions of numbers, of shape (n_samples, n_outputs, 1), within the range of the targets."""
         return means
 
     def _packed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -371,13 +379,19 @@ class ForestProxy(Proxy):
             If the estimator is not fitted.
         """
         plain = super().to_sklearn()
-        for name in ("_index", "_oob"):
+        for name in ("_index", "_oob", "_range"):
             vars(plain).pop(name, None)
         return plain
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the handle of the trees on the engines. A copy sends the trees again if needed."""
         return {name: value for name, value in super().__getstate__().items() if name not in ("_index", "_oob")}
+
+
+def _joined(before: np.ndarray | None, y: np.ndarray) -> np.ndarray:
+    """Return the least and the largest target of each output, of an earlier fit and of these targets."""
+    found = [y.min(axis=0), y.max(axis=0)]
+    return np.array(found if before is None else [np.minimum(before[0], found[0]), np.maximum(before[1], found[1])])
 
 
 def _array_of(given: bytes | dict[str, Any], dtype: Any) -> np.ndarray:

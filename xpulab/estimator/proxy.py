@@ -104,6 +104,8 @@ class Proxy(CallbackSupportMixin):
 
     #: Arguments of scikit-learn's `validate_data` for X, where they differ from those for dense, finite rows.
     _rules: ClassVar[Mapping[str, Any]] = {}
+    #: The arguments that differ again in methods of a fitted estimator.
+    _later_rules: ClassVar[Mapping[str, Any]] = {}
     #: Device memory of a call in addition to its rows: bytes per row, and a share of the bytes of the rows.
     _work_memory: ClassVar[tuple[float, float]] = (0.0, 0.0)
     #: Fitted attributes that scikit-learn's estimator does not have.
@@ -169,8 +171,9 @@ class Proxy(CallbackSupportMixin):
         held = self._held if self._held is not None and X is self._held.given else None
         if held is not None and held.checked is not None and not reset:
             return held.checked
+        rules = {**self._rules, **({} if reset else self._later_rules), **rules}
         with interruptible(f"the check of X for {type(self).__name__}"):
-            rows = checked_rows(self, cluster, X, reset=reset, look_now=look_now, **{**self._rules, **rules})
+            rows = checked_rows(self, cluster, X, reset=reset, look_now=look_now, **rules)
         if held is not None:
             held.checked = rows
         return rows

@@ -27,6 +27,7 @@ from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = [
+    "FLOATS",
     "Held",
     "Packing",
     "checked_rows",
@@ -34,10 +35,12 @@ __all__ = [
     "checked_unnamed",
     "checked_weights",
     "gathered_targets",
+    "in_floats",
     "rows_at_once",
 ]
 
-_FLOATS = [np.float64, np.float32]
+#: The dtypes in which engines compute; numbers of others become float64.
+FLOATS = [np.float64, np.float32]
 
 
 def checked_rows(
@@ -56,7 +59,8 @@ def checked_rows(
     look_now : bool
         Whether to look for NaN and infinity at once, and not later while the rows are copied.
     **rules : Any
-        Arguments of `sklearn.utils.validation.validate_data`, where they differ from those for dense, finite rows.
+        Arguments of `sklearn.utils.validation.validate_data`, where they differ from those for dense, finite rows. With
+        ``dtype="numeric"``, arrays of strings are refused, also if these look like numbers.
 
     Returns
     -------
@@ -78,17 +82,22 @@ def checked_rows(
         # The engines read the file, and look for NaN, so this process must not read the rows. validate_data then only
         # checks the shape and the names.
         validate_data(
-            estimator, X, **{**rules, "accept_sparse": False, "dtype": _FLOATS, "ensure_all_finite": False}, reset=reset
+            estimator, X, **{**rules, "accept_sparse": False, "dtype": FLOATS, "ensure_all_finite": False}, reset=reset
         )
         return X
     finite = rules.get("ensure_all_finite", True) if look_now or not looked_at_later(X) else False
-    rules = {"dtype": _FLOATS, "accept_large_sparse": False, **rules, "ensure_all_finite": finite}
+    rules = {"dtype": FLOATS, "accept_large_sparse": False, **rules, "ensure_all_finite": finite}
     with place_named(X):
-        X = validate_data(estimator, X, **rules, reset=reset)
+        X = in_floats(validate_data(estimator, X, **rules, reset=reset))
     if sparse.issparse(X) and not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
     return X
+
+
+def in_floats(X: Any) -> Any:
+    """Return checked numbers in float64, unless they are float32."""
+    return X if X.dtype in FLOATS else X.astype(np.float64)
 
 
 def checked_unnamed(estimator: Any, cluster: XPUCluster, X: Any, n_columns: int, **rules: Any) -> Any:
@@ -99,7 +108,7 @@ def checked_unnamed(estimator: Any, cluster: XPUCluster, X: Any, n_columns: int,
             X.require_finite()
     elif mapped(X) is None:
         with place_named(X):
-            X = check_array(X, **{"dtype": _FLOATS, **rules}, estimator=estimator, input_name="X")
+            X = in_floats(check_array(X, **{"dtype": FLOATS, **rules}, estimator=estimator, input_name="X"))
     if X.ndim != 2 or X.shape[1] != n_columns:
         raise ValueError(
             f"X has {X.shape[1] if X.ndim == 2 else 1} features, but {type(estimator).__name__} is expecting "
@@ -144,8 +153,8 @@ def _check_handle(estimator: Any, X: ShardedArray, reset: bool, rules: Mapping[s
         )
 
 
-def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = True) -> Any:
-    """Return sample weights of shape (n_samples,) in the dtype of X; None if all weights are 1.
+def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = True, dtype: Any = None) -> Any:
+    """Return sample weights of shape (n_samples,) in a dtype, by default that of X; None if all weights are 1.
 
     A handle (with which the ranks pass the weights of their own rows) is returned as it is after the same checks.
 
@@ -162,7 +171,7 @@ def checked_weights(sample_weight: Any, X: Any, *, only_non_negative: bool = Tru
         return sample_weight
     like = np.empty((X.shape[0], 0), X.dtype)
     with place_named(sample_weight):
-        weights = check_sample_weight(sample_weight, like, dtype=X.dtype)
+        weights = check_sample_weight(sample_weight, like, dtype=dtype or X.dtype)
     if only_non_negative and weights.min() < 0:
         place = int(np.argmax(weights < 0))
         raise ValueError(f"Negative values in data passed to sample_weight: {weights[place]} for row {place}.")
@@ -377,7 +386,7 @@ class Packing:
         with place_named(self._X):
             check_array(
                 self._X,
-                dtype=_FLOATS,
+                dtype=FLOATS,
                 ensure_all_finite=self._rules.get("ensure_all_finite", True),
                 estimator=self._estimator,
                 input_name="X",
@@ -387,7 +396,7 @@ class Packing:
         y = self._targets
         if isinstance(y, ShardedArray):
             return y.source(self._call.cluster)
-        numbers = y if y.dtype in _FLOATS else y.astype(self._X.dtype)
+        numbers = y if y.dtype in FLOATS else y.astype(self._X.dtype)
         return self._outgoing.send_rows(numbers.reshape(len(y), -1), self._bounds())
 
     def _bounds(self) -> list[int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import sklearn
@@ -76,6 +77,8 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
     >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
     ...     LinearRegression().fit([[1, 1], [1, 2], [2, 2], [2, 3]], [6, 8, 9, 11]).coef_
     """
+
+    _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LinearRegression:

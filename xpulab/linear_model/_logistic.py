@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -127,6 +128,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
 
     #: For each row, the number of its class and its weight; both exist twice while they are computed.
     _work_memory: ClassVar[tuple[float, float]] = (32.0, 0.0)
+    _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
 
     coef_: Any
     intercept_: np.ndarray

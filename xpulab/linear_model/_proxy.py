@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -17,6 +18,8 @@ __all__ = ["LinearProxy"]
 
 class LinearProxy(Proxy):
     """Base of linear models, which sets `coef_` and `intercept_`, and predicts rows on the engines."""
+
+    _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
 
     fit_intercept: bool
     coef_: np.ndarray

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
 import numpy as np
+import sklearn.metrics
 
 from xpulab.checks import check_array, type_of_target
 from xpulab.data import ShardedArray, place_named
@@ -31,7 +33,7 @@ def accuracy_score(y_true: Any, y_pred: Any, *, normalize: bool = True, sample_w
     Returns
     -------
     float or int
-        An int is returned without `normalize` and without weights.
+        Without `normalize` and without weights, scikit-learn before 1.9 returns an int, and this function does with it.
 
     Raises
     ------
@@ -47,7 +49,13 @@ def accuracy_score(y_true: Any, y_pred: Any, *, normalize: bool = True, sample_w
     found = sums("accuracy_score", "metrics.agreeing", truth, predicted, weights)
     if normalize:
         return float(found["equal"] / found["weight"]) if found["weight"] else 0.0
-    return float(found["equal"]) if weights is not None else int(found["equal"])
+    return float(found["equal"]) if weights is not None else _count_type()(found["equal"])
+
+
+@functools.cache
+def _count_type() -> type:
+    """Return the type of a number of rows in the installed scikit-learn."""
+    return type(sklearn.metrics.accuracy_score([0, 1], [0, 1], normalize=False))
 
 
 def confusion_matrix(

@@ -15,7 +15,7 @@ from xpulab.checks import ONE_AT_A_TIME, check_X_y, column_or_1d
 from xpulab.data import ShardedArray, mapped, place_named
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.call import Call, Functions
-from xpulab.estimator.rows import Packing
+from xpulab.estimator.rows import Packing, in_floats
 
 __all__ = ["calinski_harabasz_score", "davies_bouldin_score", "silhouette_samples", "silhouette_score"]
 
@@ -209,8 +209,8 @@ def _checked(X: Any, labels: Any) -> tuple[Any, np.ndarray]:
         labels = labels.gather()
     if not isinstance(X, ShardedArray) and mapped(X) is None:
         with place_named(labels), place_named(X):
-            checked, labels = check_X_y(X, labels, dtype=[np.float64, np.float32])
-        return checked, labels
+            checked, labels = check_X_y(X, labels)
+        return in_floats(checked), labels
     labels = column_or_1d(labels, warn=True)
     if isinstance(X, ShardedArray):
         X.source(current_cluster())

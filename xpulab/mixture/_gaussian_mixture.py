@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -118,6 +119,7 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
 
     #: The largest extra memory is that of k-means, see `xpulab.cluster.KMeans`.
     _work_memory: ClassVar[tuple[float, float]] = (12.0, 1 / 30)
+    _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
 
     weights_: np.ndarray
     means_: np.ndarray

@@ -92,6 +92,7 @@ class NeighborsProxy(Proxy):
     the rows again from this process, unless they were passed as a handle.
     """
 
+    _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
     #: A copy of the rows, and for each row two numbers with which its scores begin: half its squared norm, and zero.
     _work_memory: ClassVar[tuple[float, float]] = (16.0, 1.0)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.preprocessing
@@ -10,8 +11,10 @@ from sklearn.base import _fit_context
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab.checks import ONE_AT_A_TIME
+from xpulab.data import mapped
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.proxy import TransformerProxy
+from xpulab.estimator.rows import FLOATS
 
 __all__ = ["PolynomialFeatures"]
 
@@ -20,7 +23,8 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
     """Compute products of columns up to a degree, on all engines of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.preprocessing.PolynomialFeatures`, for any number of
-    engines. A fit depends on the number of columns only, and sends no rows. The hosts of the engines multiply the
+    engines. A fit depends on the number of columns only, and sends no rows; of a memory-mapped array, the engines look
+    for NaN and infinity. The hosts of the engines multiply the
     columns, some rows at a time.
 
     Parameters
@@ -57,6 +61,8 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
            [1., 2., 3., 4., 6., 9.]])
     """
 
+    _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
+    _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": FLOATS}
     n_features_in_: int
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -83,7 +89,10 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
-        X = self._checked(current_cluster(), X, reset=True)
+        cluster = current_cluster()
+        X = self._checked(cluster, X, reset=True, look_now=True)
+        if mapped(X) is not None:  # the engines read the file, and refuse NaN and infinity
+            self._ask(cluster, "fit", "moments", X)
         with ONE_AT_A_TIME:
             plain = self.sklearn_class()(**self.get_params()).fit(np.zeros((1, X.shape[1])))
         for name, value in vars(plain).items():
