@@ -72,7 +72,7 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
     answer: dict[str, Any] = {"outcome": "ok", "error": None}
     with _captured(task, transcript) as printed:
         try:
-            with users_code(), watched_by(task.check_peers, task.cancelled):
+            with users_code(), watched_by(task.check_peers, task.cancelled), task.engine.watched(task):
                 try:
                     answer.update(code())
                 except RuntimeError as error:
