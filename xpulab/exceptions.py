@@ -25,6 +25,7 @@ __all__ = [
     "HandleError",
     "KernelBuildError",
     "KernelLaunchError",
+    "NeverAnsweredError",
     "NoClusterError",
     "NotEnoughMemoryError",
     "OneAPIError",
@@ -144,6 +145,10 @@ class EngineLostError(ClusterError):
 
 class EngineStuckError(ClusterError):
     """Engines did not end a task after an interrupt; a restart of the cluster frees them."""
+
+
+class NeverAnsweredError(ClusterError):
+    """A rank waits for other ranks, and all of them have ended or wait, too. The message has the line of each."""
 
 
 class HandleError(ClusterError, ValueError):

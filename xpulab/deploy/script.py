@@ -28,6 +28,8 @@ from xpulab.deploy.plan import Plan
 from xpulab.deploy.ports import Ports
 from xpulab.deploy.probe import core_ranges
 from xpulab.exceptions import UsageError
+from xpulab.sharing.board import Board
+from xpulab.sharing.hangs import Hangs
 from xpulab.sharing.program import program
 
 __all__ = ["RUN", "command", "run", "shown"]
@@ -117,8 +119,14 @@ def run(plan: Plan, command: Command) -> int:
         130 after Ctrl-C.
     """
     with _Output(len(plan.ranks)) as output:
+        board = Board.create(len(plan.ranks))
         variables = sorted({name for placement in plan.ranks for name in placement.variables})
-        about = {**output.about(), "mpi": command.expected(len(plan.ranks)), "variables": variables}
+        about = {
+            **output.about(),
+            "mpi": command.expected(len(plan.ranks)),
+            "variables": variables,
+            "board": board.path,
+        }
         process = subprocess.Popen(
             command.words,
             env={**os.environ, **command.environment, RUN: json.dumps(about)},
@@ -127,18 +135,24 @@ def run(plan: Plan, command: Command) -> int:
             start_new_session=True,  # a terminal's Ctrl-C reaches this process only, which passes it on once
         )
         try:
-            return _followed(process, output, choice.module(command.mpi))
+            return _followed(process, output, choice.module(command.mpi), board)
         finally:
             _kill(process)
+            board.close()
             remove_leftovers()
 
 
-def _followed(process: subprocess.Popen[bytes], output: _Output, mpi: ModuleType) -> int:
+def _followed(process: subprocess.Popen[bytes], output: _Output, mpi: ModuleType, board: Board) -> int:
     """Follow the ranks until they have ended, and return the exit status of the first that failed."""
     interrupted, deadline = False, float("inf")
+    hangs, told = Hangs(board.ranks, 1), False
     while process.poll() is None and time.monotonic() < deadline:
         try:
             output.pass_on(_LOOK)
+            board.ranks["ended"][[rank for rank, _ in output.statuses()]] = 1
+            if not told and (hang := hangs.told()):
+                told = True
+                print(f"xpulab run: {hang}; Ctrl-C ends the ranks", file=sys.stderr)
             if not interrupted and output.failures() and deadline == float("inf"):
                 deadline = time.monotonic() + _REST
         except KeyboardInterrupt:

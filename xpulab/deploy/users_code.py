@@ -15,6 +15,7 @@ from xpulab.exceptions import CallInterrupted
 from xpulab.rendering import in_notebook
 from xpulab.report import usage
 from xpulab.sharing.board import awaited, running
+from xpulab.sharing.hangs import Hangs
 from xpulab.sharing.transcript import Transcripts
 
 __all__ = ["GONE", "LINES", "CellInterrupted", "Following", "raise_for_users", "results_of"]
@@ -71,7 +72,8 @@ class Following:
         self._overwritten = ""  # the shown line that the next line overwrites
         self._asked = time.monotonic()
         self._since: float | None = None
-        self._told = self._told_waiting = False
+        self._told = self._told_waiting = self._told_of_hang = False
+        self._hangs: Hangs | None = None
         self._told_still: set[int] = set()
 
     @property
@@ -102,6 +104,10 @@ class Following:
             self._told_waiting = True
             self._note(f"the code is waiting for {other}")
         self._ask_about(busy)
+        self._hangs = self._hangs or Hangs(records, number)
+        if not self._told_of_hang and (hang := self._hangs.told()):
+            self._told_of_hang = True
+            self._note(f"{hang}; Stop frees {'it' if len(busy) == 1 else 'them'}")
         if busy and raised and not self._told:
             self._since = self._since or now
             if now - self._since > _PATIENCE:

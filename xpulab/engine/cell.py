@@ -59,6 +59,7 @@ def run(
         was measured.
     """
     if task.comm.rank not in ranks:
+        task.engine.record["ended"] = task.number
         return {"outcome": "left out"}
     namespace = task.engine.namespace
     task.ranks = ranks

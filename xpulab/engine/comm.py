@@ -231,16 +231,19 @@ class Communicator:
     def _poll(self, request: MPI.Request, entered: float) -> None:
         """Wait until the request is complete, which means that every rank has made the same call."""
         leaving, pauses = float("inf"), Pauses(_YIELD, _NAP)
-        while not request.Test():
-            waited = time.perf_counter() - entered
-            if waited > _SPIN:
-                # A reduction among ranks that arrive together is over by now, and never pays for reading the board.
-                if self._failed() or interrupted():
-                    leaving = min(leaving, waited + LAST)
-                    if waited > leaving:
-                        _left.append(request)
-                        raise PeerFailed
-                pauses.pause(waited)
+        try:
+            while not request.Test():
+                waited = time.perf_counter() - entered
+                if waited > _SPIN:
+                    # A reduction among ranks that arrive together is over by now, and never pays for reading the board.
+                    if self._failed() or interrupted():
+                        leaving = min(leaving, waited + LAST)
+                        if waited > leaving:
+                            raise PeerFailed
+                    pauses.pause(waited)
+        except BaseException:
+            _left.append(request)
+            raise
 
 
 def _in_order(values: np.ndarray) -> np.ndarray:

@@ -23,11 +23,13 @@ from xpulab.engine.host import host_of, show_board
 from xpulab.engine.interruptible import WORLD, Intracomm
 from xpulab.engine.travel import travelled
 from xpulab.engine.waiting import interrupt
+from xpulab.exceptions import NeverAnsweredError
 from xpulab.kernels.device import Device
 from xpulab.kernels.rows import Fill, Rows
 from xpulab.kernels.tune import MODE, Tuner
 from xpulab.sharing.board import PHASES, Board
 from xpulab.sharing.checkpoint import Checkpoint
+from xpulab.sharing.hangs import Watch
 from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.torchrun import INTERFACE, LOOPBACK, Port, Torchrun, address_of
 
@@ -175,6 +177,7 @@ class Engine:
         self._abandoned: list[MPI.Intracomm] = []
         self._stale = False
         self._waiting: asyncio.TimerHandle | None = None  # calls an action if no task arrives
+        self._watched: tuple[Task, Watch] | None = None  # the user's code that runs
         self.record["pid"] = os.getpid()
         self.record["tile"] = f"none used yet, {self.tuner.summary}".encode()
         threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
@@ -326,7 +329,20 @@ class Engine:
     def _beat(self) -> None:
         while True:
             self.record["heartbeat"] = time.time()
+            if (watched := self._watched) is not None:
+                task, watch = watched
+                task.hopeless = watch.look()
             time.sleep(_HEARTBEAT)
+
+    @contextlib.contextmanager
+    def watched(self, task: Task) -> Iterator[None]:
+        """Open a context for a user's code, which ends with an error if this rank waits for ever."""
+        self._watched = task, Watch(lambda: self.board, self.rank, task.number)
+        try:
+            yield
+        finally:
+            self._watched = None
+            self.record["waits"] = 0
 
 
 class Task:
@@ -342,6 +358,8 @@ class Task:
         The user's code in which this task runs.
     ranks : sequence of int
         The ranks that work on this task; the others wait for its end.
+    hopeless : str
+        Why nothing can answer the call in which this rank waits; empty if it does not wait for ever.
     transfer : float
         Seconds of transfers of rows between the notebook and the device; the task adds to it.
     written : list of tuple
@@ -356,6 +374,7 @@ class Task:
         self.outer = engine.task
         self.ranks: Sequence[int] = range(engine.size)
         self.comm = Communicator(engine._comm, self.failed, engine._ends, not engine.host.several)
+        self.hopeless = ""
         self.transfer = 0.0
         self.written: list[tuple[int, int, int, Iterable[np.ndarray] | None]] = []
         self.started = time.perf_counter()
@@ -376,7 +395,15 @@ class Task:
         return self.engine.board.cancelled(self.number) or (self.outer is not None and self.outer.cancelled())
 
     def failed(self) -> bool:
-        """Whether a rank has raised an exception, in this task or in the user's code in which it runs."""
+        """Whether a rank has raised an exception, in this task or in the user's code in which it runs.
+
+        Raises
+        ------
+        NeverAnsweredError
+            If this rank waits for ever.
+        """
+        if self.hopeless:
+            raise NeverAnsweredError(f"no rank can answer any more: {self.hopeless}")
         return self.engine.board.failed(self.number) or (self.outer is not None and self.outer.failed())
 
     def check(self) -> None:
@@ -410,6 +437,8 @@ class Task:
         ------
         PeerFailed
             If another rank has raised an exception.
+        NeverAnsweredError
+            If this rank waits for ever.
         """
         if self.failed():
             raise PeerFailed

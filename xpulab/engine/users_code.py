@@ -75,7 +75,12 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
     task.engine.torchrun.tell(task.ranks, (task.client, task.number))
     with _captured(task, transcript) as printed:
         try:
-            with children_end_here(_traceback), users_code(), watched_by(task.check_peers, task.cancelled):
+            with (
+                children_end_here(_traceback),
+                users_code(),
+                watched_by(task.check_peers, task.cancelled),
+                task.engine.watched(task),
+            ):
                 try:
                     answer.update(code())
                 except RuntimeError as error:

@@ -52,6 +52,8 @@ _RANK = np.dtype(
         ("client", "i8"),  # pid of the process that sent the task
         ("failed", "u8"),  # number of the last task that raised an exception on this rank
         ("ended", "u8"),  # number of the last task whose user's code has ended on this rank
+        ("waits", "f8"),  # seconds for which the user's code on this rank waits for other ranks, 0 if it does not
+        ("waits_in", "S96"),  # the line in which it waits, and what it calls there
         ("rows", "i8"),
         ("device_bytes", "i8"),  # bytes on the device for handles and fits
         ("run", "i8"),  # number of the run, counted from 1, of n_init runs

@@ -11,6 +11,8 @@ import contextlib
 import json
 import os
 import sys
+import threading
+import time
 import traceback
 import types
 from pathlib import Path
@@ -19,10 +21,13 @@ from typing import IO, Any
 from xpulab import libmpi, oneapi
 from xpulab.commands import numbers
 from xpulab.sharing import keyboard, owner
+from xpulab.sharing.hangs import Watch
 from xpulab.sharing.torchrun import INTERFACE, LOOPBACK, Port, Torchrun
 
 #: The same name as in `xpulab.deploy.script`, whose import takes half a second.
 RUN = "XPULAB_RUN"
+
+_FIRST, _LOOK = 2.0, 0.5  # seconds until the first look at where the script is, and between two looks
 
 
 def main() -> None:
@@ -48,13 +53,14 @@ def main() -> None:
     if options.cores:
         oneapi.confine(options.cores)
     oneapi.load()
+    if run is not None:
+        _watch(run)
     with libmpi.checked_at_import(run["mpi"]) if run is not None else contextlib.nullcontext():
         status = _run(options.script, options.arguments)
     sys.stdout.flush()
     sys.stderr.flush()
     if run is not None:
-        with _pipe(run, run["status"]) as pipe:
-            pipe.write(f"{run['rank']} {status}\n".encode())
+        _tell_status(run, status)
     if status:
         _end_all(status, alone=run is None)
 
@@ -84,6 +90,36 @@ def _torchrun(run: dict[str, Any]) -> None:
 def _pipe(run: dict[str, Any], descriptor: int, mode: str = "wb") -> IO[bytes]:
     """Return a pipe of ``xpulab run``, open for writing or reading."""
     return open(f"/proc/{run['pid']}/fd/{descriptor}", mode, buffering=0)
+
+
+def _tell_status(run: dict[str, Any], status: int) -> None:
+    """Tell ``xpulab run`` that the script has ended on this rank."""
+    with _pipe(run, run["status"]) as pipe:
+        pipe.write(f"{run['rank']} {status}\n".encode())
+
+
+def _watch(run: dict[str, Any]) -> None:
+    """Start a thread that ends this rank with an error if it waits for other ranks for ever."""
+
+    def opened() -> Any:
+        from xpulab.sharing.board import Board  # imports NumPy, which takes longer than many a script
+
+        return Board.open(run["board"])
+
+    watch = Watch(opened, run["rank"], 1)
+    watch.answer_signals()
+
+    def look() -> None:
+        time.sleep(_FIRST)
+        while not (hang := watch.look()):
+            time.sleep(_LOOK)
+        sys.stdout.flush()
+        print("".join(watch.stack()) + f"NeverAnsweredError: no rank can answer any more: {hang}", file=sys.stderr)
+        sys.stderr.flush()
+        _tell_status(run, 1)
+        os._exit(1)
+
+    threading.Thread(target=look, name="xpulab-watch", daemon=True).start()
 
 
 class ScriptEnded(Exception):

@@ -33,7 +33,7 @@ from xpulab.engine import algorithms
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Engine, this_engine
 from xpulab.engine.interruptible import WORLD
-from xpulab.exceptions import ClusterError, XpulabWarning
+from xpulab.exceptions import ClusterError, NeverAnsweredError, XpulabWarning
 from xpulab.rendering import counted
 from xpulab.report.fit import FitReport
 
@@ -119,7 +119,8 @@ class Ranks(RowsOnEngines):
                 try:
                     result = work()
                 except Exception as raised:
-                    if isinstance(raised, PeerFailed):  # the code of a cell has failed on another rank
+                    # The code of a cell has failed on another rank, or no other rank will come to exchange messages.
+                    if isinstance(raised, PeerFailed | NeverAnsweredError):
                         raise
                     error = raised
                 self._exchange_messages("done", None, error)
