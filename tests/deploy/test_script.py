@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -84,6 +85,25 @@ MPI.COMM_WORLD.Barrier()
     assert "BAD TERMINATION" not in error
     assert ("[1] ValueError: mine" in error) == ("mine" in ending)
     assert "runpy" not in error
+
+
+def test_a_script_has_torchruns_variables_with_one_port_for_all_ranks(tmp_path: Path) -> None:
+    """Those of the shell are of another world; those of --env are the user's."""
+    source = """import os
+names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "GROUP_RANK"
+print(*(os.environ[name] for name in names))
+print(os.environ["MASTER_PORT"])
+"""
+    (script := tmp_path / "script.py").write_text(source)
+    command = [sys.executable, "-c", RUN, "-n", "2", "--env", "GROUP_RANK=mine", str(script)]
+    world = {**os.environ, "RANK": "7", "MASTER_PORT": "29500"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=world)
+    found = done.stdout.splitlines()
+    assert "[0] 0 0 2 2 127.0.0.1 mine" in found
+    assert "[1] 1 1 2 2 127.0.0.1 mine" in found
+    ports = {line.partition("] ")[2] for line in found if "mine" not in line}
+    assert len(ports) == 1
+    assert ports != {"29500"}
 
 
 def test_a_rank_that_fails_before_it_uses_mpi_ends_the_others(tmp_path: Path) -> None:

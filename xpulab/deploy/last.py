@@ -40,7 +40,7 @@ def fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
         engine.rows = result.get("rows", engine.rows)
         engine.tile = result.get("tile")
         if "passes" in result:
-            engine.passes = dict(zip(PASSES, result["passes"], strict=True))
+            engine.passes = dict(zip(PASSES, result["passes"], strict=False))  # a prediction has no backward pass
     tried, took = answer.results[0].get("tuning", (0, 0.0))
     if tried:
         report.notes.append(f"the engines tried {tried} tiles in between, in {format_seconds(took)}")

@@ -16,6 +16,7 @@ _DOING = {
     "transfer": "moving rows between the host and the devices",
     "compile": "finishing kernels for the devices",
     "kernel": "computing on the devices",
+    "import": "importing PyTorch on the engines, once in their life,",
     "forward": "computing the outputs of the module",
     "backward": "computing the gradients, and adding them over the engines",
     "communicate": "exchanging results between the engines",

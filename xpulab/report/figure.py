@@ -22,6 +22,7 @@ COLOURS: dict[str, tuple[str, str]] = {
     "transfer": ("#0072b2", "//"),
     "compile": ("#cc79a7", ".."),
     "kernel": ("#009e73", ""),
+    "import": ("#cc79a7", ".."),
     "forward": ("#009e73", ""),
     "backward": ("#9a7d00", "oo"),
     "communicate": ("#d55e00", "\\\\"),

@@ -37,6 +37,7 @@ _STRIPES = "rgba(255,255,255,.55)"
 _PATTERNS = {
     "transfer": f"repeating-linear-gradient(45deg,{_STRIPES} 0 1.5px,transparent 1.5px 6px)",
     "compile": f"radial-gradient(circle,{_STRIPES} 1.2px,transparent 1.6px) 0 0/5px 5px",
+    "import": f"radial-gradient(circle,{_STRIPES} 1.2px,transparent 1.6px) 0 0/5px 5px",
     "backward": f"radial-gradient(circle,transparent 1.6px,{_STRIPES} 1.8px 2.6px,transparent 3px) 0 0/8px 8px",
     "communicate": f"repeating-linear-gradient(-45deg,{_STRIPES} 0 2px,transparent 2px 5px)",
     "wait": f"repeating-linear-gradient(90deg,{_STRIPES} 0 1px,transparent 1px 4px)",

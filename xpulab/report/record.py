@@ -68,8 +68,8 @@ class EngineReport:
     total : float
         Seconds from the call's arrival at the engine to its answer.
     passes : dict of str to float
-        Seconds of the forward and the backward passes if the call trains a network, under the names in `PASSES`. The
-        phase "kernel" is their sum. Empty for other calls.
+        Seconds of the import of PyTorch, and of the forward and the backward passes, if the call uses a network, under
+        the names in `PASSES`. The phase "kernel" is the sum of the passes. Empty for other calls.
 
     Raises
     ------
@@ -100,7 +100,7 @@ class EngineReport:
     @property
     def other(self) -> float:
         """Seconds that are in no phase. Never negative, although the clocks of host and device differ."""
-        return max(0.0, self.total - sum(self.seconds.values()))
+        return max(0.0, self.total - sum(self.seconds.values()) - self.passes.get("import", 0.0))
 
     @property
     def work(self) -> float:
@@ -111,7 +111,7 @@ class EngineReport:
     def phases(self) -> dict[str, float]:
         """Seconds by phase, `other` included, in the order in which they are drawn.
 
-        A network has the passes in place of "compile" and "kernel": PyTorch compiles nothing for it.
+        A network has the import of PyTorch and the passes in place of "compile" and "kernel": nothing is compiled.
         """
         if not (passes := self.passes):
             return {**self.seconds, "other": self.other}

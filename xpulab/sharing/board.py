@@ -32,8 +32,8 @@ __all__ = [
 
 #: Phases of a task. In a collective, `wait` is the time until all ranks have called it, and `communicate` the rest.
 PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
-#: The parts of `kernel` in the training of a network, which compiles no kernels.
-PASSES = ("forward", "backward")
+#: The phases of a network, which compiles no kernels: the import of PyTorch, and the parts of `kernel`.
+PASSES = ("import", "forward", "backward")
 
 #: The board has the lengths of this many latest runs. The length of run r is at index (r - 1) modulo this number.
 RUNS = 64
@@ -62,7 +62,7 @@ _RANK = np.dtype(
         ("metrics", "f8", (METRICS,)),  # values of the iteration, under the names in metric_names
         ("metric_names", "S64"),  # names that the task registered, separated by commas
         ("seconds", "f8", (len(PHASES),)),
-        ("passes", "f8", (len(PASSES),)),  # NaN if the task trains no network
+        ("passes", "f8", (len(PASSES),)),  # NaN if the task uses no network
         ("tile", "S96"),  # last launch parameters, and the number of ranges of sizes that have tuned parameters
         ("total", "f8"),  # seconds since the task arrived
         ("signs", "f8"),  # of a rank of another host: a number that grows with its use of a processor or a device

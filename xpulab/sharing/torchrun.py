@@ -55,14 +55,16 @@ class Port:
     """
 
     def __init__(self, address: str = LOOPBACK) -> None:
-        self._socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-        self._socket.bind((address, 0))
-        self.place: _Place = (address, self._socket.getsockname()[1])
+        held = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        held.bind((address, 0))
+        self.place: _Place = (address, held.getsockname()[1])
+        self._descriptor = held.detach()
 
     def listening(self) -> int:
-        """Listen, and give the socket's descriptor to the caller, who then owns it."""
-        self._socket.listen()
-        return self._socket.detach()
+        """Listen, and give the socket's descriptor to the caller, who then owns it. May be called once."""
+        with socket.socket(fileno=self._descriptor) as held:
+            held.listen()
+            return held.detach()
 
 
 def variables(rank: int, ranks: Sequence[int], leaders: Sequence[int], place: _Place) -> dict[str, str]:

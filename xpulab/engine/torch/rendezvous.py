@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import datetime
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,8 +19,10 @@ from urllib.parse import parse_qs, urlparse
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _world
 from torch.distributed.rendezvous import _rendezvous_handlers
 
+from xpulab.engine.waiting import poll
 from xpulab.sharing.torchrun import Torchrun, here
 
 __all__ = ["prepare"]
@@ -48,8 +51,16 @@ def _handler(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[A
         torchrun = here()
         if torchrun is None or _port(url) != torchrun.place[1]:
             yield from original(url, **options)
-        else:
-            yield _met(torchrun, url, options.get("timeout", dist.constants.default_pg_timeout))
+            return
+        try:
+            met = _met(torchrun, url, options.get("timeout", dist.constants.default_pg_timeout))
+        except BaseException:
+            if not dist.is_initialized():
+                # init_process_group has numbered the group that was not made. The next one needs the same number on
+                # all ranks, of which some may not have begun this one.
+                _world.group_count = 0
+            raise
+        yield met
 
     return handle
 
@@ -61,17 +72,51 @@ def _port(url: str) -> int | None:
 
 
 def _met(torchrun: Torchrun, url: str, timeout: datetime.timedelta) -> tuple[Any, int, int]:
-    """Return the store of a new group, the number of this rank, and the number of ranks."""
-    address, port = torchrun.place
+    """Return the store of a new group, the number of this rank, and the number of ranks.
+
+    The ranks wait for each other here, where Stop, or the exception of another rank, ends the wait. PyTorch would wait
+    in C++ code for ranks that have not come.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
     if torchrun.rank == torchrun.ranks[0] and not _served:
-        listening = torchrun.port.listening()
-        _served.append(dist.TCPStore(address, port, None, True, _SERVER, False, master_listen_fd=listening))
+        options = {"wait_for_workers": False, "master_listen_fd": torchrun.port.listening()}
+        _served.append(dist.TCPStore(*torchrun.place, None, True, _SERVER, **options))
+    _await(lambda: _listens(torchrun.place), deadline, f"rank 0 at {torchrun.place}")
     asked = {name: value for name, (value, *_) in parse_qs(urlparse(url).query).items()}
     rank, size = (int(asked.get(name.lower(), os.environ.get(name, -1))) for name in ("RANK", "WORLD_SIZE"))
-    store = dist.TCPStore(address, port, size, False, timeout, False)
+    whole = dist.TCPStore(*torchrun.place, size, False, timeout, False)
+    store = dist.PrefixStore(_next(torchrun), whole)
+    store.add("arrived", 1)
+    _await(lambda: store.add("arrived", 0) >= size, deadline, f"all of {size} ranks")
     if torchrun.is_script:
-        _note_end(store)
-    return dist.PrefixStore(_next(torchrun), store), rank, size
+        _note_end(whole)
+    return store, rank, size
+
+
+def _listens(place: tuple[str, int]) -> bool:
+    """Return whether a process listens at an address and a port."""
+    try:
+        socket.create_connection(place).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def _await(there: Callable[[], bool], deadline: float, what: str) -> None:
+    """Wait until a condition is true.
+
+    Raises
+    ------
+    TimeoutError
+        If it is not true at the deadline.
+    """
+
+    def ready() -> bool:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"init_process_group has waited for {what}; expected that all ranks call it together")
+        return there()
+
+    poll(ready)
 
 
 def _next(torchrun: Torchrun) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import time
 from typing import Any
 
 from xpulab.engine.engine import Task, task
@@ -14,13 +16,19 @@ METRICS = ("train_loss", "valid_loss", "valid_acc", "rows_per_s")
 
 @task("NeuralNet.fit", metrics=METRICS)
 def _fit(task: Task, **arguments: Any) -> dict[str, Any]:
-    from xpulab.engine.torch.training import fit
-
-    return fit(task, **arguments)
+    return _run("fit", task, arguments)
 
 
 @task("NeuralNet.forward")
 def _forward(task: Task, **arguments: Any) -> dict[str, Any]:
-    from xpulab.engine.torch.training import forward
+    return _run("forward", task, arguments)
 
-    return forward(task, **arguments)
+
+def _run(name: str, task: Task, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Run a function of the module that needs PyTorch, and show how long the import took."""
+    task.show(passes=(0.0, 0.0, 0.0), doing="importing PyTorch")
+    started = time.perf_counter()
+    training = importlib.import_module("xpulab.engine.torch.training")
+    task.show(passes=(time.perf_counter() - started, 0.0, 0.0), doing="")
+    result: dict[str, Any] = getattr(training, name)(task, **arguments)
+    return result

@@ -159,7 +159,8 @@ class RankNet:
 
     def _show_passes(self) -> None:
         self._task.device.kernel_seconds = self.forward_seconds + self.backward_seconds
-        self._task.show(passes=(self.forward_seconds, self.backward_seconds))
+        self._task.engine.record["passes"][1:] = self.forward_seconds, self.backward_seconds
+        self._task.show()
 
     # A step.
 
@@ -406,7 +407,7 @@ def fit(
     device, group : str, optional
         The user's choice, see `setting.init`.
     resume : dict, optional
-        The state with which to go on.
+        The state with which to go on. Without ``net``, that of the call counts.
     checkpoint : str, optional
         Where to keep states.
 
@@ -415,7 +416,8 @@ def fit(
     dict
         ``state`` (on rank 0, its place in shared memory), ``history``, ``setting``, ``steps``.
     """
-    task.show(doing="importing PyTorch" if resume is None else "going on")
+    if resume is not None:
+        task.show(doing="going on")
     with watched_by(task.check_peers):
         try:
             return _fit(task, opened(call, buffers), epochs, every, init(group, device), resume, checkpoint)
@@ -435,7 +437,7 @@ def _fit(
     kept = task.checkpoint(checkpoint) if checkpoint is not None and dist.get_rank() == 0 else None
     saves = _Saves(resume, kept, every)
     set_randoms(sent["randoms"])
-    net = _net(sent, None if resume is None else resume["net"], task, saves, setting)
+    net = _net(sent, resume and resume.get("net"), task, saves, setting)
     task.show(rows=0, doing="computing")
     try:
         if resume is None:
@@ -462,7 +464,7 @@ def _result(task: Task, net: Any, saves: _Saves, setting: Any, converged: bool) 
         "device": str(setting.device),
         "backend": setting.backend,
         "why": setting.why,
-        "passes": (net.forward_seconds, net.backward_seconds),
+        "passes": task.engine.record["passes"].tolist(),
     }
     if dist.get_rank() == 0:
         raw = np.frombuffer(cloudpickle.dumps(state), np.uint8)
@@ -476,7 +478,7 @@ def forward(task: Task, call: bytes, buffers: Sequence[Any], device: str | None,
     Returns
     -------
     dict
-        ``parts``, the outputs of the module for this rank's rows, one tensor or tuple per batch, as bytes.
+        ``parts``, the outputs of the module for this rank's rows, one tensor or tuple per batch, as bytes; ``passes``.
     """
     with watched_by(task.check_peers):
         setting = init(group, device)
@@ -488,9 +490,10 @@ def forward(task: Task, call: bytes, buffers: Sequence[Any], device: str | None,
         started = time.perf_counter()
         batches = net.get_iterator(mine) if last > first else ()
         parts = [to_device(net.evaluation_step(batch), "cpu") for batch in batches]
-        task.device.kernel_seconds += time.perf_counter() - started
+        task.device.kernel_seconds += (seconds := time.perf_counter() - started)
     raw = np.frombuffer(cloudpickle.dumps(parts), np.uint8)
-    return {"rows": last - first, "parts": task.given([raw])}
+    passes = float(task.engine.record["passes"][0]), seconds
+    return {"rows": last - first, "passes": passes, "parts": task.given([raw])}
 
 
 def _joined(values: Any, n: int) -> Any:
