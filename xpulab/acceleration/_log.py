@@ -6,13 +6,13 @@ import json
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from xpulab.rendering import Displayed, Html, block, counted, escape, plain
 
-__all__ = ["Entry", "Lines", "Log"]
+__all__ = ["Entry", "Lines", "Log", "about_lacking"]
 
 _LOG = logging.getLogger("xpulab.accel")
 #: Largest number of entries that are kept, and of lines that are shown.
@@ -37,6 +37,8 @@ class Entry:
         The reason with its numbers, or the first line of an error.
     process : str
         ``"worker 123"`` for a call in another process; empty for this process.
+    again : bool
+        Whether an earlier entry says why this object stays in scikit-learn. The call is counted, and has no line.
     """
 
     estimator: str
@@ -46,6 +48,7 @@ class Entry:
     kind: str
     reason: str
     process: str = ""
+    again: bool = False
 
     def __str__(self) -> str:
         where = f"on {counted(self.engines, 'engine')}" if self.engines else "in scikit-learn"
@@ -55,11 +58,16 @@ class Entry:
 
 
 class Lines(Displayed):
-    """The entries of a cell, a line for each; front ends fold them if there are many."""
+    """The entries of a cell, a line for each object and reason; front ends fold them if there are many.
 
-    def __init__(self, entries: Iterable[Entry], more: int = 0) -> None:
+    `lacking` are the names of scikit-learn's classes that were fitted and that xpulab does not have.
+    """
+
+    def __init__(self, entries: Iterable[Entry], more: int = 0, lacking: Iterable[str] = ()) -> None:
         self.entries = list(entries)
-        self._more = more + max(0, len(self.entries) - _SHOWN)
+        self.lacking = sorted(lacking)
+        self._told = [entry for entry in self.entries if not entry.again]
+        self._more = more + max(0, len(self._told) - _SHOWN)
 
     @property
     def title(self) -> str:
@@ -68,20 +76,27 @@ class Lines(Displayed):
         here = len(self.entries) - there
         parts = [f"{there} on the engines"] * (there > 0) + [f"{here} in scikit-learn"] * (here > 0)
         n = len(self.entries)
-        return f"accel: {counted(n, 'call')} of scikit-learn's names, {' and '.join(parts)}"
+        calls = [f"{counted(n, 'call')} of scikit-learn's names, {' and '.join(parts)}"] * (n > 0)
+        return f"accel: {'; '.join([*calls, *about_lacking(self.lacking)])}"
 
     def __str__(self) -> str:
         return "\n".join([self.title, *(f"  {line}" for line in self._lines())])
 
     def _repr_html_(self) -> Html:
         lines = "".join(f"<div>{escape(line)}</div>" for line in self._lines())
-        state = " open" if len(self.entries) <= 5 else ""
+        state = " open" if len(self._told) <= 5 else ""
         body = f"<details{state}><summary>{escape(self.title)}</summary>{lines}</details>"
         return block(self.title, [body])
 
     def _lines(self) -> list[str]:
         before = [f"{counted(self._more, 'earlier call')} not shown; type: %xpu_cluster accel status"]
-        return before * (self._more > 0) + [str(each) for each in self.entries[-_SHOWN:]]
+        return before * (self._more > 0) + [str(each) for each in self._told[-_SHOWN:]]
+
+
+def about_lacking(names: Iterable[str]) -> list[str]:
+    """Return a sentence about scikit-learn's classes that xpulab does not have; an empty list if there are none."""
+    listed = ", ".join(names)
+    return [f"xpulab has no {listed}"] * bool(listed)
 
 
 class Log:
@@ -104,6 +119,8 @@ class Log:
         Number of entries by estimator, and whether they ran on the engines.
     kinds : Counter
         Number of entries in scikit-learn by estimator and kind of reason.
+    lacking : Counter
+        Number of fits of scikit-learn's classes that xpulab does not have, by their names.
     """
 
     def __init__(self, file: Path, owner: int) -> None:
@@ -112,6 +129,7 @@ class Log:
         self.total = 0
         self.counts: Counter[tuple[str, bool]] = Counter()
         self.kinds: Counter[tuple[str, str]] = Counter()
+        self.lacking: Counter[str] = Counter()
         self._entries: deque[Entry] = deque(maxlen=_KEPT)
 
     def add(self, entry: Entry) -> None:
@@ -124,8 +142,16 @@ class Log:
         self.counts[entry.estimator, entry.engines > 0] += 1
         if not entry.engines:
             self.kinds[entry.estimator, entry.kind] += 1
-        if _LOG.isEnabledFor(logging.INFO):
+        if not entry.again and _LOG.isEnabledFor(logging.INFO):
             _LOG.info("%s", entry)
+
+    def lack(self, name: str) -> None:
+        """Note that a class of scikit-learn was fitted that xpulab does not have. Only the owner of the log does."""
+        if os.getpid() != self._owner:
+            return
+        if name not in self.lacking:
+            _LOG.info("%s.fit: in scikit-learn, because xpulab has no %s", name, name)
+        self.lacking[name] += 1
 
     def _send(self, entry: Entry) -> None:
         line = json.dumps({**asdict(entry), "process": f"worker {os.getpid()}"}) + "\n"
@@ -150,8 +176,9 @@ class Log:
         for line in whole.splitlines():
             self.add(Entry(**json.loads(line)))
 
-    def since(self, total: int) -> Lines:
-        """Return the entries that were added when there were `total` entries already."""
+    def since(self, total: int, lacking: Mapping[str, int] | None = None) -> Lines:
+        """Return the entries that were added when there were `total` entries already, and these numbers of fits."""
         new = self.total - total
         kept = list(self._entries)[-new:] if new else []
-        return Lines(kept, new - len(kept))
+        before = lacking or {}
+        return Lines(kept, new - len(kept), [name for name, n in self.lacking.items() if n > before.get(name, 0)])

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from sklearn.base import BaseEstimator
+
 from xpulab.acceleration._registry import methods, pairs
 
 __all__ = ["put_in_place"]
@@ -19,7 +21,12 @@ Called = Callable[[Any, type, str, Callable[..., Any], tuple[Any, ...], dict[str
 _within: ContextVar[bool] = ContextVar("xpulab_accel_within", default=False)
 
 
-def put_in_place(called: Called) -> Callable[[], None]:
+#: Modules of scikit-learn whose classes fit other estimators, and a method that every fit of scikit-learn's calls.
+_OF_OTHERS = ("compose", "model_selection", "multiclass", "multioutput", "pipeline")
+_CHECK = "_validate_params"
+
+
+def put_in_place(called: Called, lacks: Callable[[str], None]) -> Callable[[], None]:
     """Replace the methods that xpulab's estimators compute, in scikit-learn's classes.
 
     Objects of subclasses, xpulab's own estimators among them, keep scikit-learn's methods.
@@ -28,6 +35,8 @@ def put_in_place(called: Called) -> Callable[[], None]:
     ----------
     called : callable
         Computes a call.
+    lacks : callable
+        Called with the name of a class of scikit-learn that is fitted, and that xpulab does not have.
 
     Returns
     -------
@@ -39,8 +48,11 @@ def put_in_place(called: Called) -> Callable[[], None]:
     new = [_method(*place, own, called) for place, own in zip(places, before, strict=True)]
     for (theirs, _, name), method in zip(places, new, strict=True):
         setattr(theirs, name, method)
+    check = vars(BaseEstimator)[_CHECK]
+    setattr(BaseEstimator, _CHECK, _checking(check, lacks))
 
     def put_back() -> None:
+        setattr(BaseEstimator, _CHECK, check)
         for (theirs, _, name), own in zip(places, before, strict=True):
             if own is None:  # the class inherits the method
                 delattr(theirs, name)
@@ -48,6 +60,19 @@ def put_in_place(called: Called) -> Callable[[], None]:
                 setattr(theirs, name, own)
 
     return put_back
+
+
+def _checking(check: Callable[..., None], lacks: Callable[[str], None]) -> Callable[..., None]:
+    @functools.wraps(check)
+    def checking(self: Any) -> None:
+        kind = type(self)
+        part, _, module = kind.__module__.partition(".")
+        outer = part == "sklearn" and not _within.get() and not module.startswith(_OF_OTHERS)
+        if outer and kind not in pairs() and not kind.__name__.startswith("_"):
+            lacks(kind.__name__)
+        check(self)
+
+    return checking
 
 
 def _method(theirs: type, ours: type, name: str, own: Any, called: Called) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import sklearn
@@ -26,6 +27,8 @@ from xpulab.exceptions import UsageError, XpulabError
 from xpulab.rendering import Displayed, Html, block, counted, escape
 
 __all__ = ["Acceleration", "accel", "active", "status"]
+
+_NOT_FITTED = "not fitted on engines"
 
 _active: Acceleration | None = None
 _latest: Acceleration | None = None  # the one that was on last, whose log can still be read
@@ -115,6 +118,7 @@ class Acceleration(Displayed):
             log = Log(self._file, self._owner)
         self.log = log
         self._twins = Twins()
+        self._said: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # object -> kinds of reasons in the log
         self._undo = contextlib.ExitStack()
         self._before: Acceleration | None = None
 
@@ -138,7 +142,7 @@ class Acceleration(Displayed):
     def _resume(self) -> None:
         global _active, _latest
         with contextlib.ExitStack() as undo:
-            undo.callback(put_in_place(self._called))
+            undo.callback(put_in_place(self._called, self.log.lack))
             undo.callback(at_the_last_end(self.off))
             if self._file is not None:
                 about = (self.strict, self.least, str(self._file), self._owner)
@@ -240,7 +244,7 @@ class Acceleration(Displayed):
         if getattr(X, "dtype", None) == np.float16:
             return "float16", "X is float16, and the engines compute float32 and float64"
         if not fits and twin is None:
-            return "not fitted on engines", "the engines have not fitted this object"
+            return _NOT_FITTED, "the engines have not fitted this object"
         least = self._least(plain, fits)
         if least is None:
             return "engines not faster", "the engines were not faster at any size that was measured"
@@ -264,7 +268,15 @@ class Acceleration(Displayed):
         self, plain: Any, name: str, shape: tuple[int, int] | None, reason: str, *, kind: str = "", engines: int = 0
     ) -> None:
         data = "" if shape is None else f"{shape[0]:,} × {shape[1]:,}"
-        self.log.add(Entry(type(plain).__name__, name, data, engines, kind, reason))
+        again = not engines and self._has_said(plain, kind)
+        self.log.add(Entry(type(plain).__name__, name, data, engines, kind, reason, again=again))
+
+    def _has_said(self, plain: Any, kind: str) -> bool:
+        """Return whether the log says why an object stays in scikit-learn. If its fit stayed, so do other methods."""
+        said = self._said.setdefault(plain, set())
+        known = kind in said or (bool(said) and kind == _NOT_FITTED)
+        said.add(kind)
+        return known
 
 
 def _begin_in_worker(name: str, strict: bool, least: int | None, file: str, owner: int) -> None:

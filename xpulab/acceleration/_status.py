@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from xpulab.acceleration._log import Log
+from xpulab.acceleration._log import Log, about_lacking
 from xpulab.acceleration._registry import pairs
 from xpulab.acceleration._sizes import Sizes, sizes_of
 from xpulab.rendering import Displayed, Html, block, counted, escape, format_count, plain, table_html, table_text
@@ -69,12 +69,15 @@ class AccelerationStatus(Displayed):
     least : int or None
         The number of values that was given in place of the table's.
     rows : tuple of Row
+    lacking : tuple of str
+        Classes of scikit-learn that were fitted and that xpulab does not have.
     """
 
     on: bool
     strict: bool
     least: int | None
     rows: tuple[Row, ...]
+    lacking: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable values."""
@@ -82,6 +85,7 @@ class AccelerationStatus(Displayed):
             "on": self.on,
             "strict": self.strict,
             "least": self.least,
+            "lacking": list(self.lacking),
             "estimators": {
                 row.estimator: {
                     "fit": row.sizes.fit,
@@ -101,10 +105,9 @@ class AccelerationStatus(Displayed):
         if not self.on:
             return "accel is off; to turn it on, type: %xpu_cluster accel on"
         there, here = (sum(getattr(row, name) for row in self.rows) for name in ("engines", "here"))
-        return (
-            f"accel is on{', strict' if self.strict else ''}: {counted(there, 'call')} on the engines, {here} in "
-            "scikit-learn"
-        )
+        strict = ", strict" if self.strict else ""
+        calls = f"accel is on{strict}: {counted(there, 'call')} on the engines, {here} in scikit-learn"
+        return "; ".join([calls, *about_lacking(self.lacking)])
 
     @property
     def about(self) -> str:
@@ -138,7 +141,7 @@ def status_of(
         mine = [(n, kind) for (estimator, kind), n in log.kinds.items() if estimator == name]
         reason = max(mine)[1] if mine else ""
         rows.append(Row(row.estimator, row.sizes, log.counts[name, True], log.counts[name, False], reason))
-    return AccelerationStatus(on, strict, least, tuple(rows))
+    return AccelerationStatus(on, strict, least, tuple(rows), tuple(sorted(log.lacking)))
 
 
 def _rows() -> list[Row]:

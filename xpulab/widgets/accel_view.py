@@ -38,7 +38,7 @@ class AccelView:
 
     def _begin(self, *_: Any) -> None:
         self._log = None if (on := active()) is None else on.log
-        self._total = 0 if self._log is None else self._log.total
+        self._before = (0, {}) if self._log is None else (self._log.total, dict(self._log.lacking))
 
     def _end(self, *_: Any) -> None:
         on = active()
@@ -46,10 +46,10 @@ class AccelView:
         if log is None:
             return
         log.read()
-        lines = log.since(self._total if log is self._log else 0)
+        lines = log.since(*self._before) if log is self._log else log.since(0)
         self._begin()
         cluster = find_current()
-        if lines.entries and (cluster is None or cluster.display != "none"):
+        if (lines.entries or lines.lacking) and (cluster is None or cluster.display != "none"):
             self._show(lines)
 
     def _show(self, lines: Lines) -> None:
