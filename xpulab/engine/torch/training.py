@@ -437,7 +437,7 @@ def _fit(
     kept = task.checkpoint(checkpoint) if checkpoint is not None and dist.get_rank() == 0 else None
     saves = _Saves(resume, kept, every)
     set_randoms(sent["randoms"])
-    net = _net(sent, resume and resume.get("net"), task, saves, setting)
+    net = _net(sent, resume.get("net") if resume else None, task, saves, setting)
     task.show(rows=0, doing="computing")
     try:
         if resume is None:
