@@ -45,8 +45,8 @@ def advice(package: str, missing: str) -> str:
         )
     if theirs is not None and hasattr(theirs, missing):
         return (
-            f"{package} has no {missing}; scikit-learn's works on arrays: from {theirs.__name__} import {missing}. Rows "
-            "on the engines become an array with .gather()"
+            f"{package} has no {missing}; scikit-learn's works on arrays: from {theirs.__name__} import {missing}. "
+            "Rows on the engines become an array with .gather()"
         )
     meant = _meant(package, missing, theirs)
     return f"{package} has no {missing}; did you mean: {meant}" if meant else ""
@@ -55,9 +55,9 @@ def advice(package: str, missing: str) -> str:
 def _meant(package: str, missing: str, theirs: ModuleType | None) -> str:
     """Return the import that was meant; empty if no name is similar."""
     own = importlib.import_module(package)
-    names = {name: package for name in getattr(own, "__all__", [])}
+    names = dict.fromkeys(getattr(own, "__all__", []), package)
     if package == "xpulab":
-        names |= {module: "" for module in _modules()}
+        names |= dict.fromkeys(_modules(), "")
     for candidates in (names, {name: home for home in _modules() for name in _all_of(f"xpulab.{home}")}):
         if near := _nearest(missing, candidates):
             home = candidates[near]

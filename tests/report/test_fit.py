@@ -82,7 +82,12 @@ def test_parameters_of_any_kind_become_plain_values_or_are_left_out() -> None:
         "mock": Mock(),
     }
     kept = report(parameters=parameters).parameters
-    plain: dict[str, Any] = {"dtype": "dtype('float32')", "dtype_class": "Float64DType", "kind": "float64", "word": "k-means++"}
+    plain: dict[str, Any] = {
+        "dtype": "dtype('float32')",
+        "dtype_class": "Float64DType",
+        "kind": "float64",
+        "word": "k-means++",
+    }
     plain |= {"number": 5, "fraction": 0.5, "array": 7}
     assert {name: kept[name] for name in plain} == plain
     assert {type(value) for value in kept.values()} <= {str, int, float}
