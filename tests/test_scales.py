@@ -158,3 +158,11 @@ def test_small_columns_that_cancel_are_not_constant() -> None:
     np.testing.assert_allclose(found.covariance_, np.cov(X.T.astype(np.float64), bias=True), rtol=1e-5)
     fitted = linear_model.LinearRegression().fit(X, X[:, 0] + 2 * X[:, 1])
     np.testing.assert_allclose(fitted.coef_, [1, 2], rtol=1e-4)
+
+
+@three
+def test_estimators_that_need_squares_of_float64_refuse_rows_whose_squares_are_too_large() -> None:
+    X, y = at(B, np.float64, 530), at(Y, np.float64, 530)
+    for model in (linear_model.Lasso(), linear_model.ElasticNetCV(cv=3), linear_model.RidgeCV(cv=3)):
+        with pytest.raises(ValueError, match="squares are too large for float64"):
+            model.fit(X, y)

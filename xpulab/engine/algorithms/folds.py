@@ -22,6 +22,10 @@ __all__ = ["fold_sums", "sharp_products"]
 
 _SHARE = 64 << 20  # largest number of bytes of a fold's rows that are copied at once
 _ENOUGH = 2.5e-5  # largest relative error of coefficients that the rounding of float32 products may cause
+_TOO_LARGE = (
+    "X or y has finite numbers whose squares are too large for float64, and this estimator needs their sums; divide X "
+    "and y by a number such as 1e150 first"
+)
 
 
 def sharp_products(task: Task, data: Data, centre: bool) -> tuple[Products, bool]:
@@ -120,6 +124,8 @@ def _linear_products(
     """Return `Products` of all rows, and `fold_sums` of each assignment of rows to folds."""
     data = Data(task, source, weights, targets) if not folds else data_of(task, source, weights, targets)
     found, sharp = sharp_products(task, data, centre)
+    if not all(np.isfinite(sums).all() for sums in (found.gram, found.cross)):
+        raise ValueError(_TOO_LARGE)
     shift = np.concatenate([found.mean, found.target_mean])
     sums = [fold_sums(task, data, fold_of_row, n_folds, shift, sharp) for fold_of_row, n_folds in folds]
     return {"rows": data.n_own, "products": vars(found), "sharp": sharp, "folds": sums}

@@ -120,9 +120,11 @@ def factors_of(covariances: np.ndarray, covariance_type: str, dtype: np.dtype[An
     Raises
     ------
     ValueError
-        If a covariance is not positive definite.
+        If a covariance is not positive definite, or not finite.
     """
     message = _ILL_DEFINED + (_PASS_FLOAT64 if dtype == np.float32 else "")
+    if not np.isfinite(covariances).all():
+        raise ValueError(message)
     if not is_full(covariance_type):
         if (covariances <= 0).any():
             raise ValueError(message)

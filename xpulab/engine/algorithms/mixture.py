@@ -219,7 +219,7 @@ def _kmeans_start(problem: Problem, n_components: int, random: np.random.RandomS
     problem.tuning = (problem.tuning[0] + clusters.tuning[0], problem.tuning[1] + clusters.tuning[1])
     n, eye = problem.rows.n_samples, np.eye(n_components, dtype=problem.rows.dtype)
     labels = (clusters.kernels.labels_to_host(best.labels, min(i + _SHARES, n), i) for i in range(0, n, _SHARES))
-    return problem.of_shares((eye[each] for each in labels), best.centers + clusters.shift), None
+    return problem.of_shares((eye[each] for each in labels), clusters.outward(best.centers + clusters.shift)), None
 
 
 def _random_start(problem: Problem, n_components: int, random: np.random.RandomState) -> _Begin:
@@ -243,7 +243,8 @@ def _rows_start(problem: Problem, n_components: int, random: np.random.RandomSta
 
 def _plusplus_start(problem: Problem, n_components: int, random: np.random.RandomState) -> _Begin:
     clusters = _Start(problem.task, problem.rows, problem.data.bounds, None)
-    return problem.of_rows(kmeans.start(clusters, "k-means++", n_components, random) + clusters.shift)
+    start = kmeans.start(clusters, "k-means++", n_components, random)
+    return problem.of_rows(clusters.outward(start + clusters.shift))
 
 
 _STARTS: dict[str, Callable[..., _Begin]] = {

@@ -115,8 +115,9 @@ def triangle_of(task: Task, data: Data, centre: bool) -> Triangle:
 
 
 def products_of(found: Triangle) -> Products:
-    """Return the products of the columns and targets of a triangle."""
-    sums, n = found.r.T @ found.r, len(found.mean)
+    """Return the products of the columns and targets of a triangle; not finite if float64 has no room for them."""
+    with np.errstate(over="ignore", invalid="ignore"):  # then they are not finite
+        sums, n = found.r.T @ found.r, len(found.mean)
     return Products(found.weight, found.mean, sums[:n, :n], found.target_mean, sums[:n, n:], sums[n:, n:])
 
 
