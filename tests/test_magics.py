@@ -327,3 +327,14 @@ def test_unloading_leaves_nothing_behind(shell: Any) -> None:
     assert not Counter(left[5]) - Counter(clean[5])  # a thread of another test's cluster may have ended meanwhile
     assert not cluster.running
     shell.extension_manager.load_extension("xpulab")
+
+
+def test_stop_with_call_ends_the_call_and_keeps_the_cluster(
+    shell: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = ["KMeans.fit", ""]
+    cluster = SimpleNamespace(stop_call=lambda: calls.pop(0), status=lambda: "running")
+    monkeypatch.setattr("xpulab.magics.current_cluster", lambda: cluster)
+    assert shell.run_line_magic("xpu_cluster", "stop --call") == "running"
+    assert shell.run_line_magic("xpu_cluster", "stop --call") == "running"
+    assert capsys.readouterr().out == "ended: KMeans.fit\nno call runs on the engines\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["of_interrupt", "to_repeat", "to_resume", "to_start"]
+__all__ = ["of_interrupt", "to_attach", "to_repeat", "to_resume", "to_start", "to_stop_call"]
 
 
 def _has_magics() -> bool | None:
@@ -21,6 +21,16 @@ def to_start() -> str:
         False: "%load_ext xpulab, and then %xpu_cluster start",
         None: "import xpulab; xpulab.XPUCluster().start()",
     }[_has_magics()]
+
+
+def to_attach(name: str) -> str:
+    """Return what to type to use a running cluster."""
+    return f"%xpu_cluster attach {name}" if _has_magics() else f"xpulab.XPUCluster.attach({name!r})"
+
+
+def to_stop_call() -> str:
+    """Return what to type to end a call of another process, while a call of this process waits for it."""
+    return f"interrupt this call, and type: {'%xpu_cluster stop --call' if _has_magics() else 'cluster.stop_call()'}"
 
 
 def to_resume() -> str:

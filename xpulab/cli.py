@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import xpulab
-from xpulab.commands import Help, Parser, add_hosts, add_placement, count, placement
+from xpulab.commands import Help, Parser, add_hosts, add_placement, count, ended_call, placement
 from xpulab.deploy.mpi.command import split
 from xpulab.deploy.ports import ports
 from xpulab.exceptions import OversubscribedWarning, UsageError, XpulabError, XpulabWarning
@@ -78,6 +78,9 @@ def _parser() -> Parser:
     )
     stop = parser.command(commands, "stop", _stop, "end every process of a cluster, for all attached notebooks")
     stop.add_argument("name", nargs="?", metavar="NAME", help="name of the cluster, if there are several")
+    stop.add_argument(
+        "--call", dest="only_call", action="store_true", help="end only the call that runs, of whichever process"
+    )
     parser.command(commands, "doctor", _doctor, "check this machine, and say what to type if something is missing")
     return parser
 
@@ -182,6 +185,12 @@ def _stop(arguments: Any) -> int:
     from xpulab.deploy.record import choose
 
     record = choose(arguments.name, "xpulab stop")
+    if arguments.only_call:
+        from xpulab.deploy.cluster import XPUCluster
+
+        with XPUCluster.attach(record.name) as cluster:
+            print(ended_call(cluster.stop_call()))
+        return 0
     processes = Processes(record)
     processes.find()
     processes.stop()

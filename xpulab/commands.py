@@ -25,6 +25,7 @@ __all__ = [
     "add_ports",
     "add_ssh",
     "count",
+    "ended_call",
     "identifier",
     "natural",
     "numbers",
@@ -236,6 +237,11 @@ def placement(arguments: argparse.Namespace) -> dict[str, Any]:
         "mpi_args": arguments.mpi_args,
         "ports": arguments.ports,
     }
+
+
+def ended_call(name: str) -> str:
+    """The sentence about a call that a user has ended on the engines; about none if the name is empty."""
+    return f"ended: {name}" if name else "no call runs on the engines"
 
 
 def _near(word: str, known: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from xpulab.commands import (
     add_ports,
     add_ssh,
     count,
+    ended_call,
     identifier,
     natural,
     numbers,
@@ -197,7 +198,10 @@ class XPUMagics(Magics):
         attach = parser.command(commands, "attach", self._attach, "use a cluster that another kernel of yours started")
         attach.add_argument("name", nargs="?", metavar="NAME", help="name of the cluster, if there are several")
         parser.command(commands, "detach", _detach, "leave the cluster, which keeps running until someone stops it")
-        parser.command(commands, "stop", _stop, "end every process of the cluster, for all attached notebooks")
+        stop = parser.command(commands, "stop", _stop, "end every process of the cluster, for all attached notebooks")
+        stop.add_argument(
+            "--call", dest="only_call", action="store_true", help="end only the call that runs, of whichever process"
+        )
         parser.command(
             commands,
             "restart",
@@ -346,6 +350,9 @@ def _detach(arguments: Any) -> None:
 
 def _stop(arguments: Any) -> ClusterStatus:
     cluster = current_cluster()
+    if arguments.only_call:
+        print(ended_call(cluster.stop_call()))
+        return cluster.status()
     label = cluster.label
     cluster.stop()
     if other := find_current():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -275,6 +276,60 @@ def test_a_call_names_the_client_that_it_waits_for_and_an_interrupt_ends_only_th
     assert ends(other) == 0
     np.testing.assert_array_equal(KMeans(5, random_state=0).fit(X).labels_, before.labels_)
     until(lambda: not (ours._board._head["cancelled"] != 0).any())  # type: ignore[union-attr]
+
+
+def test_the_call_of_a_client_that_was_killed_is_named_and_can_be_ended(ours: xpulab.XPUCluster) -> None:
+    code = (
+        "c = xpulab.XPUCluster.attach(sys.argv[1])\n"
+        "KMeans(60, random_state=0, tol=0, n_init=100_000, init='random').fit(X)"
+    )
+    assert ours.stop_call() == ""
+    other = notebook(code, name_of(ours))
+    until(lambda: ours._board.ranks[0]["iteration"] > 2)  # type: ignore[union-attr]
+    other.kill()
+    ends(other)
+    messages: list[str] = []
+
+    class View:
+        def update(self, report: Any) -> None:
+            messages.append(report.line())
+
+        def close(self, report: Any) -> None: ...
+
+    unsubscribe = progress.subscribe(lambda report: View())
+    waiting = threading.Thread(target=ours.handles)
+    waiting.start()
+    until(lambda: bool(messages))
+    assert re.search(
+        rf"waiting for KMeans\.fit of process {other.pid}, which has ended, while its call goes on, \d+ s by now "
+        r"\(.*iteration \d+.*\); to end it, interrupt this call, and type: cluster\.stop_call\(\)",
+        messages[0],
+    )
+    command = [sys.executable, "-m", "xpulab", "stop", name_of(ours), "--call"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "ended: KMeans.fit\n"
+    waiting.join(30)
+    unsubscribe()
+    assert not waiting.is_alive()
+    assert not (ours._board._head["cancelled"] != 0).any()  # type: ignore[union-attr]
+    assert KMeans(3, random_state=0).fit(X).labels_.shape == (100_000,)
+
+
+def test_an_object_that_has_left_its_cluster_says_how_to_come_back() -> None:
+    name = f"left{os.getpid()}"
+    cluster = xpulab.XPUCluster(1, detach=True, name=name).start()
+    rows = cluster.scatter(X[:50], name="rows")
+    try:
+        cluster.detach()
+        back = rf"has left the cluster {name}, .*type: xpulab\.XPUCluster\.attach\('{name}'\)"
+        for call in (lambda: cluster.run(print), lambda: cluster.scatter(X), lambda: cluster.activate()):
+            with pytest.raises(NoClusterError, match=back):
+                call()
+        with pytest.raises(HandleError, match=rf"{back}, and then cluster\.handles\(\)"):
+            rows.gather()
+        with xpulab.XPUCluster.attach(name) as again:
+            assert (again.handles()["rows"].gather() == X[:50]).all()
+    finally:
+        xpulab.XPUCluster.attach(name).stop()
 
 
 def test_an_interrupt_elsewhere_does_not_end_what_runs_here(ours: xpulab.XPUCluster) -> None:

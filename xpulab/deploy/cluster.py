@@ -125,6 +125,8 @@ def current_cluster() -> XPUCluster:
     if cluster is None and _of_parent:
         raise _of_parent[-1].forked()
     if cluster is None:
+        if _latest and _latest[0]._left:
+            raise not_running(_latest[0]._left)
         raise NoClusterError(f"no cluster is running; type: {to_start()}")
     return cluster
 
@@ -391,7 +393,7 @@ class XPUCluster(PlannedEngines, Displayed):
                 raise
             handle.report.done = n
             handle.report.finish("finished", self._about_others())
-        self.attached = False
+        self.attached, self._left = False, ""
         self._watch_handles()
         return self.activate()
 
@@ -455,7 +457,7 @@ class XPUCluster(PlannedEngines, Displayed):
             If the cluster is not running.
         """
         if not self.running:
-            raise not_running()
+            raise not_running(self._left)
         self._require_not_forked()
         _latest[:] = [self]
         _failed.clear()
@@ -525,7 +527,7 @@ class XPUCluster(PlannedEngines, Displayed):
         self._require_not_forked()
         if not self.attached:
             processes.record.write(detached=True)
-        self._processes = None
+        self._processes, self._left = None, processes.record.name
         self._exit()
         processes.leave()
         if self._submission is not None:
@@ -581,6 +583,31 @@ class XPUCluster(PlannedEngines, Displayed):
             self._board.close()
             self._board = None
         self._forget_handles()
+
+    def stop_call(self) -> str:
+        """End the call that runs on the engines, of whichever process, such as one that has ended since.
+
+        Returns
+        -------
+        str
+            Name of the call; empty if none ran.
+
+        Raises
+        ------
+        NoClusterError
+            If the cluster is not running.
+        """
+        self._require_running()
+        board = self._board
+        if board is None or not (number := int(board.ranks["task"].max())):
+            return ""
+        name: str = board.ranks["name"][board.ranks["task"].argmax()].decode()
+        board.cancel(number)
+        while (board.ranks["task"] == number).any():
+            self._require_running()
+            time.sleep(0.05)
+        board.forget(number)
+        return name
 
     def end(self) -> None:
         """`detach` if the cluster is detached, or if another process started it; otherwise `stop`.

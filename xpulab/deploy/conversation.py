@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from xpulab.advice import of_interrupt
+from xpulab.advice import of_interrupt, to_attach
 from xpulab.deploy.answers import Answer, raise_errors
 from xpulab.deploy.exchange import Exchange
 from xpulab.deploy.pickling import packed
@@ -65,6 +65,7 @@ class Conversation:
         self._owner = os.getpid()
         self._board: Board | None = None
         self._stuck = False
+        self._left = ""  # name of the cluster that this object has left, and that goes on
         #: Whether the job in which the engines ran has ended by itself. No call submits another one.
         self._job_over = False
         self._replaces = False  # whether `start` replaces engines, for a call that waits
@@ -181,7 +182,7 @@ class Conversation:
         try:
             processes = self._require_running()._processes
             if processes is None:
-                raise not_running()
+                raise not_running(self._left)
             following = Following(self, processes.folder / "log")
             yield following
         except (EngineLostError, EngineStuckError) as error:
@@ -330,7 +331,7 @@ class Conversation:
         with self._sending, postponed() as pressed:
             processes = self._processes
             if processes is None:
-                raise not_running()
+                raise not_running(self._left)
             exchange = Exchange(processes.client, self._board, name, payload)
         signs = Signs([fact["pid"] if fact["here"] else 0 for fact in self._everyone], self.silence)
         silence = Silence(self.silence, users=name in USERS)
@@ -369,7 +370,7 @@ class Conversation:
     def _require_running(self) -> Conversation:
         processes = self._processes
         if processes is None:
-            raise not_running()
+            raise not_running(self._left)
         self._require_not_forked()
         self._require_alive(processes)
         return self
@@ -442,7 +443,10 @@ class Conversation:
         raise NotImplementedError
 
 
-def not_running() -> NoClusterError:
+def not_running(left: str = "") -> NoClusterError:
+    """The error of a call on an object without engines; `left` is the name of a cluster that it has left."""
+    if left:
+        return NoClusterError(f"this object has left the cluster {left}, which goes on; type: {to_attach(left)}")
     return NoClusterError("this cluster is not running; type: cluster.start(), or %xpu_cluster start")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from xpulab.advice import to_attach
 from xpulab.caching import register
 from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, place_named
 from xpulab.deploy.conversation import Conversation
@@ -263,6 +264,11 @@ class RowsOnEngines(Conversation):
     def require_handle(self, array: ShardedArray) -> None:
         """Raise `HandleError` if the array's rows are not on the engines."""
         if array.id not in self._handles:
+            if self._left:
+                raise HandleError(
+                    f"this process has left the cluster {self._left}, which has the rows of this ShardedArray; type: "
+                    f"{to_attach(self._left)}, and then cluster.handles()"
+                )
             raise HandleError(
                 "the rows of this ShardedArray are gone: the engines were stopped or restarted after they were sent; "
                 "type: cluster.scatter(X) again"

@@ -125,11 +125,11 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
         params = self.get_params(deep=False)
         if not isinstance(self.categories, str):  # refuse them before the rows are sent
             none = [np.empty(0, dtype) for dtype in dtypes]
-            _Distinct(none, none, X.shape[0], {"categories": self.categories, "handle_unknown": "ignore"}).fit(None)
+            _Distinct(none, none, X.shape[0], {"categories": self.categories, "handle_unknown": "ignore"}).settled()
         with self._fitting(X):
             found = self._ask(cluster, "fit", "encoding.categories", X).results[0]
             values = [_cast(each, dtype) for each, dtype in zip(found["values"], dtypes, strict=True)]
-            plain = _Distinct(values, found["counts"], X.shape[0], params).fit(None)
+            plain = _Distinct(values, found["counts"], X.shape[0], params).settled()
             for name in set(vars(plain)) - {*params, "n_features_in_", "distinct"}:
                 setattr(self, name, getattr(plain, name))
         return self
@@ -233,7 +233,7 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
 
 
 class _Distinct(sklearn.preprocessing.OneHotEncoder):
-    """scikit-learn's encoder, whose fit gets the distinct numbers of each column, and how often each occurs."""
+    """scikit-learn's encoder, which gets the distinct numbers of each column and how often each occurs, and no rows."""
 
     def __init__(
         self, values: list[np.ndarray], counts: list[np.ndarray], n_samples: int, params: dict[str, Any]
@@ -241,7 +241,8 @@ class _Distinct(sklearn.preprocessing.OneHotEncoder):
         super().__init__(**params)
         self.distinct = values, counts, n_samples
 
-    def fit(self, X: None, y: Any = None) -> _Distinct:
+    def settled(self) -> _Distinct:
+        """Check the parameters against the distinct numbers, set the attributes that follow, and return this object."""
         values, _, _ = self.distinct
         self._fit(np.zeros((1, len(values))), handle_unknown=self.handle_unknown, ensure_all_finite="allow-nan")
         self._set_drop_idx()

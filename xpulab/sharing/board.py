@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from xpulab.advice import to_stop_call
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = [
@@ -105,6 +107,8 @@ def running(ranks: Any, number: int) -> list[int]:
 def awaited(ranks: Any, number: int) -> str:
     """Return the running task for which another task waits: ``"KMeans.fit of process 123 (iteration 17)"``.
 
+    If that process has ended, the text says how long its task has run, and how to end it.
+
     Parameters
     ----------
     ranks : numpy.ndarray
@@ -122,10 +126,22 @@ def awaited(ranks: Any, number: int) -> str:
         return ""
     other = busy[0]
     client = "another thread" if other["client"] == os.getpid() else f"process {other['client']}"
+    end = ""
+    if not _lives(int(other["client"])):
+        client += f", which has ended, while its call goes on, {other['total']:.0f} s by now"
+        end = f"; to end it, {to_stop_call()}"
     first = "".join(f", {name} {value:.6g}" for name, value in list(metrics_of(other).items())[:1])
     run = f"run {other['run']}, " if other["run"] > 1 else ""
     where = f" ({run}iteration {other['iteration']}{first})" if other["iteration"] else ""
-    return f"{other['name'].decode()} of {client}{where}"
+    return f"{other['name'].decode()} of {client}{where}{end}"
+
+
+def _lives(pid: int) -> bool:
+    """Return whether a process of this host runs. A zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 class Board:
