@@ -211,49 +211,61 @@ def look(
     if sum(host.here for host in hosts) > 1:
         names = " and ".join(host.name for host in hosts if host.here)
         raise UsageError(f"{names} are names of the same host, this one; expected each host once")
-    here = next((host.name for host in hosts if host.here), platform.node())
     mine = (mpi, choice.find(mpi).mpiexec)
-    others = [host.name for host in hosts if not host.here]
-    asked = {name: Asked(name, config, job, (*mine, str(among or "")), connect) for name in others}
-    try:
+    with _asked(hosts, config, job, (*mine, str(among or "")), connect) as asked:
         with ThreadPoolExecutor(max(1, len(hosts)), "xpulab-hosts") as pool:
             answers = pool.map(lambda host: about.describe(*mine) if host.here else asked[host.name].answer(), hosts)
-            documents = dict(zip((host.name for host in hosts), answers, strict=True))
+            documents = {host.name: document for host, document in zip(hosts, answers, strict=True)}
         versions = about.versions(*mine)
-        hosts = [_looked_at(host, documents[host.name], asked.get(host.name), versions, among) for host in hosts]
-        reached = [host for host in hosts if host.address]
-        doors = [Door(host.name, host.address, port) for host in reached for port in documents[host.name]["ports"]]
-        closed = _closed(here, doors, asked, among) if doors else ()
-        hosts = [
-            replace(host, problem=asked[host.name].problem or host.problem) if host.name in asked else host
-            for host in hosts
+        found = [_looked_at(host, documents[host.name], asked, versions) for host in hosts]
+        doors = [
+            Door(host.name, host.address, port) for host in found for port in documents[host.name].get("ports", ())
         ]
+        here = next((host.name for host in hosts if host.here), platform.node())
+        closed = _closed(here, [door for door in doors if door.address], asked, among)
+        found = [replace(host, problem=host.problem or _problem(host, asked)) for host in found]
+    return Hosts(tuple(found), config, mpi, job, among, here, closed)
+
+
+@contextlib.contextmanager
+def _asked(
+    hosts: Sequence[Host], config: str | None, job: Job | None, arguments: Sequence[str], connect: int
+) -> Iterator[dict[str, Asked]]:
+    """A context in which the other hosts are asked, by their names."""
+    asked: dict[str, Asked] = {}
+    try:
+        for host in hosts:
+            if not host.here:
+                asked[host.name] = Asked(host.name, config, job, arguments, connect)
+        yield asked
     finally:
         for each in asked.values():
             each.end()
-    return Hosts(tuple(hosts), config, mpi, job, among, here, closed)
 
 
-def _looked_at(
-    host: Host, document: dict[str, Any], asked: Asked | None, versions: Mapping[str, str], among: Ports | None
-) -> Host:
+def _problem(host: Host, asked: Mapping[str, Asked]) -> str:
+    return asked[host.name].problem if host.name in asked else ""
+
+
+def _looked_at(host: Host, document: dict[str, Any], asked: Mapping[str, Asked], versions: Mapping[str, str]) -> Host:
     """A host with what `about` has said of it, or with what is wrong there."""
-    if asked is not None and asked.problem:
-        return replace(host, problem=asked.problem)
+    if problem := _problem(host, asked):
+        return replace(host, problem=problem)
     if differ := _differences(document["versions"], versions):
         return replace(host, problem=f"it has {differ}; install the versions of this host there")
     if document["error"]:
         return replace(host, problem=document["error"])
     found = Probe.from_dict(document["probe"])
-    if asked is not None or host.slots is not None:  # the notebook's host may have none, if there are others
-        try:
+    helps = host.here and host.slots is None and asked  # without a device, if there are other hosts
+    try:
+        if not helps:
             plan(found)
-        except DeviceNotFoundError as error:
-            return replace(host, problem=str(error))
-    if asked is None:
+    except DeviceNotFoundError as error:
+        return replace(host, problem=str(error))
+    if host.here:
         return replace(host, probe=found)
-    if not document["ports"]:
-        return replace(host, problem=f"none of the ports {among} is free there; type others: --ports FIRST-LAST")
+    if document["address"] and not document["ports"]:
+        return replace(host, problem="none of the ports is free there; type others: --ports FIRST-LAST")
     return replace(host, address=document["address"], probe=found)
 
 
@@ -268,7 +280,9 @@ def _differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> str:
 
 def _closed(here: str, doors: list[Door], asked: Mapping[str, Asked], among: Ports | None) -> tuple[Closed, ...]:
     """The pairs among this host, which is called `here`, and these others, of which one cannot connect to the other."""
-    address = own_address(doors[0].address)
+    if not doors:
+        return ()
+    _, address = interface_to(doors[0].address)
     if not (listeners := listening(address, among)):
         raise UsageError(f"--ports {among}: none of these ports is free on this host; type others: --ports FIRST-LAST")
     with contextlib.ExitStack() as stack:

@@ -156,9 +156,9 @@ class _Keeper:
             time.sleep(0.1)
             later = choice.asked(self.options["scheduler"], self.id, self._log())
             look = later if later.state else look
-        return f"{self._label} {look.words or 'has ended'}" + (
-            f" (its output: {said})" if (said := self.output()) else ""
-        )
+        known = look.words and not look.words.startswith("has ended")  # the cause, which the output would only repeat
+        said = "" if known else self.output()
+        return f"{self._label} {look.words or 'has ended'}" + (f" (its output: {said})" if said else "")
 
     def output(self) -> str:
         """What the job's script has written, if this host sees it."""
