@@ -54,20 +54,20 @@ def _parser() -> Parser:
     demo = parser.command(
         commands, "demo", _demo, "paint a photograph in a few colours, and compare the result with scikit-learn's"
     )
-    add_placement(demo, 4, None, False)
+    add_placement(demo, 4, None, None)
     demo.add_argument("--clusters", type=count, default=64, metavar="K", help="number of colours")
     demo.add_argument(
         "--rows", type=count, default=None, metavar="M", help="number of pixels to fit on; all pixels by default"
     )
     demo.add_argument("--out", type=_file, default=Path("xpulab-demo.html"), metavar="FILE", help="file for the report")
     plan = parser.command(commands, "plan", _plan, "show which engine would run on which device; starts nothing")
-    add_placement(plan, None, None, False)
+    add_placement(plan, None, None, None)
     add_hosts(plan)
     plan.add_argument("--show", action="store_true", help="show the command line, too, that starts the engines")
     run = parser.command(
         commands, "run", _run, "run a script on ranks, as mpirun does: one rank on each device, or set of cores"
     )
-    add_placement(run, None, None, False)
+    add_placement(run, None, None, None)
     add_hosts(run)
     run.add_argument("--show", action="store_true", help="print the plan and the command line; starts nothing")
     run.add_argument("script", type=_script, metavar="SCRIPT", help="file of Python code")

@@ -67,6 +67,7 @@ print("to stderr", rank, file=sys.stderr)
         ("sys.exit(7)", 7, "rank 1 ended with status 7"),
         ("os.kill(os.getpid(), 11)", 139, "rank 1 was killed by signal 11"),
         ("os._exit(5)", 5, "rank 1 ended with status 5"),
+        ("os._exit(0)", 255, "rank 1 ended with status 0 before its script did (os._exit)"),
     ],
 )
 def test_the_status_of_the_first_that_fails(tmp_path: Path, ending: str, status: int, says: str) -> None:

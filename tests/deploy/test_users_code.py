@@ -129,6 +129,12 @@ ctypes.string_at(0)
     assert engines.run(lambda here: here.comm.allreduce(1)) == [2, 2]
 
 
+def test_a_rank_that_leaves_with_status_0_is_the_one_that_is_named(engines: xpulab.XPUCluster) -> None:
+    with pytest.raises(EngineLostError, match=r"^rank 0 \(pid \d+ on .*\) ended: exited with status 0\.") as caught:
+        run_cell(engines, "import os\nif rank == 0:\n    os._exit(0)\ncomm.barrier()")
+    assert "rank 1" not in str(caught.value).splitlines()[0]
+
+
 def test_without_recovery_the_error_says_how_to_start_and_restart_works(
     engines: xpulab.XPUCluster, shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

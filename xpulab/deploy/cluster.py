@@ -185,8 +185,9 @@ class XPUCluster(PlannedEngines, Displayed):
         Number of engines. By default one per GPU, or per tile if a GPU has several; without any GPU, one on the CPU.
     devices : str, optional
         ``"gpu"``, ``"cpu"`` or a SYCL selector such as ``"level_zero:0"``; all devices by default.
-    strict : bool
-        Raise an error instead of a warning if engines would share cores or a device.
+    strict : bool, optional
+        Whether to raise an error if engines would share cores or a device. By default only more than 8 engines for each
+        core of a host are an error; with False, they are none.
     env : dict of str to str, optional
         Environment variables of the engines: ``{"NAME": "VALUE"}`` for all of them, ``{"1:NAME": "VALUE"}`` for rank 1
         only. A variable that is the same for all is set before the engine starts; one that is not is set after MPI has
@@ -267,7 +268,7 @@ class XPUCluster(PlannedEngines, Displayed):
         n: int | None = None,
         *,
         devices: str | None = None,
-        strict: bool = False,
+        strict: bool | None = None,
         env: Mapping[str, str] | None = None,
         hosts: str | Sequence[str] | None = None,
         hostfile: str | os.PathLike[str] | None = None,
@@ -369,7 +370,7 @@ class XPUCluster(PlannedEngines, Displayed):
                 self._plan = chosen if elsewhere else self._planned([], job)
                 n = len(self._plan.ranks)
                 handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
-                for warning in self._plan.warnings:
+                for warning in self._plan.warnings if not handle.told else ():
                     _warn(warning)
                 with processes.start(self._plan, self._command_of(self._plan), self.timeout, say):
                     self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
@@ -390,7 +391,7 @@ class XPUCluster(PlannedEngines, Displayed):
                     raise ClusterStartError(f"{said}\n{error}") from None
                 raise
             handle.report.done = n
-            handle.report.finish("finished", self._about_others())
+            handle.report.finish("finished", "\n".join([*self._plan.warnings, *self._about_others()]))
         self.attached = False
         self._watch_handles()
         return self.activate()
@@ -405,16 +406,16 @@ class XPUCluster(PlannedEngines, Displayed):
         """Name and size for messages about several clusters, such as ``"lab (2 engines)"``."""
         return f"{self.known_as or 'not running'} ({counted(self.size, 'engine')})"
 
-    def _about_others(self) -> str:
-        """A message about other clusters of this process that use the same cores or devices; "" if there are none."""
+    def _about_others(self) -> list[str]:
+        """Messages about other clusters of this process that use the same cores or devices."""
         mine = _places(self.facts)
         others = [other for other in _clusters if other is not self and other.running]
-        return "\n".join(
+        return [
             f"the cluster {other.label} of this process is still running and uses the same {_named(shared)}: together "
             "they are slower; if you do not need it, call its stop()"
             for other in others
             if (shared := mine & _places(other.facts))
-        )
+        ]
 
     def _publish(self, processes: Launched) -> None:
         """Write the record with which other processes of this user find the cluster."""
@@ -754,7 +755,7 @@ def _teller(handle: progress.ProgressHandle[progress.TaskReport]) -> Callable[[s
 def _warn(message: str) -> None:
     import warnings
 
-    warnings.warn(message, OversubscribedWarning, stacklevel=4)
+    warnings.warn(message, OversubscribedWarning, stacklevel=3)
 
 
 @atexit.register

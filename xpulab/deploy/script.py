@@ -175,9 +175,11 @@ def _status(code: int, output: _Output, mpi: ModuleType) -> int:
     # A rank that has not told its status was ended by a signal or by os._exit. mpiexec ends the ranks that are left
     # with SIGKILL.
     told = {rank for rank, _ in output.statuses()}
-    silent = [(rank, status) for rank, status in ended.items() if status and rank not in told]
-    silent.sort(key=lambda each: os.WIFSIGNALED(each[1]) and os.WTERMSIG(each[1]) == signal.SIGKILL)
+    silent = [(rank, status) for rank, status in ended.items() if rank not in told and any(ended.values())]
+    silent.sort(key=lambda each: (os.WIFSIGNALED(each[1]) and os.WTERMSIG(each[1]) == signal.SIGKILL, not each[1]))
     for rank, status in silent:
+        if not status:
+            return _said(rank, code if code > 0 else 1, "ended with status 0 before its script did (os._exit)")
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             return _said(rank, 128 + number, f"was killed by signal {number} ({signal.strsignal(number)})")
