@@ -31,6 +31,7 @@ class Merging:
         self._most = most
         self._begun = time.monotonic()
         self._lines: dict[int, deque[tuple[float, str]]] = {}
+        self._waiting: dict[int, Counter[str]] = {}  # how often each line is among those of a rank
         self._rest: dict[int, str] = {}  # the beginning of a line that is not yet complete
         self._shown: Counter[tuple[int, ...]] = Counter()
         self._omitted: Counter[tuple[int, ...]] = Counter()
@@ -43,7 +44,11 @@ class Merging:
         *lines, self._rest[rank] = (self._rest.get(rank, "") + text).split("\n")
         # Of a line that a progress bar overwrites many times, only the visible text is kept.
         self._rest[rank] = "\r" * ("\r" in self._rest[rank]) + _visible(self._rest[rank])
-        self._lines.setdefault(rank, deque()).extend((now, _visible(line)) for line in lines)
+        self._append(rank, now, [_visible(line) for line in lines])
+
+    def _append(self, rank: int, now: float, lines: Sequence[str]) -> None:
+        self._lines.setdefault(rank, deque()).extend((now, line) for line in lines)
+        self._waiting.setdefault(rank, Counter()).update(lines)
 
     def unfinished(self) -> str:
         """A line that a rank has begun but not ended, such as a progress bar; "" if there is none."""
@@ -66,7 +71,7 @@ class Merging:
         if last:
             for rank, rest in self._rest.items():
                 if rest:
-                    self._lines.setdefault(rank, deque()).append((0.0, _visible(rest)))
+                    self._append(rank, 0.0, [_visible(rest)])
             self._rest.clear()
         while waiting := {rank: lines for rank, lines in sorted(self._lines.items()) if lines}:
             oldest = min(lines[0][0] for lines in waiting.values())
@@ -74,8 +79,9 @@ class Merging:
             if not last and oldest > before and not set(running) <= set(waiting):
                 return
             # Lines that were printed at about the same time are shown in the order of the ranks, so that the order is
-            # the same in every run.
-            first = next(rank for rank, lines in waiting.items() if lines[0][0] <= oldest + _HOLD)
+            # the same in every run. A line that another rank has printed, too, waits for its other lines before it.
+            ready = [rank for rank, lines in waiting.items() if lines[0][0] <= oldest + _HOLD]
+            first = next((rank for rank in ready if not self._others(waiting, waiting[rank][0][1])), ready[0])
             self._pass_on(waiting, first, None if last else before)
         for ranks in list(self._omitted) if last else ():
             self._say_omitted(ranks)
@@ -88,9 +94,21 @@ class Merging:
             since, line = waiting[first][0]
             if any(waiting[rank][0][1] != line for rank in ranks) or (number and before and since > before):
                 return
+            if number and any(self._waiting[rank][line] for rank in waiting if rank not in ranks):
+                return  # the ranks may share it
             for rank in ranks:
                 waiting[rank].popleft()
+                self._forget(rank, line)
             self._line(ranks, line)
+
+    def _forget(self, rank: int, line: str) -> None:
+        self._waiting[rank][line] -= 1
+        if not self._waiting[rank][line]:
+            del self._waiting[rank][line]
+
+    def _others(self, waiting: Mapping[int, deque[tuple[float, str]]], line: str) -> bool:
+        """Whether a rank has this line behind others."""
+        return any(self._waiting[rank][line] and lines[0][1] != line for rank, lines in waiting.items())
 
     def _line(self, ranks: tuple[int, ...], line: str) -> None:
         room = None if self._most is None else self._most + _PER_SECOND * int(time.monotonic() - self._begun)
