@@ -70,6 +70,10 @@ def _parser() -> Parser:
     add_placement(run, None, None, None)
     add_hosts(run)
     run.add_argument("--show", action="store_true", help="print the plan and the command line; starts nothing")
+    run.add_argument(
+        "--output", type=Path, metavar="DIR", help="also write what each rank prints to DIR/rank-R.out and rank-R.err"
+    )
+    run.add_argument("--timestamps", action="store_true", help="begin each line with the time at which it came")
     run.add_argument("script", type=_script, metavar="SCRIPT", help="file of Python code")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="its arguments")
     parser.command(commands, "devices", _devices, "show the devices of this machine, and which engines would use them")
@@ -141,10 +145,12 @@ def _run(arguments: Any) -> int:
         return 0
     for warning in plan.warnings:
         warnings.warn(warning, OversubscribedWarning, stacklevel=2)
-    return script.run(plan, command)
+    with script.Files(arguments.output, arguments.timestamps) as files:
+        return script.run(plan, command, files)
 
 
 def _run_on_hosts(arguments: Any, cluster: xpulab.XPUCluster) -> int:
+    from xpulab.deploy import script
     from xpulab.deploy.script_on_engines import run_on_engines
 
     if arguments.show:
@@ -156,8 +162,8 @@ def _run_on_hosts(arguments: Any, cluster: xpulab.XPUCluster) -> int:
 
         on_engine(*about)
 
-    with cluster:
-        return run_on_engines(cluster, on_rank, arguments.script, arguments.arguments)
+    with cluster, script.Files(arguments.output, arguments.timestamps) as files:
+        return run_on_engines(cluster, on_rank, arguments.script, arguments.arguments, files)
 
 
 def _devices(arguments: Any) -> int:

@@ -446,7 +446,7 @@ def _last(arguments: Any) -> Any:
     if arguments.output:
         output = latest_cluster().last_output
         if output is None:
-            print("no %%xpu cell has run on this cluster yet")
+            print("no %%xpu cell and no function of run has run on this cluster yet")
         return output and output.text()
     report = latest_cluster().last()
     if report is None:

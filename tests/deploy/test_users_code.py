@@ -75,6 +75,22 @@ def test_lines_come_while_the_cell_runs(pair: xpulab.XPUCluster, monkeypatch: py
     assert screen.moments["[0-1] last"] - screen.moments["[0-1] first"] > 0.8
 
 
+def test_many_lines_are_kept_and_a_limit_is_said_while_the_cell_runs(
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_cell(pair, "for i in range(50_000): print(f'{i:025}')")
+    assert capsys.readouterr().out.endswith("more lines; to see them, type: %xpu_cluster last --output\n")
+    for rank in range(2):
+        assert pair.last_output.printed[rank].splitlines() == [f"{i:025}" for i in range(50_000)]
+    pair.run(lambda here: print("\n" * 100))
+    assert capsys.readouterr().out.endswith("more lines; to see them, type: %xpu_cluster last --output\n")
+    assert pair.last_output.printed == dict.fromkeys(range(2), "\n" * 101)
+    for module in "xpulab.deploy.users_code", "xpulab.sharing.transcript":
+        monkeypatch.setattr(f"{module}.LIMIT", 1000)
+    run_cell(pair, "print('x' * 1000)")
+    assert "rank 0-1 has printed 1000 B, the most that xpulab keeps of a rank's output" in capsys.readouterr().err
+
+
 def test_a_function_has_the_comm_the_prints_and_the_stop_of_a_cell(
     pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -249,7 +249,7 @@ class XPUCluster(PlannedEngines, Displayed):
     interrupted : estimator or None
         The estimator whose fit was interrupted last, and can be resumed; see `xpulab.interrupted`.
     last_output : CellOutput or None
-        Output of the last cell that ran on the engines.
+        Output of the last cell, or function of `run`, on the engines.
     facts : list of dict
         Description that each engine sent when it started, by rank.
     unheard : dict of int to float
@@ -310,7 +310,6 @@ class XPUCluster(PlannedEngines, Displayed):
         self.name = name
         self.last_report: Any = None
         self.interrupted: Any = None
-        self.last_output: Any = None
         self._plan: Plan | None = None
         self._submission: Submission | None = None
         self._seconds_to_start: float | None = None

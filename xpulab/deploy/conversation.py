@@ -17,7 +17,7 @@ from xpulab.deploy.processes import Processes
 from xpulab.deploy.record import runs
 from xpulab.deploy.signals import interruptible, postponed
 from xpulab.deploy.silence import SILENT, Signs, Silence, most_silence
-from xpulab.deploy.users_code import GONE, Following, raise_for_users, results_of
+from xpulab.deploy.users_code import GONE, CellOutput, Following, raise_for_users, results_of
 from xpulab.deploy.waiting import told_of_waiting
 from xpulab.exceptions import (
     CallInterrupted,
@@ -63,6 +63,7 @@ class Conversation:
         self.unheard: dict[int, float] = {}
         self._processes: Processes | None = None
         self._owner = os.getpid()
+        self.last_output: CellOutput | None = None
         self._board: Board | None = None
         self._stuck = False
         #: Whether the job in which the engines ran has ended by itself. No call submits another one.
@@ -168,21 +169,30 @@ class Conversation:
         payload = {"call": packed(function, args, kwargs), "profile": usage.wanted()}
         title = f"run({getattr(function, '__name__', 'function')})"
         with interruptible(title), self.following() as following:
-            replies = self.replies("run", {**payload, "transcripts": following.paths}, following)
+            try:
+                replies = self.replies("run", {**payload, "transcripts": following.paths}, following)
+            finally:
+                following.finish()
+                self.last_output = CellOutput(following.printed(), {})
         results = results_of(replies, title)
         raise_for_users(replies, results, title)
         return [pickle.loads(result["value"]) for result in results]
 
     @contextlib.contextmanager
-    def following(self) -> Iterator[Following]:
-        """A context that follows a user's code on the engines, and starts new engines if engines are lost."""
+    def following(
+        self, also: Callable[[int, str, str], None] | None = None, timestamps: bool = False
+    ) -> Iterator[Following]:
+        """A context that follows a user's code on the engines, and starts new engines if engines are lost.
+
+        The parameters are those of `Following`.
+        """
         following: Following | None = None
         recovers = self.recovers  # read first: after a loss this object no longer knows who started the engines
         try:
             processes = self._require_running()._processes
             if processes is None:
                 raise not_running()
-            following = Following(self, processes.folder / "log")
+            following = Following(self, processes.folder / "log", also, timestamps)
             yield following
         except (EngineLostError, EngineStuckError) as error:
             raised = self._finished(following)

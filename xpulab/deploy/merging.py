@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from xpulab.deploy.probe import core_ranges
 
-__all__ = ["Merging", "merged"]
+__all__ = ["Merging", "merged", "stamp"]
 
 _HOLD = 0.5  # seconds that a line waits for other ranks to print the same line
 _PER_SECOND = 10  # lines per second of a group of ranks that are shown in addition to the first ones
@@ -24,10 +25,13 @@ class Merging:
     most : int, optional
         Number of lines of each group of ranks that are passed on at once; further lines are only counted. By default
         all lines are passed on.
+    timestamps : bool
+        Whether each line begins with the time at which it came.
     """
 
-    def __init__(self, say: Callable[[str], None], most: int | None = None) -> None:
+    def __init__(self, say: Callable[[str], None], most: int | None = None, timestamps: bool = False) -> None:
         self._say = say
+        self._timestamps = timestamps
         self._most = most
         self._begun = time.monotonic()
         self._lines: dict[int, deque[tuple[float, str]]] = {}
@@ -71,7 +75,7 @@ class Merging:
         if last:
             for rank, rest in self._rest.items():
                 if rest:
-                    self._append(rank, 0.0, [_visible(rest)])
+                    self._append(rank, time.monotonic(), [_visible(rest)])
             self._rest.clear()
         while waiting := {rank: lines for rank, lines in sorted(self._lines.items()) if lines}:
             oldest = min(lines[0][0] for lines in waiting.values())
@@ -99,7 +103,7 @@ class Merging:
             for rank in ranks:
                 waiting[rank].popleft()
                 self._forget(rank, line)
-            self._line(ranks, line)
+            self._line(ranks, line, since)
 
     def _forget(self, rank: int, line: str) -> None:
         self._waiting[rank][line] -= 1
@@ -110,14 +114,14 @@ class Merging:
         """Whether a rank has this line behind others."""
         return any(self._waiting[rank][line] and lines[0][1] != line for rank, lines in waiting.items())
 
-    def _line(self, ranks: tuple[int, ...], line: str) -> None:
+    def _line(self, ranks: tuple[int, ...], line: str, since: float) -> None:
         room = None if self._most is None else self._most + _PER_SECOND * int(time.monotonic() - self._begun)
         if room is not None and self._shown[ranks] >= room:
             self._omitted[ranks] += 1
             return
         self._say_omitted(ranks)
         self._shown[ranks] += 1
-        self._say(f"[{core_ranges(ranks)}] {line}")
+        self._say(f"{stamp(since)} " * self._timestamps + f"[{core_ranges(ranks)}] {line}")
 
     def _say_omitted(self, ranks: tuple[int, ...]) -> None:
         if omitted := self._omitted.pop(ranks, 0):
@@ -145,6 +149,11 @@ def merged(texts: Mapping[int, str], most: int | None = None) -> list[str]:
         merging.add(rank, text)
     merging.show(last=True)
     return lines
+
+
+def stamp(since: float) -> str:
+    """The time of day at a moment of `time.monotonic`, to a millisecond."""
+    return datetime.fromtimestamp(time.time() + since - time.monotonic()).isoformat(" ", "milliseconds")
 
 
 def _visible(line: str) -> str:
