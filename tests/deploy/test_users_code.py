@@ -75,6 +75,28 @@ def test_lines_come_while_the_cell_runs(pair: xpulab.XPUCluster, monkeypatch: py
     assert screen.moments["[0-1] last"] - screen.moments["[0-1] first"] > 0.8
 
 
+def test_threads_are_heard_after_their_cell(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    source = """
+import logging, sys, threading, time
+handler = logging.StreamHandler(sys.stdout)
+def later():
+    time.sleep(0.7)
+    print("of a thread")
+    handler.emit(logging.makeLogRecord({"msg": "of a log"}))
+threading.Thread(target=later).start()
+print("of the cell")
+"""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", screen)
+        run_cell(pair, source)
+        assert screen.getvalue() == "[0-1] of the cell\n"
+        deadline = time.monotonic() + 10
+        while screen.getvalue().count("\n") < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert screen.getvalue() == "[0-1] of the cell\n[0-1] of a thread\n[0-1] of a log\n"
+
+
 def test_many_lines_are_kept_and_a_limit_is_said_while_the_cell_runs(
     pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

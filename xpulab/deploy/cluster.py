@@ -577,6 +577,9 @@ class XPUCluster(PlannedEngines, Displayed):
         """Forget the cluster: it has stopped, or this process no longer uses it."""
         if self in _clusters:
             _clusters.remove(self)
+        if self._between is not None:
+            self._between.close()
+            self._between = None
         if self._board is not None:
             self._board.close()
             self._board = None

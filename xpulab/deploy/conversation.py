@@ -11,6 +11,7 @@ from typing import Any
 
 from xpulab.advice import of_interrupt
 from xpulab.deploy.answers import Answer, raise_errors
+from xpulab.deploy.between import Between
 from xpulab.deploy.exchange import Exchange
 from xpulab.deploy.pickling import packed
 from xpulab.deploy.processes import Processes
@@ -62,6 +63,7 @@ class Conversation:
         self._helper: dict[str, Any] | None = None  # the helper rank, if no engine runs on this host
         self.unheard: dict[int, float] = {}
         self._processes: Processes | None = None
+        self._between: Between | None = None
         self._owner = os.getpid()
         self.last_output: CellOutput | None = None
         self._board: Board | None = None
@@ -120,6 +122,7 @@ class Conversation:
         """Open the board of this host, and find out about the helper rank."""
         path, self._helper = processes.board(self.facts)
         self._board = Board.open(path)
+        self._between = Between(processes.folder / "log", len(self.facts), not self.attached)
 
     @property
     def recovers(self) -> bool:
@@ -341,6 +344,8 @@ class Conversation:
             processes = self._processes
             if processes is None:
                 raise not_running()
+            if self._between is not None:
+                self._between.begin()
             exchange = Exchange(processes.client, self._board, name, payload)
         signs = Signs([fact["pid"] if fact["here"] else 0 for fact in self._everyone], self.silence)
         silence = Silence(self.silence, users=name in USERS)
@@ -354,6 +359,9 @@ class Conversation:
         except EngineStuckError:
             self._stuck = self._processes is processes
             raise
+        finally:
+            if self._between is not None:
+                self._between.show()
 
     @property
     def known_as(self) -> str:

@@ -54,6 +54,11 @@ class Merging:
         self._lines.setdefault(rank, deque()).extend((now, line) for line in lines)
         self._waiting.setdefault(rank, Counter()).update(lines)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there are lines that were not passed on yet."""
+        return any(self._lines.values()) or any(self._rest.values())
+
     def unfinished(self) -> str:
         """A line that a rank has begun but not ended, such as a progress bar; "" if there is none."""
         for _, rest in sorted(self._rest.items()):

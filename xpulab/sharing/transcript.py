@@ -10,10 +10,11 @@ import codecs
 import contextlib
 import io
 import os
+import sys
 import uuid
 from pathlib import Path
 
-__all__ = ["LIMIT", "RAISED", "Transcripts", "Writer"]
+__all__ = ["LIMIT", "RAISED", "Transcripts", "Writer", "between"]
 
 #: Bytes of a file's printed text, after which nothing more is kept: a loop that prints must not fill the disk.
 LIMIT = 64 << 20
@@ -23,6 +24,11 @@ _LAST_LINE = 64 << 10  # further bytes that the last line may have
 RAISED = "\x1e"
 _CRASHED = "Fatal Python error: "  # begins Python's message of a crash, whose oldest stack frames are the engine's own
 _ENGINES_FRAME = f'  File "{Path(__file__).parents[1] / "engine"}'
+
+
+def between(folder: Path, rank: int) -> Path:
+    """The file in the folder of a cluster's logs for what a rank prints while no code of the user runs."""
+    return folder / f"rank-{rank}.between.log"
 
 
 class Writer(io.TextIOBase):
@@ -56,7 +62,12 @@ class Writer(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Write `text`, or what ends the last line if the file is too long; after that, nothing."""
+        """Write `text`, or what ends the last line if the file is too long; after that, nothing.
+
+        A thread or a handler of logs may have kept the stream of a call that has ended: the present one gets its text.
+        """
+        if self._file < 0 and isinstance(sys.stdout, Writer) and sys.stdout is not self:
+            return sys.stdout.write(text)
         data = text.replace(RAISED, "").encode(errors="replace")
         if self._room + _LAST_LINE <= 0:
             data = b""
