@@ -65,7 +65,7 @@ class Conversation:
         self._processes: Processes | None = None
         self._between: Between | None = None
         self._owner = os.getpid()
-        self.last_output: CellOutput | None = None
+        self.last_output: Any = None
         self._board: Board | None = None
         self._stuck = False
         #: Whether the job in which the engines ran has ended by itself. No call submits another one.
