@@ -69,8 +69,8 @@ def test_help_names_the_defaults(parser: Parser) -> None:
     [
         ("", ["-h", "--help", "start", "stop"]),
         ("stop", ["-h", "--help"]),
-        ("start", ["-h", "--help", "-n", "--devices", "--strict", "--env"]),
-        ("start --strict", ["-h", "--help", "-n", "--devices", "--strict", "--env"]),
+        ("start", ["-h", "--help", "-n", "--devices", "--strict", "--no-strict", "--env"]),
+        ("start --strict", ["-h", "--help", "-n", "--devices", "--strict", "--no-strict", "--env"]),
         ("start --strict -n", []),
         ("start --devices", ["gpu", "cpu"]),
         ("nothing known", []),

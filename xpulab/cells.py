@@ -6,57 +6,21 @@ import itertools
 import struct
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.merging import merged
 from xpulab.deploy.probe import core_ranges
 from xpulab.deploy.signals import interruptible
-from xpulab.deploy.users_code import LINES, CellInterrupted, raise_for_users, results_of
+from xpulab.deploy.users_code import LINES, CellInterrupted, CellOutput, raise_for_users, results_of
 from xpulab.deploy.variables import checked_ranks, received
 from xpulab.exceptions import UsageError
-from xpulab.rendering import Text, in_notebook
+from xpulab.rendering import in_notebook
 from xpulab.report import usage
 
 __all__ = ["CellInterrupted", "CellOutput", "run_cell"]
 
 _numbers = itertools.count(1)
-
-
-@dataclass
-class CellOutput:
-    """The output of one cell on all ranks.
-
-    Attributes
-    ----------
-    printed : dict of int to str
-        Rank -> printed text.
-    results : dict of int to str
-        Rank -> value of the last expression as text; only ranks on which it is not None.
-    values : dict of str to list
-        Name of a requested variable -> its values by rank.
-    figures : dict of int to list of bytes
-        Rank -> figures of matplotlib as PNG.
-    """
-
-    printed: dict[int, str]
-    results: dict[int, str]
-    values: dict[str, list[Any]] = field(default_factory=dict)
-    figures: dict[int, list[bytes]] = field(default_factory=dict)
-
-    def text(self, most: int | None = None) -> Text:
-        """The whole output, each line with its ranks; ranks with the same output share their lines.
-
-        Parameters
-        ----------
-        most : int, optional
-            Number of lines for each group of ranks; all by default.
-        """
-        return Text("\n".join([*merged(self.printed, most), *merged(self.results, most)]))
-
-    def __str__(self) -> str:
-        return self.text(LINES)
 
 
 def run_cell(

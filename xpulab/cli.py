@@ -54,22 +54,26 @@ def _parser() -> Parser:
     demo = parser.command(
         commands, "demo", _demo, "paint a photograph in a few colours, and compare the result with scikit-learn's"
     )
-    add_placement(demo, 4, None, False)
+    add_placement(demo, 4, None, None)
     demo.add_argument("--clusters", type=count, default=64, metavar="K", help="number of colours")
     demo.add_argument(
         "--rows", type=count, default=None, metavar="M", help="number of pixels to fit on; all pixels by default"
     )
     demo.add_argument("--out", type=_file, default=Path("xpulab-demo.html"), metavar="FILE", help="file for the report")
     plan = parser.command(commands, "plan", _plan, "show which engine would run on which device; starts nothing")
-    add_placement(plan, None, None, False)
+    add_placement(plan, None, None, None)
     add_hosts(plan)
     plan.add_argument("--show", action="store_true", help="show the command line, too, that starts the engines")
     run = parser.command(
         commands, "run", _run, "run a script on ranks, as mpirun does: one rank on each device, or set of cores"
     )
-    add_placement(run, None, None, False)
+    add_placement(run, None, None, None)
     add_hosts(run)
     run.add_argument("--show", action="store_true", help="print the plan and the command line; starts nothing")
+    run.add_argument(
+        "--output", type=Path, metavar="DIR", help="also write what each rank prints to DIR/rank-R.out and rank-R.err"
+    )
+    run.add_argument("--timestamps", action="store_true", help="begin each line with the time at which it came")
     run.add_argument("script", type=_script, metavar="SCRIPT", help="file of Python code")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="its arguments")
     parser.command(commands, "devices", _devices, "show the devices of this machine, and which engines would use them")
@@ -144,10 +148,12 @@ def _run(arguments: Any) -> int:
         return 0
     for warning in plan.warnings:
         warnings.warn(warning, OversubscribedWarning, stacklevel=2)
-    return script.run(plan, command)
+    with script.Files(arguments.output, arguments.timestamps) as files:
+        return script.run(plan, command, files)
 
 
 def _run_on_hosts(arguments: Any, cluster: xpulab.XPUCluster) -> int:
+    from xpulab.deploy import script
     from xpulab.deploy.script_on_engines import run_on_engines
 
     if arguments.show:
@@ -159,8 +165,8 @@ def _run_on_hosts(arguments: Any, cluster: xpulab.XPUCluster) -> int:
 
         on_engine(*about)
 
-    with cluster:
-        return run_on_engines(cluster, on_rank, arguments.script, arguments.arguments)
+    with cluster, script.Files(arguments.output, arguments.timestamps) as files:
+        return run_on_engines(cluster, on_rank, arguments.script, arguments.arguments, files)
 
 
 def _devices(arguments: Any) -> int:

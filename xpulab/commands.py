@@ -140,14 +140,17 @@ def variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def add_placement(parser: Parser, n: int | None, devices: str | None, strict: bool) -> None:
+def add_placement(parser: Parser, n: int | None, devices: str | None, strict: bool | None) -> None:
     """Add the options for the number, the devices and the variables of engines, with their defaults."""
     parser.add_argument("-n", type=count, default=n, metavar="N", help="number of engines; by default one per device")
     parser.add_argument(
         "--devices", default=devices, metavar="WHICH", help="gpu, cpu, or a SYCL selector such as level_zero:0"
     )
     parser.add_argument(
-        "--strict", action="store_true", default=strict, help="raise an error if engines would share cores or a device"
+        "--strict",
+        action=argparse.BooleanOptionalAction,
+        default=strict,
+        help="whether it is an error if engines share cores or a device; by default, if more than 8 share a core",
     )
     parser.add_argument(
         "--env",

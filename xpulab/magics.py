@@ -57,7 +57,11 @@ class XPUMagics(Magics):
 
     n = Int(None, allow_none=True, help="Default number of engines for start and plan.").tag(config=True)
     devices = Unicode(None, allow_none=True, help="Default devices for start and plan.").tag(config=True)
-    strict = Bool(False, help="Whether it is an error if engines would share cores or a device.").tag(config=True)
+    strict = Bool(
+        None,
+        allow_none=True,
+        help="Whether it is an error if engines share cores or a device; by default, if more than 8 share a core.",
+    ).tag(config=True)
     timeout = Float(120.0, help="Seconds after which a start that has not ended fails.").tag(config=True)
     recover = Bool(True, help="Whether a fit continues after engines are lost.").tag(config=True)
     display = Enum(DISPLAYS, "full", help="How calls of estimators are shown.").tag(config=True)
@@ -298,7 +302,7 @@ def _changes(arguments: Any, running: XPUCluster) -> str:
     asked: dict[str, tuple[Any, Any, Any]] = {
         "-n": (arguments.n, None, running.size),
         "--devices": (arguments.devices, None, running.device_filter),
-        "--strict": (arguments.strict, False, running.strict),
+        "--strict": (arguments.strict, None, running.strict),
         "--env": (dict(arguments.env), {}, running.env),
         "--hosts": (arguments.hosts, None, running.hosts),
         "--hostfile": (arguments.hostfile, None, running.hostfile),
@@ -320,7 +324,8 @@ def _changes(arguments: Any, running: XPUCluster) -> str:
     if all(value == now for value, _, now in given.values()):
         return ""
     settings = " ".join(shlex.join(["--env", f"{name}={value}"]) for name, value in arguments.env)
-    flags = {"--env": settings, "--recover": "--no-recover", "--strict": "--strict", "--detach": "--detach"}
+    strict = "--strict" if arguments.strict else "--no-strict"
+    flags = {"--env": settings, "--recover": "--no-recover", "--strict": strict, "--detach": "--detach"}
     return " ".join(flags.get(option) or shlex.join([option, str(value)]) for option, (value, _, _) in given.items())
 
 
@@ -448,7 +453,7 @@ def _last(arguments: Any) -> Any:
     if arguments.output:
         output = latest_cluster().last_output
         if output is None:
-            print("no %%xpu cell has run on this cluster yet")
+            print("no %%xpu cell and no function of run has run on this cluster yet")
         return output and output.text()
     report = latest_cluster().last()
     if report is None:

@@ -207,6 +207,19 @@ def test_more_engines_than_cores_warn_or_are_refused(monkeypatch: pytest.MonkeyP
         xpulab.XPUCluster(n, strict=True).start()
 
 
+def test_a_start_says_in_its_report_that_engines_share_cores(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    n = len(os.sched_getaffinity(0)) + 1
+    try:
+        shell.run_cell(f"c = %xpu_cluster start -n {n}")
+        said = capsys.readouterr()
+        assert f"{n} engines share the cores" in said.err
+        assert "magics.py" not in said.err
+        assert "Warning" not in said.err + said.out
+        assert f"xpulab: start {n} engines: finished" in said.err
+    finally:
+        shell.run_cell("%xpu_cluster stop")
+
+
 def listening(pids: list[int]) -> set[str]:
     addresses = set()
     for pid in pids:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from xpulab.commands import numbers
 from xpulab.deploy.merging import Merging, merged
 
 
@@ -61,6 +64,31 @@ def test_lines_of_about_the_same_time_come_in_the_order_of_the_ranks(
 
 def test_lines_that_a_rank_prints_together_stay_together() -> None:
     assert merged({0: "a\nb\nc\n", 1: "a\nb\nd\n", 2: "e\n"}) == ["[0-1] a", "[0-1] b", "[0] c", "[1] d", "[2] e"]
+
+
+def test_lines_that_ranks_share_are_joined_between_lines_of_their_own() -> None:
+    assert merged({0: "rank 0\na\nb\n", 1: "rank 1\na\nb\n"}) == ["[0] rank 0", "[1] rank 1", "[0-1] a", "[0-1] b"]
+    assert merged({0: "a\nb\n", 1: "more\na\nb\n"}) == ["[1] more", "[0-1] a", "[0-1] b"]
+    assert merged({0: "more\na\nb\n", 1: "a\nb\n"}) == ["[0] more", "[0-1] a", "[0-1] b"]
+    assert merged({0: "a\nb\n", 1: "b\na\n"}) == ["[0] a", "[0-1] b", "[1] a"]
+
+
+@given(st.dictionaries(st.integers(0, 3), st.lists(st.sampled_from("abcde"), max_size=12), min_size=1))
+def test_every_line_is_shown_in_the_order_of_its_rank(printed: dict[int, list[str]]) -> None:
+    shown = merged({rank: "".join(f"{line}\n" for line in lines) for rank, lines in printed.items()})
+    for rank, lines in printed.items():
+        mine = [text for ranks, text in (line[1:].split("] ") for line in shown) if rank in numbers(ranks)]
+        assert mine == lines
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=3), min_size=1, max_size=6))
+def test_ranks_that_print_the_same_between_their_own_lines_share_all_of_it(steps: list[list[str]]) -> None:
+    texts = {
+        rank: "".join(f"rank {rank} step {i}\n" + "\n".join(lines) + "\n" for i, lines in enumerate(steps))
+        for rank in range(3)
+    }
+    common = [line for lines in steps for line in lines]
+    assert [line for line in merged(texts) if "step" not in line] == [f"[0-2] {line}" for line in common]
 
 
 def test_a_progress_bar_is_one_line(clock: Clock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -197,7 +198,7 @@ DASHES = "-" * 74
 KILLED = {
     "intel": (
         "\n====\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK 1 PID 44 RUNNING AT vm\n"
-        "=   KILLED BY SIGNAL: 9 (Killed)\n====\n[mpiexec@vm] Exit codes: [vm] 0,9\n"
+        "=   KILLED BY SIGNAL: 9 (Killed)\n====\n[mpiexec@vm] Exit codes: [vm] 9,9\n"
     ),
     "openmpi": (
         f"{DASHES}\nPrimary job  terminated normally, but 1 process returned\na non-zero exit code. Per "
@@ -241,14 +242,21 @@ def test_the_cause_and_the_statuses_are_read_from_what_mpiexec_says(kind: str) -
     for text, status in ((KILLED[kind], 9), (EXITED[kind], 3 << 8)):
         statuses, rest = module.statuses(f"mine\n{text}also mine\n")
         assert statuses.get(1) == status
-        assert not statuses.get(0)
+        assert statuses.get(0, 0) in (0, signal.SIGKILL)
         assert rest.split("\n") == ["mine", "also mine"]
 
 
 def test_a_rank_that_mpiexec_killed_after_another_one_has_no_cause() -> None:
-    log = KILLED["intel"].replace("[vm] 0,9", "[vm:0] 0,9 [node1:1] 768")
+    log = KILLED["intel"].replace("[vm] 9,9", "[vm:0] 0,9 [node1:1] 768")
     assert intel.cause(log, 1, 44) == ""
     assert intel.cause(log, 2, 45) == "exited with status 3"
+
+
+def test_a_rank_that_has_ended_with_status_0_is_the_cause_if_mpiexec_killed_all_others() -> None:
+    log = KILLED["intel"].replace("[vm] 9,9", "[vm:0] 0,9,9")
+    assert intel.cause(log, 0, 43) == "exited with status 0"
+    log = KILLED["intel"].replace("[vm] 9,9", "[vm:0] 0,9 [node1:1] 0")  # of which mpiexec does not know how it ended
+    assert intel.cause(log, 0, 43) == ""
 
 
 def test_the_cause_is_read_from_the_banner_if_mpich_fails_to_write_the_statuses() -> None:

@@ -19,7 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xpulab import oneapi
+import xpulab
+from xpulab import cli, oneapi
 from xpulab.deploy.mpi import intel
 from xpulab.deploy.mpi.command import HERE, Ranks
 from xpulab.deploy.plan import Plan, plan
@@ -60,6 +61,18 @@ def test_default_is_one_engine_per_gpu_or_tile_else_one_on_the_cpu(name: str, ex
     assert [placement.rank for placement in answer.ranks] == list(range(len(expected)))
     assert answer.warnings == ()
     assert not any(placement.shared for placement in answer.ranks)
+
+
+def test_more_than_8_engines_for_a_core_have_to_be_meant() -> None:
+    probe = machine("cpu_only")
+    cores = len(probe.logical_cores)
+    assert len(plan(probe, n=8 * cores).ranks) == 8 * cores
+    message = f"{8 * cores + 1} engines would share {cores} cores, more than 8 each; type -n {cores}, or, if you"
+    with pytest.raises(PlanError, match=message):
+        plan(probe, n=8 * cores + 1)
+    assert len(plan(probe, n=8 * cores + 1, strict=False).ranks) == 8 * cores + 1
+    assert cli.main(["plan", "-n", "100000"]) == 2
+    assert xpulab.XPUCluster(8 * len(os.sched_getaffinity(0)) + 1, strict=False).plan().warnings
 
 
 def test_gpu_seen_twice_counts_once_and_the_other_view_is_named_as_idle() -> None:
@@ -275,7 +288,7 @@ def machines(draw: st.DrawFn) -> Probe:
 
 def planned(offer: Probe, n: int | None) -> Plan | None:
     try:
-        return plan(offer, n)
+        return plan(offer, n, strict=False)
     except DeviceNotFoundError:
         return None
 
@@ -428,7 +441,8 @@ def test_environment_shows_a_rank_its_own_device_alone() -> None:
 _RANK = """
 import json, os, sys, time
 placement = json.loads(sys.argv[1])
-from xpulab import oneapi
+import xpulab
+from xpulab import cli, oneapi
 os.environ.update(placement["environment"])
 oneapi.confine(placement["cores"])
 oneapi.load()

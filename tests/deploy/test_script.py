@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,6 +68,7 @@ print("to stderr", rank, file=sys.stderr)
         ("sys.exit(7)", 7, "rank 1 ended with status 7"),
         ("os.kill(os.getpid(), 11)", 139, "rank 1 was killed by signal 11"),
         ("os._exit(5)", 5, "rank 1 ended with status 5"),
+        ("os._exit(0)", 255, "rank 1 ended with status 0 before its script did (os._exit)"),
     ],
 )
 def test_the_status_of_the_first_that_fails(tmp_path: Path, ending: str, status: int, says: str) -> None:
@@ -178,3 +180,28 @@ def test_ranks_above_0_read_the_end_of_a_file_from_standard_input(tmp_path: Path
     said, error = process.communicate("typed", timeout=60)
     assert process.returncode == 0, error
     assert sorted(said.splitlines()) == ["[0] rank 0 read 'typed'", "[1] rank 1 read ''"]
+
+
+def test_what_each_rank_prints_is_in_files_of_its_own_with_the_time_of_each_line(tmp_path: Path) -> None:
+    source = (
+        "import sys\nfrom mpi4py import MPI\nrank = MPI.COMM_WORLD.rank\nprint('the same')\nprint('rank', rank)\n"
+        "print('the same')\nprint('trouble', file=sys.stderr)\nsys.stdout.write('no end ü')"
+    )
+    words = [sys.executable, "-c", RUN, "-n", "2", "--output", str(tmp_path / "a" / "b"), "--timestamps"]
+    (tmp_path / "script.py").write_text(source)
+    done = subprocess.run([*words, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} "
+    shown = "".join(f"{time}{line}\n" for line in (r"\[0-1\] the same", r"\[0\] rank 0", r"\[1\] rank 1"))
+    assert re.fullmatch(shown + rf"{time}\[0-1\] the same\n{time}\[0-1\] no end ü\n", done.stdout)
+    for rank in range(2):
+        written = (tmp_path / "a" / "b" / f"rank-{rank}.out").read_text()
+        assert re.fullmatch(f"{time}the same\n{time}rank {rank}\n{time}the same\n{time}no end ü", written)
+        assert re.fullmatch(f"{time}trouble\n", (tmp_path / "a" / "b" / f"rank-{rank}.err").read_text())
+
+
+def test_a_folder_for_output_that_cannot_be_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "script.py").touch()
+    words = ["run", "-n", "1", "--output", str(tmp_path / "script.py" / "x"), str(tmp_path / "script.py")]
+    assert cli.main(words) == 2
+    assert "expected a folder for files" in capsys.readouterr().err

@@ -75,6 +75,44 @@ def test_lines_come_while_the_cell_runs(pair: xpulab.XPUCluster, monkeypatch: py
     assert screen.moments["[0-1] last"] - screen.moments["[0-1] first"] > 0.8
 
 
+def test_threads_are_heard_after_their_cell(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    source = """
+import logging, sys, threading, time
+handler = logging.StreamHandler(sys.stdout)
+def later():
+    time.sleep(0.7)
+    print("of a thread")
+    handler.emit(logging.makeLogRecord({"msg": "of a log"}))
+threading.Thread(target=later).start()
+print("of the cell")
+"""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", screen)
+        run_cell(pair, source)
+        assert screen.getvalue() == "[0-1] of the cell\n"
+        deadline = time.monotonic() + 10
+        while screen.getvalue().count("\n") < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert screen.getvalue() == "[0-1] of the cell\n[0-1] of a thread\n[0-1] of a log\n"
+
+
+def test_many_lines_are_kept_and_a_limit_is_said_while_the_cell_runs(
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_cell(pair, "for i in range(50_000): print(f'{i:025}')")
+    assert capsys.readouterr().out.endswith("more lines; to see them, type: %xpu_cluster last --output\n")
+    for rank in range(2):
+        assert pair.last_output.printed[rank].splitlines() == [f"{i:025}" for i in range(50_000)]
+    pair.run(lambda here: print("\n" * 100))
+    assert capsys.readouterr().out.endswith("more lines; to see them, type: %xpu_cluster last --output\n")
+    assert pair.last_output.printed == dict.fromkeys(range(2), "\n" * 101)
+    for module in "xpulab.deploy.users_code", "xpulab.sharing.transcript":
+        monkeypatch.setattr(f"{module}.LIMIT", 1000)
+    run_cell(pair, "print('x' * 1000)")
+    assert "rank 0-1 has printed 1000 B, the most that xpulab keeps of a rank's output" in capsys.readouterr().err
+
+
 def test_a_function_has_the_comm_the_prints_and_the_stop_of_a_cell(
     pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +165,12 @@ ctypes.string_at(0)
     assert "said by a library" in logs
     assert "ValueError: the cause" in logs
     assert engines.run(lambda here: here.comm.allreduce(1)) == [2, 2]
+
+
+def test_a_rank_that_leaves_with_status_0_is_the_one_that_is_named(engines: xpulab.XPUCluster) -> None:
+    with pytest.raises(EngineLostError, match=r"^rank 0 \(pid \d+ on .*\) ended: exited with status 0\.") as caught:
+        run_cell(engines, "import os\nif rank == 0:\n    os._exit(0)\ncomm.barrier()")
+    assert "rank 1" not in str(caught.value).splitlines()[0]
 
 
 def test_without_recovery_the_error_says_how_to_start_and_restart_works(

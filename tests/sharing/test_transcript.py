@@ -50,11 +50,22 @@ def test_the_files_may_be_removed_before_they_are_read(tmp_path: Path) -> None:
     told.close()
 
 
-def test_the_beginning_is_kept_and_the_rest_is_counted(tmp_path: Path) -> None:
-    with Writer(str(tmp_path / "rank-0"), most=10) as writer:
-        assert [writer.write("x" * 8) for _ in range(3)] == [8, 8, 8]
-        assert writer.omitted == 14
-    assert (tmp_path / "rank-0").read_text() == "x" * 10
+@pytest.mark.parametrize("pieces", [["one line\n"], ["one ", "line", "\n"], ["one line\none line\n"]])
+def test_whole_lines_are_kept_up_to_the_limit_and_the_rest_is_counted(pieces: list[str], tmp_path: Path) -> None:
+    with Writer(str(tmp_path / "rank-0"), limit=20) as writer:
+        for piece in pieces * 6:
+            assert writer.write(piece) == len(piece)
+        kept = (tmp_path / "rank-0").read_text()
+        assert kept == "one line\n" * 3  # the line that has begun within 20 bytes is the last one
+        assert writer.omitted == len("".join(pieces)) * 6 - len(kept)
+
+
+def test_a_line_without_an_end_has_a_limit_too(tmp_path: Path) -> None:
+    with Writer(str(tmp_path / "rank-0"), limit=20) as writer:
+        for _ in range(300):
+            writer.write("x" * 1000)
+        assert len((tmp_path / "rank-0").read_text()) < 70_000
+        assert len((tmp_path / "rank-0").read_text()) + writer.omitted == 300_000
 
 
 def test_on_a_full_disk_the_text_is_lost_and_the_code_goes_on(tmp_path: Path) -> None:

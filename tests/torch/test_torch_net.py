@@ -165,6 +165,21 @@ def test_a_regressor_is_that_of_skorch(on_pair: xpulab.XPUCluster) -> None:
     assert ours.score(X, y) > 0.9
 
 
+class Saying(skorch.callbacks.Callback):  # type: ignore[misc]
+    """Prints a line for each epoch."""
+
+    def on_epoch_end(self, net: Any, **_: Any) -> None:
+        print("epoch", len(net.history))
+
+
+def test_what_callbacks_print_is_shown(on_pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    stopping = EarlyStopping(patience=1, threshold=0.9)
+    NeuralNetClassifier(Net, callbacks=[Saying(), stopping], **{**SETTINGS, "max_epochs": 3, "verbose": 1}).fit(X, Y)
+    said = capsys.readouterr().out
+    assert [line.partition("] ")[2] for line in said.splitlines() if "epoch" in line][:2] == ["epoch 1", "epoch 2"]
+    assert "Stopping since valid_loss has not improved" in said
+
+
 def test_callbacks_see_global_numbers_and_write_once(
     clusters: Callable[[int], xpulab.XPUCluster], tmp_path: Path
 ) -> None:

@@ -187,8 +187,9 @@ class XPUCluster(PlannedEngines, Displayed):
         Number of engines. By default one per GPU, or per tile if a GPU has several; without any GPU, one on the CPU.
     devices : str, optional
         ``"gpu"``, ``"cpu"`` or a SYCL selector such as ``"level_zero:0"``; all devices by default.
-    strict : bool
-        Raise an error instead of a warning if engines would share cores or a device.
+    strict : bool, optional
+        Whether to raise an error if engines would share cores or a device. By default only more than 8 engines for each
+        core of a host are an error; with False, they are none.
     env : dict of str to str, optional
         Environment variables of the engines: ``{"NAME": "VALUE"}`` for all of them, ``{"1:NAME": "VALUE"}`` for rank 1
         only. A variable that is the same for all is set before the engine starts; one that is not is set after MPI has
@@ -250,7 +251,7 @@ class XPUCluster(PlannedEngines, Displayed):
     interrupted : estimator or None
         The estimator whose fit was interrupted last, and can be resumed; see `xpulab.interrupted`.
     last_output : CellOutput or None
-        Output of the last cell that ran on the engines.
+        Output of the last cell, or function of `run`, on the engines.
     facts : list of dict
         Description that each engine sent when it started, by rank.
     unheard : dict of int to float
@@ -269,7 +270,7 @@ class XPUCluster(PlannedEngines, Displayed):
         n: int | None = None,
         *,
         devices: str | None = None,
-        strict: bool = False,
+        strict: bool | None = None,
         env: Mapping[str, str] | None = None,
         hosts: str | Sequence[str] | None = None,
         hostfile: str | os.PathLike[str] | None = None,
@@ -311,7 +312,6 @@ class XPUCluster(PlannedEngines, Displayed):
         self.name = name
         self.last_report: Any = None
         self.interrupted: Any = None
-        self.last_output: Any = None
         self._plan: Plan | None = None
         self._submission: Submission | None = None
         self._seconds_to_start: float | None = None
@@ -371,7 +371,7 @@ class XPUCluster(PlannedEngines, Displayed):
                 self._plan = chosen if elsewhere else self._planned([], job)
                 n = len(self._plan.ranks)
                 handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
-                for warning in self._plan.warnings:
+                for warning in self._plan.warnings if not handle.told else ():
                     _warn(warning)
                 with processes.start(self._plan, self._command_of(self._plan), self.timeout, say):
                     self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
@@ -392,7 +392,7 @@ class XPUCluster(PlannedEngines, Displayed):
                     raise ClusterStartError(f"{said}\n{error}") from None
                 raise
             handle.report.done = n
-            handle.report.finish("finished", self._about_others())
+            handle.report.finish("finished", "\n".join([*self._plan.warnings, *self._about_others()]))
         self.attached, self._left = False, ""
         self._watch_handles()
         return self.activate()
@@ -407,16 +407,16 @@ class XPUCluster(PlannedEngines, Displayed):
         """Name and size for messages about several clusters, such as ``"lab (2 engines)"``."""
         return f"{self.known_as or 'not running'} ({counted(self.size, 'engine')})"
 
-    def _about_others(self) -> str:
-        """A message about other clusters of this process that use the same cores or devices; "" if there are none."""
+    def _about_others(self) -> list[str]:
+        """Messages about other clusters of this process that use the same cores or devices."""
         mine = _places(self.facts)
         others = [other for other in _clusters if other is not self and other.running]
-        return "\n".join(
+        return [
             f"the cluster {other.label} of this process is still running and uses the same {_named(shared)}: together "
             "they are slower; if you do not need it, call its stop()"
             for other in others
             if (shared := mine & _places(other.facts))
-        )
+        ]
 
     def _publish(self, processes: Launched) -> None:
         """Write the record with which other processes of this user find the cluster."""
@@ -579,6 +579,9 @@ class XPUCluster(PlannedEngines, Displayed):
         """Forget the cluster: it has stopped, or this process no longer uses it."""
         if self in _clusters:
             _clusters.remove(self)
+        if self._between is not None:
+            self._between.close()
+            self._between = None
         if self._board is not None:
             self._board.close()
             self._board = None
@@ -781,7 +784,7 @@ def _teller(handle: progress.ProgressHandle[progress.TaskReport]) -> Callable[[s
 def _warn(message: str) -> None:
     import warnings
 
-    warnings.warn(message, OversubscribedWarning, stacklevel=4)
+    warnings.warn(message, OversubscribedWarning, stacklevel=3)
 
 
 @atexit.register

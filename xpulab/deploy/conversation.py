@@ -11,13 +11,14 @@ from typing import Any
 
 from xpulab.advice import of_interrupt, to_attach
 from xpulab.deploy.answers import Answer, raise_errors
+from xpulab.deploy.between import Between
 from xpulab.deploy.exchange import Exchange
 from xpulab.deploy.pickling import packed
 from xpulab.deploy.processes import Processes
 from xpulab.deploy.record import runs
 from xpulab.deploy.signals import interruptible, postponed
 from xpulab.deploy.silence import SILENT, Signs, Silence, most_silence
-from xpulab.deploy.users_code import GONE, Following, raise_for_users, results_of
+from xpulab.deploy.users_code import GONE, CellOutput, Following, raise_for_users, results_of
 from xpulab.deploy.waiting import told_of_waiting
 from xpulab.exceptions import (
     CallInterrupted,
@@ -62,7 +63,9 @@ class Conversation:
         self._helper: dict[str, Any] | None = None  # the helper rank, if no engine runs on this host
         self.unheard: dict[int, float] = {}
         self._processes: Processes | None = None
+        self._between: Between | None = None
         self._owner = os.getpid()
+        self.last_output: Any = None
         self._board: Board | None = None
         self._stuck = False
         self._left = ""  # name of the cluster that this object has left, and that goes on
@@ -120,6 +123,7 @@ class Conversation:
         """Open the board of this host, and find out about the helper rank."""
         path, self._helper = processes.board(self.facts)
         self._board = Board.open(path)
+        self._between = Between(processes.folder / "log", len(self.facts), not self.attached)
 
     @property
     def recovers(self) -> bool:
@@ -169,21 +173,30 @@ class Conversation:
         payload = {"call": packed(function, args, kwargs), "profile": usage.wanted()}
         title = f"run({getattr(function, '__name__', 'function')})"
         with interruptible(title), self.following() as following:
-            replies = self.replies("run", {**payload, "transcripts": following.paths}, following)
+            try:
+                replies = self.replies("run", {**payload, "transcripts": following.paths}, following)
+            finally:
+                following.finish()
+                self.last_output = CellOutput(following.printed(), {})
         results = results_of(replies, title)
         raise_for_users(replies, results, title)
         return [pickle.loads(result["value"]) for result in results]
 
     @contextlib.contextmanager
-    def following(self) -> Iterator[Following]:
-        """A context that follows a user's code on the engines, and starts new engines if engines are lost."""
+    def following(
+        self, also: Callable[[int, str, str], None] | None = None, timestamps: bool = False
+    ) -> Iterator[Following]:
+        """A context that follows a user's code on the engines, and starts new engines if engines are lost.
+
+        The parameters are those of `Following`.
+        """
         following: Following | None = None
         recovers = self.recovers  # read first: after a loss this object no longer knows who started the engines
         try:
             processes = self._require_running()._processes
             if processes is None:
                 raise not_running(self._left)
-            following = Following(self, processes.folder / "log")
+            following = Following(self, processes.folder / "log", also, timestamps)
             yield following
         except (EngineLostError, EngineStuckError) as error:
             raised = self._finished(following)
@@ -332,6 +345,8 @@ class Conversation:
             processes = self._processes
             if processes is None:
                 raise not_running(self._left)
+            if self._between is not None:
+                self._between.begin()
             exchange = Exchange(processes.client, self._board, name, payload)
         signs = Signs([fact["pid"] if fact["here"] else 0 for fact in self._everyone], self.silence)
         silence = Silence(self.silence, users=name in USERS)
@@ -345,6 +360,9 @@ class Conversation:
         except EngineStuckError:
             self._stuck = self._processes is processes
             raise
+        finally:
+            if self._between is not None:
+                self._between.show()
 
     @property
     def known_as(self) -> str:

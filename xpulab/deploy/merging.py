@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from xpulab.deploy.probe import core_ranges
 
-__all__ = ["Merging", "merged"]
+__all__ = ["Merging", "merged", "stamp"]
 
 _HOLD = 0.5  # seconds that a line waits for other ranks to print the same line
 _PER_SECOND = 10  # lines per second of a group of ranks that are shown in addition to the first ones
@@ -24,13 +25,17 @@ class Merging:
     most : int, optional
         Number of lines of each group of ranks that are passed on at once; further lines are only counted. By default
         all lines are passed on.
+    timestamps : bool
+        Whether each line begins with the time at which it came.
     """
 
-    def __init__(self, say: Callable[[str], None], most: int | None = None) -> None:
+    def __init__(self, say: Callable[[str], None], most: int | None = None, timestamps: bool = False) -> None:
         self._say = say
+        self._timestamps = timestamps
         self._most = most
         self._begun = time.monotonic()
         self._lines: dict[int, deque[tuple[float, str]]] = {}
+        self._waiting: dict[int, Counter[str]] = {}  # how often each line is among those of a rank
         self._rest: dict[int, str] = {}  # the beginning of a line that is not yet complete
         self._shown: Counter[tuple[int, ...]] = Counter()
         self._omitted: Counter[tuple[int, ...]] = Counter()
@@ -43,7 +48,16 @@ class Merging:
         *lines, self._rest[rank] = (self._rest.get(rank, "") + text).split("\n")
         # Of a line that a progress bar overwrites many times, only the visible text is kept.
         self._rest[rank] = "\r" * ("\r" in self._rest[rank]) + _visible(self._rest[rank])
-        self._lines.setdefault(rank, deque()).extend((now, _visible(line)) for line in lines)
+        self._append(rank, now, [_visible(line) for line in lines])
+
+    def _append(self, rank: int, now: float, lines: Sequence[str]) -> None:
+        self._lines.setdefault(rank, deque()).extend((now, line) for line in lines)
+        self._waiting.setdefault(rank, Counter()).update(lines)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are lines that were not passed on yet."""
+        return any(self._lines.values()) or any(self._rest.values())
 
     def unfinished(self) -> str:
         """A line that a rank has begun but not ended, such as a progress bar; "" if there is none."""
@@ -66,7 +80,7 @@ class Merging:
         if last:
             for rank, rest in self._rest.items():
                 if rest:
-                    self._lines.setdefault(rank, deque()).append((0.0, _visible(rest)))
+                    self._append(rank, time.monotonic(), [_visible(rest)])
             self._rest.clear()
         while waiting := {rank: lines for rank, lines in sorted(self._lines.items()) if lines}:
             oldest = min(lines[0][0] for lines in waiting.values())
@@ -74,8 +88,9 @@ class Merging:
             if not last and oldest > before and not set(running) <= set(waiting):
                 return
             # Lines that were printed at about the same time are shown in the order of the ranks, so that the order is
-            # the same in every run.
-            first = next(rank for rank, lines in waiting.items() if lines[0][0] <= oldest + _HOLD)
+            # the same in every run. A line that another rank has printed, too, waits for its other lines before it.
+            ready = [rank for rank, lines in waiting.items() if lines[0][0] <= oldest + _HOLD]
+            first = next((rank for rank in ready if not self._others(waiting, waiting[rank][0][1])), ready[0])
             self._pass_on(waiting, first, None if last else before)
         for ranks in list(self._omitted) if last else ():
             self._say_omitted(ranks)
@@ -88,18 +103,30 @@ class Merging:
             since, line = waiting[first][0]
             if any(waiting[rank][0][1] != line for rank in ranks) or (number and before and since > before):
                 return
+            if number and any(self._waiting[rank][line] for rank in waiting if rank not in ranks):
+                return  # the ranks may share it
             for rank in ranks:
                 waiting[rank].popleft()
-            self._line(ranks, line)
+                self._forget(rank, line)
+            self._line(ranks, line, since)
 
-    def _line(self, ranks: tuple[int, ...], line: str) -> None:
+    def _forget(self, rank: int, line: str) -> None:
+        self._waiting[rank][line] -= 1
+        if not self._waiting[rank][line]:
+            del self._waiting[rank][line]
+
+    def _others(self, waiting: Mapping[int, deque[tuple[float, str]]], line: str) -> bool:
+        """Whether a rank has this line behind others."""
+        return any(self._waiting[rank][line] and lines[0][1] != line for rank, lines in waiting.items())
+
+    def _line(self, ranks: tuple[int, ...], line: str, since: float) -> None:
         room = None if self._most is None else self._most + _PER_SECOND * int(time.monotonic() - self._begun)
         if room is not None and self._shown[ranks] >= room:
             self._omitted[ranks] += 1
             return
         self._say_omitted(ranks)
         self._shown[ranks] += 1
-        self._say(f"[{core_ranges(ranks)}] {line}")
+        self._say(f"{stamp(since)} " * self._timestamps + f"[{core_ranges(ranks)}] {line}")
 
     def _say_omitted(self, ranks: tuple[int, ...]) -> None:
         if omitted := self._omitted.pop(ranks, 0):
@@ -127,6 +154,11 @@ def merged(texts: Mapping[int, str], most: int | None = None) -> list[str]:
         merging.add(rank, text)
     merging.show(last=True)
     return lines
+
+
+def stamp(since: float) -> str:
+    """The time of day at a moment of `time.monotonic`, to a millisecond."""
+    return datetime.fromtimestamp(time.time() + since - time.monotonic()).isoformat(" ", "milliseconds")
 
 
 def _visible(line: str) -> str:

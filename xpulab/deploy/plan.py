@@ -17,7 +17,7 @@ from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.mpi.command import HERE, Ranks
 from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges
 from xpulab.exceptions import DeviceNotFoundError, PlanError
-from xpulab.rendering import Displayed, block, escape, format_size, plain, table_html, table_text
+from xpulab.rendering import Displayed, block, counted, escape, format_size, plain, table_html, table_text
 
 __all__ = ["Idle", "Offer", "Placement", "Plan", "plan"]
 
@@ -213,6 +213,8 @@ class Plan(Displayed):
             yield f"not used: {', '.join(selectors)}{where} ({name}): {reason}"
 
 
+_CROWDED = 8  # engines for each core, above which a start is taken for a mistake
+
 _HEADER = ("rank", "host", "device", "selector", "cores", "memory", "float64", "shared")
 _ALIGN = "rlllrrll"
 
@@ -235,7 +237,7 @@ def plan(
     probe: Probe | Sequence[Offer],
     n: int | None = None,
     devices: str | None = None,
-    strict: bool = False,
+    strict: bool | None = None,
     env: Mapping[str, str] | None = None,
     instead: str = "leave out --strict",
 ) -> Plan:
@@ -255,8 +257,9 @@ def plan(
     devices : str, optional
         ``"gpu"``, ``"cpu"``, or a selector: ``"level_zero:0"``, ``"level_zero:0,2"``, ``"level_zero:0.1"`` (a tile),
         ``"opencl:cpu"``, ``"level_zero:*"``.
-    strict : bool
-        Raise an error if engines would share cores or a GPU.
+    strict : bool, optional
+        Whether to raise an error if engines would share cores or a GPU. By default only more than 8 engines for each
+        core of a host are an error.
     env : mapping of str to str, optional
         Environment variables of the engines: ``{"NAME": "VALUE"}`` for all, ``{"1:NAME": "VALUE"}`` for rank 1.
     instead : str
@@ -269,8 +272,8 @@ def plan(
     Raises
     ------
     PlanError
-        If ``n`` is not a positive integer, if ``strict`` is set and engines would share cores or a GPU, or if ``env``
-        has a wrong name, a variable that xpulab sets itself, or a rank that does not exist.
+        If ``n`` is not a positive integer, if engines would share cores or a GPU and ``strict`` does not allow it, or
+        if ``env`` has a wrong name, a variable that xpulab sets itself, or a rank that does not exist.
     DeviceNotFoundError
         If there is no device, or none that ``devices`` selects.
     """
@@ -285,6 +288,8 @@ def plan(
     for offer, (slots, left_out), size in zip(offers, chosen, sizes, strict=True):
         used = [slots[rank % len(slots)] for rank in range(size)]
         where = f" of {offer.probe.host}" if len(offers) > 1 else ""
+        if n is not None and strict is None:
+            _require_room(offer.probe, size, where)
         warnings += (f"{warning}{where}" for warning in _warnings(offer.probe, used))
         unused = [Idle(slot.device, slot.tile, f"only {_engines(size)}") for slot in slots[size:]]
         idle += (replace(each, host=offer.probe.host) for each in unused + left_out)
@@ -308,6 +313,16 @@ def _with_devices(
             if offer.address or offer.slots or len(offers) == 1:
                 raise
     return used, chosen
+
+
+def _require_room(probe: Probe, size: int, where: str) -> None:
+    """Raise an error if a host would have so many engines that its user has hardly meant it."""
+    cores = len(probe.logical_cores)
+    if size > _CROWDED * cores:
+        raise PlanError(
+            f"{size} engines would share {counted(cores, 'core')}{where}, more than {_CROWDED} each; type -n {cores}, "
+            "or, if you mean it, add --no-strict (strict=False)"
+        )
 
 
 def _most(probe: Probe, slots: Sequence[_Slot]) -> int:

@@ -39,7 +39,7 @@ class PlannedEngines(VariablesOnEngines):
 
     n: int | None
     device_filter: str | None
-    strict: bool
+    strict: bool | None
     env: Mapping[str, str]
     hosts: str | Sequence[str] | None
     hostfile: str | None
@@ -159,9 +159,12 @@ class PlannedEngines(VariablesOnEngines):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise UsageError(f"XPUCluster: {name}={value!r} was given; expected a number of seconds above 0")
-        for name in ("strict", "recover"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise UsageError(f"XPUCluster: {name}={value!r} was given; expected True or False")
+        for name, kind, expected in (
+            ("strict", bool | None, "True, False or None"),
+            ("recover", bool, "True or False"),
+        ):
+            if not isinstance(value := getattr(self, name), kind):
+                raise UsageError(f"XPUCluster: {name}={value!r} was given; expected {expected}")
         if not isinstance(self.env, Mapping):
             raise UsageError(f"XPUCluster: env={self.env!r} was given; expected a dict such as {{'NAME': 'VALUE'}}")
         if not isinstance(self.mpi_args, str | None):
@@ -265,7 +268,7 @@ class PlannedEngines(VariablesOnEngines):
     def _make_plan(self, found: Probe | list[Offer], submitted: bool = False) -> Plan:
         """The plan. In a job that was submitted for these engines, more engines than devices are a mistake."""
         instead = "ask for more nodes: --nodes K" if submitted else "leave out --strict"
-        strict = self.strict or submitted
+        strict = True if submitted else self.strict
         made = plan(found, n=self.n, devices=self.device_filter, strict=strict, env=self.env, instead=instead)
         if self._ports is not None:
             self._ports.require_enough(max(each.n for each in made.ranks_of_hosts))

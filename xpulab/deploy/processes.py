@@ -309,7 +309,8 @@ class Processes:
         parts = []
         for path in sorted((self.folder / "log").glob("*.log")):
             last = path.read_text(errors="replace").replace(RAISED, "\n").splitlines()[-lines:]
-            parts.append(f"--- {path.name.partition('.')[0]}\n" + "\n".join(last))
+            if last or not path.name.startswith("rank-"):
+                parts.append(f"--- {path.name.partition('.')[0]}\n" + "\n".join(last))
         return "\n".join(parts)
 
     def leave(self) -> None:

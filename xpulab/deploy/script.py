@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import itertools
 import json
@@ -14,13 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
-from typing import TextIO
+from typing import IO, TextIO
 
 import psutil
 
 from xpulab.deploy.leftovers import remove_leftovers
-from xpulab.deploy.merging import Merging
+from xpulab.deploy.merging import Merging, stamp
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, HERE, Command, Ranks
 from xpulab.deploy.mpi.command import shown as in_shell
@@ -32,7 +34,7 @@ from xpulab.sharing.board import Board
 from xpulab.sharing.hangs import Hangs
 from xpulab.sharing.program import program
 
-__all__ = ["RUN", "command", "run", "shown"]
+__all__ = ["RUN", "Files", "command", "run", "shown"]
 
 #: Variable that tells the program of a rank the pid of this process, and the pipes for the rank's output.
 RUN = "XPULAB_RUN"
@@ -101,7 +103,56 @@ def shown(command: Command) -> str:
     return f"{in_shell(head, command.environment)} \\\n    {of_ranks}"
 
 
-def run(plan: Plan, command: Command) -> int:
+class Files:
+    """The files of ``xpulab run --output``: what each rank prints.
+
+    Parameters
+    ----------
+    folder : pathlib.Path or None
+        Their folder, which is made if it does not exist; without it there are no files.
+    timestamps : bool
+        Whether each line begins with the time at which it came; also in the output of ``xpulab run`` itself.
+    """
+
+    def __init__(self, folder: Path | None, timestamps: bool = False) -> None:
+        self.timestamps = timestamps
+        self._folder = folder
+        self._until_the_end = contextlib.ExitStack()
+        self._opened: dict[tuple[int, str], IO[str]] = {}
+        self._begins: set[tuple[int, str]] = set()  # files whose next character begins a line
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"--output: received {str(folder)!r}, expected a folder for files: {error}") from None
+
+    def add(self, rank: int, name: str, text: str) -> None:
+        """Write what a rank has printed; `name` is "out" or "err"."""
+        if self._folder is None or not text:
+            return
+        if (rank, name) not in self._opened:
+            path = self._folder / f"rank-{rank}.{name}"
+            self._opened[rank, name] = self._until_the_end.enter_context(path.open("w", newline=""))
+            self._begins.add((rank, name))
+        if self.timestamps:
+            text = self._stamped(rank, name, text)
+        self._opened[rank, name].write(text)
+        self._opened[rank, name].flush()
+
+    def _stamped(self, rank: int, name: str, text: str) -> str:
+        now, lines = f"{stamp(time.monotonic())} ", text.splitlines(keepends=True)
+        first = now if (rank, name) in self._begins else ""
+        (self._begins.add if text.endswith("\n") else self._begins.discard)((rank, name))
+        return first + now.join(lines)
+
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._until_the_end.close()
+
+
+def run(plan: Plan, command: Command, files: Files | None = None) -> int:
     """Run a script on ranks, and print what they print, each line with its ranks.
 
     Ctrl-C ends all ranks; so does the end of this process, and a rank that fails.
@@ -111,6 +162,8 @@ def run(plan: Plan, command: Command) -> int:
     plan : Plan
     command : Command
         What `command` returns for the plan.
+    files : Files, optional
+        Where what each rank prints is written, too.
 
     Returns
     -------
@@ -118,7 +171,7 @@ def run(plan: Plan, command: Command) -> int:
         0, or the exit status of the rank that failed first: 128 and the number of the signal if a signal ended it, and
         130 after Ctrl-C.
     """
-    with _Output(len(plan.ranks)) as output:
+    with _Output(len(plan.ranks), files or Files(None)) as output:
         board = Board.create(len(plan.ranks))
         variables = sorted({name for placement in plan.ranks for name in placement.variables})
         about = {
@@ -175,9 +228,11 @@ def _status(code: int, output: _Output, mpi: ModuleType) -> int:
     # A rank that has not told its status was ended by a signal or by os._exit. mpiexec ends the ranks that are left
     # with SIGKILL.
     told = {rank for rank, _ in output.statuses()}
-    silent = [(rank, status) for rank, status in ended.items() if status and rank not in told]
-    silent.sort(key=lambda each: os.WIFSIGNALED(each[1]) and os.WTERMSIG(each[1]) == signal.SIGKILL)
+    silent = [(rank, status) for rank, status in ended.items() if rank not in told and any(ended.values())]
+    silent.sort(key=lambda each: (os.WIFSIGNALED(each[1]) and os.WTERMSIG(each[1]) == signal.SIGKILL, not each[1]))
     for rank, status in silent:
+        if not status:
+            return _said(rank, code if code > 0 else 1, "ended with status 0 before its script did (os._exit)")
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             return _said(rank, 128 + number, f"was killed by signal {number} ({signal.strsignal(number)})")
@@ -209,6 +264,7 @@ class _Output:
     ----------
     size : int
         Number of ranks.
+    files : Files
 
     Attributes
     ----------
@@ -218,12 +274,15 @@ class _Output:
         What has come of mpiexec's output ("mpiexec"), and of the ranks' exit statuses ("status").
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, files: Files) -> None:
         self._selector = selectors.DefaultSelector()
         self._opened: list[int] = []
         self.texts = {"mpiexec": bytearray(), "status": bytearray()}
-        self._merging = {"out": Merging(_printing(sys.stdout)), "err": Merging(_printing(sys.stderr))}
+        self._files, streams = files, {"out": sys.stdout, "err": sys.stderr}
+        self._merging = {n: Merging(_printing(s), timestamps=files.timestamps) for n, s in streams.items()}
         self._ranks = range(size)
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {(name, rank): decoder("replace") for name in streams for rank in self._ranks}
         self._write = {name: [self._pipe(name, rank) for rank in self._ranks] for name in self._merging}
         self._status = self._pipe("status")
         self._ports = os.pipe()  # from rank 0 to the other ranks
@@ -267,7 +326,9 @@ class _Output:
             if name in self.texts:
                 self.texts[name] += data
             else:
-                self._merging[name].add(rank, data.decode(errors="replace"))
+                text = self._decoders[name, rank].decode(data)
+                self._merging[name].add(rank, text)
+                self._files.add(rank, name, text)
         for merging in self._merging.values():
             merging.show(self._ranks)
         return bool(ready)

@@ -15,6 +15,7 @@ from typing import Any
 
 from xpulab.deploy.pickling import packed
 from xpulab.deploy.rows import RowsOnEngines
+from xpulab.deploy.script import Files
 from xpulab.exceptions import EngineLostError
 
 __all__ = ["run_on_engines"]
@@ -32,7 +33,9 @@ class _Failed(Exception):
     """A rank has failed."""
 
 
-def run_on_engines(cluster: RowsOnEngines, program: Callable[..., None], script: str, arguments: Sequence[str]) -> int:
+def run_on_engines(
+    cluster: RowsOnEngines, program: Callable[..., None], script: str, arguments: Sequence[str], files: Files
+) -> int:
     """Run a script on all engines, and print what they print, each line with its ranks.
 
     The caller ends the cluster, also after a Ctrl-C, and so ends ranks that still run.
@@ -48,6 +51,8 @@ def run_on_engines(cluster: RowsOnEngines, program: Callable[..., None], script:
         Path of the script on this host. Other hosts need not have it.
     arguments : sequence of str
         Its arguments.
+    files : Files
+        Where what each rank prints is written, too.
 
     Returns
     -------
@@ -67,7 +72,7 @@ def run_on_engines(cluster: RowsOnEngines, program: Callable[..., None], script:
             raise _Failed
 
     try:
-        with cluster.following() as following:
+        with cluster.following(files.add, files.timestamps) as following:
             try:
                 call = {"call": packed(program, about, {}), "profile": False, "transcripts": following.paths}
                 replies = cluster.replies("run", call, watch)

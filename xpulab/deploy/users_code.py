@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from xpulab.advice import of_interrupt
 from xpulab.deploy.answers import raise_errors
-from xpulab.deploy.merging import Merging
+from xpulab.deploy.merging import Merging, merged
 from xpulab.deploy.probe import core_ranges
 from xpulab.exceptions import CallInterrupted
-from xpulab.rendering import in_notebook
+from xpulab.rendering import Text, format_size, in_notebook
 from xpulab.report import usage
 from xpulab.sharing.board import awaited, running
 from xpulab.sharing.hangs import Hangs
-from xpulab.sharing.transcript import Transcripts
+from xpulab.sharing.transcript import LIMIT, Transcripts
 
-__all__ = ["GONE", "LINES", "CellInterrupted", "Following", "raise_for_users", "results_of"]
+__all__ = ["GONE", "LINES", "CellInterrupted", "CellOutput", "Following", "raise_for_users", "results_of"]
 
 LINES = 40  # lines that are shown at once for each group of ranks with the same output
 _PATIENCE = 3.0  # seconds after an exception on a rank until a message names the ranks that still run
@@ -50,6 +52,41 @@ class CellInterrupted(CallInterrupted):
         return [f"KeyboardInterrupt: {self}"]
 
 
+@dataclass
+class CellOutput:
+    """The output of one cell, or of one function of `run`, on all ranks.
+
+    Attributes
+    ----------
+    printed : dict of int to str
+        Rank -> printed text.
+    results : dict of int to str
+        Rank -> value of the last expression as text; only ranks on which it is not None.
+    values : dict of str to list
+        Name of a requested variable -> its values by rank.
+    figures : dict of int to list of bytes
+        Rank -> figures of matplotlib as PNG.
+    """
+
+    printed: dict[int, str]
+    results: dict[int, str]
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    figures: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def text(self, most: int | None = None) -> Text:
+        """The whole output, each line with its ranks; ranks with the same output share their lines.
+
+        Parameters
+        ----------
+        most : int, optional
+            Number of lines for each group of ranks; all by default.
+        """
+        return Text("\n".join([*merged(self.printed, most), *merged(self.results, most)]))
+
+    def __str__(self) -> str:
+        return self.text(LINES)
+
+
 class Following:
     """Follows a user's code on the engines. It is a `watch` for `Conversation.replies`.
 
@@ -62,19 +99,31 @@ class Following:
         The cluster.
     folder : pathlib.Path
         Folder of the cluster's logs.
+    also : callable, optional
+        Called with each rank, "out", and what it has printed.
+    timestamps : bool
+        Whether each line begins with the time at which it came.
     """
 
-    def __init__(self, engines: Engines, folder: Path) -> None:
+    def __init__(
+        self,
+        engines: Engines,
+        folder: Path,
+        also: Callable[[int, str, str], None] | None = None,
+        timestamps: bool = False,
+    ) -> None:
         self._engines = engines
         self._transcripts = Transcripts(folder, engines.size)
         self._size = engines.size
-        self._merging = Merging(self._say, LINES)
+        self._also = also
+        self._merging = Merging(self._say, LINES if also is None else None, timestamps)
         self._overwritten = ""  # the shown line that the next line overwrites
         self._asked = time.monotonic()
         self._since: float | None = None
         self._told = self._told_waiting = self._told_of_hang = False
         self._hangs: Hangs | None = None
         self._told_still: set[int] = set()
+        self._told_full: set[int] = set()
 
     @property
     def paths(self) -> list[str]:
@@ -133,6 +182,14 @@ class Following:
     def _read(self) -> None:
         for rank, text in enumerate(self._transcripts.read()):
             self._merging.add(rank, text)
+            if self._also is not None:
+                self._also(rank, "out", text)
+        if full := set(self._transcripts.full) - self._told_full:
+            self._told_full |= full
+            self._note(
+                f"rank {core_ranges(full)} has printed {format_size(LIMIT)}, the most that xpulab keeps of a rank's "
+                "output in one call; the rest is lost: write more into a file of your own"
+            )
 
     def raised(self) -> str:
         """The tracebacks of ranks that raised an exception before another error occurred; "" if none did."""

@@ -23,6 +23,7 @@ from typing import Any
 from xpulab import libmpi, oneapi
 from xpulab.sharing import keyboard, owner
 from xpulab.sharing.folder import ALONE, HOST, write_private
+from xpulab.sharing.transcript import Writer, between
 
 _ANY = ("0.0.0.0", "::")
 _LONGEST_INIT = 600  # largest number of seconds for MPI_Init
@@ -115,9 +116,9 @@ def _serve(options: dict[str, Any], rank: int, helper: tuple[Any, ...] = (), mpi
     IPEngine.redirect_output = lambda *_: None
     InteractiveShell.init_prompts = lambda *_: None  # type: ignore[method-assign]  # a process with a prompt is a notebook for Lightning, which forks
     IPEngine.init_signal = lambda *_: None  # SIGTERM then ends the engine at once, which has no state to save
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     app = IPEngine.instance(user_ns={"xpulab_engine": this, "xpulab_run": this.run}, id=this.rank)
     app.initialize(sys.argv[1:])
+    sys.stdout = Writer(str(between(Path(options["folder"], "log"), this.rank)))  # type: ignore[assignment]
     engine.ignore_interrupts()
     # Cells find the user's modules here. The folder is the last one, so that no file in it replaces a module that
     # xpulab or one of its packages imports later.

@@ -133,6 +133,11 @@ class ProgressHandle(Generic[R]):
         if self._views:
             self._thread.start()
 
+    @property
+    def told(self) -> bool:
+        """Whether the user sees the report: in a notebook or IPython, or in a script that shows or logs it."""
+        return bool(self._views or _factories)
+
     def _make_view(self, factory: Factory) -> None:
         view = factory(self.report)
         if view is not None:

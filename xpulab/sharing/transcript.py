@@ -10,26 +10,35 @@ import codecs
 import contextlib
 import io
 import os
+import sys
 import uuid
 from pathlib import Path
 
-__all__ = ["RAISED", "Transcripts", "Writer"]
+__all__ = ["LIMIT", "RAISED", "Transcripts", "Writer", "between"]
 
-_KEPT = 1_000_000  # largest number of characters, so that a loop that prints does not fill the disk
+#: Bytes of a file's printed text, after which nothing more is kept: a loop that prints must not fill the disk.
+LIMIT = 64 << 20
+_LAST_LINE = 64 << 10  # further bytes that the last line may have
+
 #: Separates the printed text from the traceback: ASCII's record separator.
 RAISED = "\x1e"
 _CRASHED = "Fatal Python error: "  # begins Python's message of a crash, whose oldest stack frames are the engine's own
 _ENGINES_FRAME = f'  File "{Path(__file__).parents[1] / "engine"}'
 
 
+def between(folder: Path, rank: int) -> Path:
+    """The file in the folder of a cluster's logs for what a rank prints while no code of the user runs."""
+    return folder / f"rank-{rank}.between.log"
+
+
 class Writer(io.TextIOBase):
-    """A text stream without a buffer into a file, which keeps only the beginning of a long text.
+    """A text stream without a buffer into a file, which keeps only the first whole lines of a very long text.
 
     Parameters
     ----------
     path : str
-    most : int, default=1_000_000
-        Largest number of characters to keep.
+    limit : int, optional
+        Largest number of bytes to keep.
 
     Attributes
     ----------
@@ -39,9 +48,9 @@ class Writer(io.TextIOBase):
 
     encoding = "utf-8"
 
-    def __init__(self, path: str, most: int = _KEPT) -> None:
+    def __init__(self, path: str, limit: int = LIMIT) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._room = most
+        self._room = limit
         self.omitted = 0
 
     def fileno(self) -> int:
@@ -53,14 +62,25 @@ class Writer(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Write `text`, or only its beginning if the file would become too long."""
-        kept = text[: self._room]
-        with contextlib.suppress(OSError):  # the disk is full
-            if kept:
-                os.write(self._file, kept.replace(RAISED, "").encode(errors="replace"))
-                self._room -= len(kept)
-                self.omitted -= len(kept)
-        self.omitted += len(text)
+        """Write `text`, or what ends the last line if the file is too long; after that, nothing.
+
+        A thread or a handler of logs may have kept the stream of a call that has ended: the present one gets its text.
+        """
+        if self._file < 0 and isinstance(sys.stdout, Writer) and sys.stdout is not self:
+            return sys.stdout.write(text)
+        data = text.replace(RAISED, "").encode(errors="replace")
+        if self._room + _LAST_LINE <= 0:
+            data = b""
+        elif len(data) > self._room and (end := data.find(b"\n", max(0, self._room - 1))) >= 0:
+            data, self._room = data[: end + 1], -_LAST_LINE
+        self._room -= len(data)
+        try:
+            left = data
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError:  # the disk is full
+            data = b""
+        self.omitted += len(text) - len(data.decode(errors="replace"))
         return len(text)
 
     def raised(self, traceback: str) -> None:
@@ -101,8 +121,10 @@ class Transcripts:
         self._files: list[int] = []
         for path in self.paths:
             self._files.append(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
+        self._sizes = [0] * size
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in self.paths]
-        self._texts = [""] * size
+        self._texts: list[list[str]] = [[] for _ in self.paths]
+        self._ends = [False] * size  # whether the text has more than what the code has printed
 
     def read(self) -> list[str]:
         """Return the text that each rank has printed since the last call."""
@@ -111,20 +133,33 @@ class Transcripts:
     def _read(self, rank: int) -> str:
         new = ""
         while found := os.read(self._files[rank], 1 << 20):
+            self._sizes[rank] += len(found)
             new += self._decoders[rank].decode(found)
+        if not new:
+            return ""
+        last = (self._texts[rank][-1:] or [""])[0][-len(_CRASHED) :] + new
+        if not self._ends[rank] and RAISED not in new and _CRASHED not in last:
+            self._texts[rank].append(new)
+            return new
         before = len(self.printed(rank))
-        self._texts[rank] += new
-        return self.printed(rank)[before:] if new else ""
+        self._ends[rank] = True
+        self._texts[rank] = ["".join(self._texts[rank]) + new]
+        return self.printed(rank)[before:]
+
+    @property
+    def full(self) -> list[int]:
+        """Ranks that have printed more than is kept."""
+        return [rank for rank, size in enumerate(self._sizes) if size >= LIMIT]
 
     def printed(self, rank: int) -> str:
         """Return all text that a rank has printed up to the last `read`."""
-        text = self._texts[rank].partition(RAISED)[0]
+        text = "".join(self._texts[rank]).partition(RAISED)[0]
         said, crashed, stack = text.partition(_CRASHED)
         return said + crashed + stack.partition(_ENGINES_FRAME)[0]
 
     def raised(self, rank: int) -> str:
         """Return the traceback of a rank whose code has raised an exception; an empty string otherwise."""
-        return self._texts[rank].partition(RAISED)[2]
+        return "".join(self._texts[rank]).partition(RAISED)[2] if self._ends[rank] else ""
 
     def close(self) -> None:
         """Close the files, and remove the empty ones."""

@@ -119,8 +119,11 @@ def version(said: str) -> tuple[int, ...] | None:
 
 def cause(log: str, rank: int, pid: int) -> str:
     """Why a rank ended, from mpiexec's log; "" if the log does not say it, or says that mpiexec killed the rank."""
-    by_themselves = {of: status for of, status in statuses(log)[0].items() if status not in (0, signal.SIGKILL)}
+    every = statuses(log)[0]
+    by_themselves = {of: status for of, status in every.items() if status not in (0, signal.SIGKILL)}
     if by_themselves:
         return ending(by_themselves[rank]) if rank in by_themselves else ""
+    if [of for of, status in every.items() if status == 0] == [rank]:  # mpiexec has killed all others
+        return ending(0)
     found = re.search(_ENDED.format(rank=rank, pid=pid), log)
     return found[1].lower() if found else ""
