@@ -15,6 +15,7 @@ computes, reads a file or sleeps does not wait: it may still answer.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dis
 import itertools
 import linecache
@@ -78,6 +79,11 @@ class Watch:
 
     def look(self) -> str:
         """Write on the board whether this rank waits. Return why nothing can answer it; an empty text otherwise."""
+        with contextlib.suppress(Exception):  # what is looked at changes meanwhile, and may be anything of the user's
+            return self._look()
+        return ""
+
+    def _look(self) -> str:
         if self._hangs is None:
             self._board = self._opened()
             self._record, self._hangs = self._board.ranks[self._rank], Hangs(self._board.ranks, self._number)
