@@ -16,15 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from presses import Presses
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from waiting import until
 
 import xpulab
 from xpulab.cluster import KMeans
-from xpulab.data import Outgoing
-from xpulab.deploy import conversation
-from xpulab.deploy.exchange import Exchange
 from xpulab.estimator.proxy import Proxy
 from xpulab.exceptions import CallInterrupted
 from xpulab.linear_model import Ridge
@@ -47,46 +45,6 @@ REFUSED = {
     "SimpleImputer.inverse_transform",
 }
 AGAIN = "call it again"
-
-
-class Presses:
-    """Presses Ctrl-C at one of the moments of a call: when it prepares to send, and when a task has been sent."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.moment = self.seen = 0
-        enter, presses = Outgoing.__enter__, self
-
-        class Sent(Exchange):
-            def __init__(self, *arguments: Any) -> None:
-                super().__init__(*arguments)
-                presses.reach_moment()
-
-        def entered(outgoing: Outgoing) -> Outgoing:
-            presses.reach_moment()
-            return enter(outgoing)
-
-        monkeypatch.setattr(conversation, "Exchange", Sent)
-        monkeypatch.setattr(Outgoing, "__enter__", entered)
-
-    def reach_moment(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self.seen += 1
-            if self.seen == self.moment:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    def at_each(self, call: Callable[[], Any]) -> Iterator[str]:
-        """Repeat a call, interrupted at each of its moments, and yield what each interrupt says."""
-        for moment in range(1, 100):
-            self.moment, self.seen = moment, 0
-            try:
-                call()
-            except CallInterrupted as interrupt:
-                yield str(interrupt)
-            else:
-                assert self.seen < moment, "the interrupt had no effect"
-                return
-            finally:
-                self.moment = 0
 
 
 @pytest.fixture

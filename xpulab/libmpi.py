@@ -129,6 +129,17 @@ class _Checking(Loader):
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
         require_together(self._expected, module)
+        _prepare_reductions(module)
+
+
+def _prepare_reductions(MPI: Any) -> None:
+    """Let mpi4py make the communicator with which it reduces Python objects; all ranks import it together.
+
+    Otherwise the first such reduction makes it, and holds Python's lock while it waits for the other ranks: then no
+    thread of this rank could tell that it waits.
+    """
+    if MPI.Is_initialized() and MPI.COMM_WORLD.size > 1:
+        MPI.COMM_WORLD.allreduce(0)
 
 
 def _version(library: Any) -> str:

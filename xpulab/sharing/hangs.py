@@ -15,6 +15,8 @@ computes, reads a file or sleeps does not wait: it may still answer.
 from __future__ import annotations
 
 import ast
+import contextlib
+import dis
 import itertools
 import linecache
 import re
@@ -77,6 +79,11 @@ class Watch:
 
     def look(self) -> str:
         """Write on the board whether this rank waits. Return why nothing can answer it; an empty text otherwise."""
+        with contextlib.suppress(Exception):  # what is looked at changes meanwhile, and may be anything of the user's
+            return self._look()
+        return ""
+
+    def _look(self) -> str:
         if self._hangs is None:
             self._board = self._opened()
             self._record, self._hangs = self._board.ranks[self._rank], Hangs(self._board.ranks, self._number)
@@ -205,9 +212,12 @@ def _line(frame: FrameType) -> str:
     if not frames:
         return "a library"
     file, outermost = frames[0].f_code.co_filename, frames[-1].f_code.co_filename
-    of_file = "" if file == outermost or file.startswith("<") else f" of {Path(file).name}"
+    within = "" if file == outermost or file.startswith("<%%xpu") else f" of {Path(file).name}"
+    if file.startswith("<") and within:  # a function without a file, which the notebook has sent
+        within = f" of {frames[0].f_code.co_name}"
     call = _call(frames[0])
-    return f"line {frames[0].f_lineno}{of_file}" + (f" ({_name(call)})" if call is not None else "")
+    name = _loaded(frames[0]) if call is None else _name(call)
+    return f"line {frames[0].f_lineno}{within}" + (f" ({name})" if name else "")
 
 
 def _is_users(file: str) -> bool:
@@ -233,6 +243,17 @@ def _call(frame: FrameType) -> ast.Call | None:
 
 def _name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "a call")
+
+
+def _loaded(frame: FrameType) -> str:
+    """Return the name of the method that a frame without a source calls; empty if there is none."""
+    name = ""
+    for step in dis.get_instructions(frame.f_code):
+        if step.offset > frame.f_lasti:
+            break
+        if step.opname == "LOAD_METHOD" or (step.opname == "LOAD_ATTR" and "NULL" in step.argrepr):
+            name = str(step.argval)
+    return name
 
 
 def _calls_mpi4py(frame: FrameType) -> bool:

@@ -1,0 +1,185 @@
+"""Ranks that wait for ever are named with their lines, and end with an error; ranks that work are never blamed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xpulab
+from xpulab.cells import run_cell
+from xpulab.exceptions import EngineError
+from xpulab.sharing import hangs
+from xpulab.sharing.board import Board
+from xpulab.sharing.hangs import Hangs
+
+SOON = 1.5  # in place of the seconds after which waiting ranks raise an error
+
+
+def hurry(task: Any, seconds: float) -> None:
+    """On an engine: raise the error after this many seconds."""
+    from xpulab.sharing import hangs
+
+    hangs.HOPELESS = seconds
+
+
+@pytest.fixture
+def hurried(on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[xpulab.XPUCluster]:
+    monkeypatch.setattr(hangs, "TOLD", SOON / 3)
+    usual = hangs.HOPELESS
+    on_pair.run(hurry, SOON)
+    yield on_pair
+    on_pair.run(hurry, usual)
+
+
+FIT = "import numpy as np\nfrom xpulab.spmd.cluster import KMeans\nrows = np.arange(40.0).reshape(10, 4) + rank\n"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("if rank == 0:\n    comm.recv(source=1)", r"rank 0 waits in line 2 \(recv\); rank 1 has ended"),
+        ("comm.recv(source=1 - rank)", r"rank 0, 1 wait in line 1 \(recv\)"),
+        (
+            "request = comm.irecv(source=1 - rank)\nif rank:\n    comm.Barrier()\nelse:\n    request.wait()",
+            r"rank 0 waits in line 5 \(wait\); rank 1 waits in line 3 \(Barrier\)",
+        ),
+        (
+            f"{FIT}if rank == 0:\n    KMeans(2, n_init=1).fit(rows)",
+            r"rank 0 waits in line 5 \(fit\); rank 1 has ended",
+        ),
+        (
+            "def deeper():\n    return comm.allreduce(1)\n\nif rank == 1:\n    print([deeper() for _ in range(2)])",
+            r"rank 1 waits in line 2 \(allreduce\); rank 0 has ended",
+        ),
+    ],
+    ids=["a message", "each other", "different calls", "a fit without a rank", "a call in a function"],
+)
+def test_a_cell_that_nothing_can_answer_says_who_waits_where_and_ends(
+    hurried: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], source: str, says: str
+) -> None:
+    begun = time.monotonic()
+    with pytest.raises(EngineError, match=rf"NeverAnsweredError: no rank can answer any more: {says}\n") as raised:
+        run_cell(hurried, source)
+    assert time.monotonic() - begun < 60
+    assert re.search(r'File "<%%xpu cell \d+>", line', str(raised.value))
+    assert re.search(rf"^{says}; Stop frees (it|them)$", capsys.readouterr().err, re.MULTILINE)
+    run_cell(hurried, "assert comm.allreduce(1) == 2")
+
+
+def wait_for_rank_1(task: Any) -> None:
+    if task.rank == 0:
+        task.comm.recv(source=1)
+
+
+@pytest.mark.cluster
+def test_a_function_on_the_engines_is_named_with_its_line(hurried: xpulab.XPUCluster) -> None:
+    with pytest.raises(EngineError, match=r"rank 0 waits in line \d+ of wait_for_rank_1 \(recv\); rank 1 has ended"):
+        hurried.run(wait_for_rank_1)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    "work",
+    [
+        "time.sleep(2)",
+        "until = time.monotonic() + 2\nwhile time.monotonic() < until:\n    pass",
+        "threading.Thread(target=lambda: (time.sleep(2), comm.send(1, 0))).start()\ncomm.recv(source=0)",
+    ],
+    ids=["sleeps", "computes", "has a thread that sends"],
+)
+def test_a_rank_that_works_is_not_blamed(
+    hurried: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], work: str
+) -> None:
+    body = "".join(f"    {line}\n" for line in work.splitlines())
+    sends = "" if "recv" in work else "    comm.send(1, 0)\n"
+    answers = "    comm.send(2, 1)\n" if "recv" in work else ""
+    run_cell(hurried, f"import threading, time\nif rank == 1:\n{body}{sends}else:\n    comm.recv(source=1)\n{answers}")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.cluster
+def test_many_short_waits_in_one_line_are_not_one_long_wait(
+    hurried: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "import time\nuntil = time.monotonic() + 2\nwhile comm.bcast(time.monotonic() < until):\n    pass"
+    run_cell(hurried, source)
+    assert capsys.readouterr().err == ""
+
+
+def test_ranks_count_as_waiting_only_while_they_say_so_again() -> None:
+    board = Board.create(3)
+    board.ranks["task"] = 7
+    board.ranks["ended"][2] = 7
+    judge = Hangs(board.ranks, 7)
+    board.ranks["waits"] = [9.0, 9.0, 0.0]
+    board.ranks["waits_in"] = [b"line 1 (recv)", b"line 1 (recv)", b""]
+    assert judge.hopeless() == "rank 0, 1 wait in line 1 (recv); rank 2 has ended"
+    board.ranks["waits"][1] = 0.0
+    assert judge.hopeless() == judge.told() == ""
+    board.ranks["waits"][1] = 6.0
+    assert judge.hopeless() == ""
+    assert judge.told() != ""
+    board.ranks["waits"][1] = 9.0
+    judge._seen = [(one, when - 60) for one, when in judge._seen]
+    assert judge.hopeless() == ""  # rank 0 has not said for a minute that it waits
+    board.close()
+
+
+RUN = f"""
+import signal, sys
+from xpulab.sharing import hangs
+hangs.TOLD = {SOON / 3}
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from xpulab.cli import main
+sys.exit(main(["run", "-n", "2", *sys.argv[1:]]))
+"""
+QUICKLY = f"from xpulab.sharing import hangs; hangs.HOPELESS = {SOON}; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("if comm.rank == 0:\n    comm.recv(source=1)", "rank 0 waits in line 3 (recv); rank 1 has ended"),
+        (
+            "import sys\nif comm.rank == 1:\n    sys.exit(0)\nMPI.COMM_WORLD.allreduce(1)",
+            "rank 0 waits in line 5 (allreduce); rank 1 has ended",
+        ),
+    ],
+    ids=["a message", "a rank that leaves"],
+)
+def test_a_script_that_nothing_can_answer_says_who_waits_where_and_ends(tmp_path: Path, source: str, says: str) -> None:
+    (tmp_path / "script.py").write_text(QUICKLY + source)
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=100
+    )
+    assert ran.returncode == 1
+    assert f"xpulab run: {says}; Ctrl-C ends the ranks" in ran.stderr
+    assert f"[0] NeverAnsweredError: no rank can answer any more: {says}" in ran.stderr
+    assert "[0] Traceback" in ran.stderr
+
+
+@pytest.mark.cluster
+def test_a_script_of_many_short_waits_is_not_blamed(tmp_path: Path) -> None:
+    source = """import time
+until = time.monotonic() + 3
+while comm.bcast(time.monotonic() < until):
+    comm.barrier()
+if comm.rank:
+    time.sleep(2)
+comm.barrier()
+print("fine")
+"""
+    (tmp_path / "script.py").write_text(QUICKLY + source)
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=100
+    )
+    assert (ran.returncode, ran.stdout) == (0, "[0-1] fine\n"), ran.stderr
