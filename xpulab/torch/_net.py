@@ -225,7 +225,8 @@ class _OnEngines:
 
     def _set(self, state: Mapping[str, Any]) -> None:
         mine = vars(self)
-        found, seen = cloudpickle.loads(state["net"]), {}
+        found = cloudpickle.loads(state["net"])
+        seen: dict[int, tuple[Any, Any]] = {}
         mine.update({name: returned(mine.get(name), value, seen) for name, value in found.items()})
         of_torch, of_numpy, of_python = state["randoms"][0]
         torch.set_rng_state(of_torch)
