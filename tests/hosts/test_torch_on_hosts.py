@@ -102,6 +102,28 @@ def test_a_loop_in_a_cell(spread: xpulab.XPUCluster) -> None:
     assert found.values["total"] == [3.0, 3.0]
 
 
+def test_gloo_by_torchruns_variables(spread: xpulab.XPUCluster) -> None:
+    """The port is on the address of the first rank's host that leads to the other hosts; groups are made in turn."""
+    source = """
+import os, torch, torch.distributed as dist
+totals = []
+for backend in ("", "gloo"):
+    dist.init_process_group(*filter(None, [backend]))
+    dist.all_reduce(total := torch.ones(1))
+    totals.append(int(total))
+    dist.destroy_process_group()
+names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR"
+found = totals, [os.environ[name] for name in names]
+"""
+    (first, here), (second, there) = run_cell(spread, source, out=["found"]).values["found"]
+    assert first == second == [2, 2]
+    assert (here[:5], there[:5]) == (["0", "2", "0", "1", "0"], ["1", "2", "0", "1", "1"])
+    assert here[5] == there[5] != "127.0.0.1"
+    ((alone, other),) = run_cell(spread, source, ranks=[1], out=["found"]).values["found"]
+    assert (alone, other[:5]) == ([1, 1], ["0", "1", "0", "1", "0"])
+    assert other[5] not in (here[5], "127.0.0.1")
+
+
 def test_a_killed_engine_costs_a_restart(
     spread: xpulab.XPUCluster, hosts: Network, right: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

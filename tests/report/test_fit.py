@@ -320,11 +320,14 @@ def test_importing_is_light(module: str) -> None:
 
 def test_a_network_has_its_passes_in_place_of_kernels() -> None:
     seconds = {"transfer": 0.5, "kernel": 2.0, "communicate": 0.25}
-    engines = [engine(rank, seconds=seconds, passes={"forward": 0.75, "backward": 1.25}) for rank in range(2)]
+    engines = [
+        engine(rank, seconds=seconds, passes={"import": 0.5, "forward": 0.75, "backward": 1.25}) for rank in range(2)
+    ]
     net = report(engines=0, seconds=4.0)
     net.engines = engines
     assert engines[0].phases == {
-        "transfer": 0.5, "forward": 0.75, "backward": 1.25, "communicate": 0.25, "wait": 0.0, "other": 0.75,
+        "transfer": 0.5, "import": 0.5, "forward": 0.75, "backward": 1.25, "communicate": 0.25, "wait": 0.0,
+        "other": 0.25,
     }  # fmt: skip
     assert engines[0].work == 2.5
     header = str(net).splitlines()[2].split()
@@ -337,5 +340,7 @@ def test_a_network_has_its_passes_in_place_of_kernels() -> None:
     beside = str(net.compare(report()))
     assert "forward, mean of engines        750 ms      0 ms" in beside
     assert "kernel, mean of engines           0 ms     1.5 s" in beside
-    with pytest.raises(ValueError, match=r"unknown names \['forwards'\] in passes; the names are forward, backward"):
+    with pytest.raises(
+        ValueError, match=r"unknown names \['forwards'\] in passes; the names are import, forward, backward"
+    ):
         engine(0, passes={"forwards": 1.0})

@@ -147,6 +147,30 @@ def test_stop_keeps_the_weights_of_a_step_and_resume_goes_on(
         ours.resume()
 
 
+def test_what_is_set_before_resume_counts(running: xpulab.XPUCluster, tmp_path: Path) -> None:
+    """The number of epochs, the rate and a part of the module, without losing what was trained."""
+    ours = net(at=5, what="stop", once=str(tmp_path / "once"))
+    stopped(lambda: ours.fit(X, Y), tmp_path / "once")
+    weights = [each.detach().clone() for each in ours.module_.parameters()]
+    ours.set_params(max_epochs=5, lr=0.0)
+    ours.module_.at = -7
+    ours.resume()
+    assert len(ours.history) == 5
+    assert ours.report_.parameters["max_epochs"] == 5
+    assert [group["lr"] for group in ours.optimizer_.param_groups] == [0.0]
+    assert (ours.module_.steps, ours.module_.at) == (5 * 7, -7)
+    assert all(torch.equal(*pair) for pair in zip(weights, ours.module_.parameters(), strict=True))
+
+
+def test_fewer_epochs_before_resume_end_the_fit(running: xpulab.XPUCluster, tmp_path: Path) -> None:
+    ours = net(at=9, what="stop", once=str(tmp_path / "once"))
+    stopped(lambda: ours.fit(X, Y), tmp_path / "once")
+    steps = ours.set_params(max_epochs=1).resume().module_.steps
+    assert steps == 9
+    with pytest.raises(NotFittedError):
+        ours.resume()
+
+
 @pytest.mark.parametrize("at", [1, 9])
 def test_a_killed_engine_costs_a_restart_from_the_last_state(
     running: xpulab.XPUCluster,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,24 @@ class Net(torch.nn.Module):
 
     def forward(self, x: Any) -> Any:
         return torch.softmax(self.second(self.dropout(torch.tanh(self.first(x)))), 1)
+
+
+class Wide(torch.nn.Module):
+    """A module for 9 columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(9, 3), torch.nn.Softmax(1))
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(x)
+
+
+class Few(Net):
+    """A classifier of 2 of the 3 classes."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)[:, :2]
 
 
 class Logits(Net):
@@ -201,6 +220,54 @@ def test_callbacks_see_global_numbers_and_write_once(
     assert all(torch.equal(kept[name], value) for name, value in net.module_.state_dict().items())
 
 
+class Noting(skorch.callbacks.Callback):
+    """A callback that notes losses, in a list of the user's and in its own attributes."""
+
+    def __init__(self, notes: list[float]) -> None:
+        self.notes = notes
+
+    def on_train_begin(self, net: Any, **_: Any) -> None:
+        self.seen: dict[str, int] = {"epochs": 0, "batches": 0}
+
+    def on_batch_end(self, net: Any, training: bool = False, **_: Any) -> None:
+        self.seen["batches"] += training
+
+    def on_epoch_end(self, net: Any, **_: Any) -> None:
+        self.seen["epochs"] += 1
+        self.notes.append(net.history[-1, "train_loss"])
+
+
+@pytest.mark.parametrize("kind", [NeuralNetClassifier, skorch.NeuralNetClassifier])
+def test_the_users_objects_have_their_state_after_a_fit(on_pair: xpulab.XPUCluster, kind: Any) -> None:
+    """Callbacks, what is in them, and a module that was given as an object: as after a fit by skorch."""
+    notes: list[float] = []
+    noting, stopping = Noting(notes), EarlyStopping("valid_loss", patience=9)
+    rate = LRScheduler("StepLR", step_size=2, gamma=0.5)
+    torch.manual_seed(0)
+    module = Net()
+    before = module.first.weight.detach().clone()
+    callbacks = [("noting", noting), stopping, ("rate", rate)]
+    net = kind(module, callbacks=callbacks, **SETTINGS).fit(X, Y)
+    assert noting.notes is notes
+    assert notes == net.history[:, "train_loss"]
+    assert noting.seen == {"epochs": 4, "batches": 4 * len(net.history[0, "batches"]) - 4 * _of_validation(net)}
+    assert stopping.dynamic_threshold_ <= net.history[-1, "valid_loss"]
+    assert rate.lr_scheduler_.last_epoch == 4
+    assert net.callbacks is callbacks
+    assert [dict(net.callbacks_)["noting"], callbacks[0][1], callbacks[1]] == [noting, noting, stopping]
+    assert net.module_ is module
+    assert net.module_.first is module.first
+    assert not torch.equal(module.first.weight, before)
+    assert net.optimizer_.param_groups[0]["params"][0] is module.first.weight
+    net.partial_fit(X, Y)
+    assert len(notes) == 8
+
+
+def _of_validation(net: Any) -> int:
+    """Return the number of batches of an epoch that were not for training."""
+    return sum("train_loss" not in batch for batch in net.history[0, "batches"])
+
+
 def test_more_epochs_and_a_warm_start(on_pair: xpulab.XPUCluster) -> None:
     nets = []
     for kind in (NeuralNetClassifier, skorch.NeuralNetClassifier):
@@ -344,6 +411,56 @@ def test_a_loss_that_is_nan_is_told_at_its_step(on_pair: xpulab.XPUCluster) -> N
     rows[120] = np.nan
     with pytest.raises(ValueError, match="the loss is nan at step 3 of epoch 1; expected a finite number"):
         NeuralNetClassifier(Net, **{**SETTINGS, "iterator_train__shuffle": False, "train_split": None}).fit(rows, Y)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"module": Wide},
+            r"the module cannot compute an output for its rows: RuntimeError: mat1 and mat2 shapes .*\n"
+            r"  in layers\.0: Linear\(in_features=9, out_features=3, bias=True\)\n"
+            r"  called in forward, line \d+.*\n  received: float32 of shape \(\d+, 8\)\nexpected: layers that fit .*",
+        ),
+        (
+            {"module": Few},
+            r"the criterion cannot compute a loss .*: IndexError: Target \d is out of bounds\.\n  in NLLLoss\(\)\n"
+            r"  received: an output, float32 of shape \(\d+, 2\)\n            and y, int64 of shape \(\d+,\)\n"
+            r"expected: for a classifier, an output with a column for each class.*",
+        ),
+    ],
+)
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_module_of_a_wrong_shape_is_an_error_of_five_lines(
+    pair: xpulab.XPUCluster,
+    clusters: Callable[[int], xpulab.XPUCluster],
+    n: int,
+    change: dict[str, Any],
+    said: str,
+) -> None:
+    """Also if the ranks' parts of a batch, which the messages name, have different numbers of rows."""
+    (pair if n == 2 else clusters(3)).activate()
+    with pytest.raises(UsageError) as caught:
+        NeuralNetClassifier(**{"module": Net, **SETTINGS, **change}).fit(X, Y)
+    assert re.fullmatch(said, str(caught.value))
+    assert len(str(caught.value).splitlines()) == 5
+
+
+def test_rows_of_a_wrong_shape_or_dtype_are_the_same_error(on_pair: xpulab.XPUCluster) -> None:
+    net = NeuralNetClassifier(Net, **SETTINGS).fit(X, Y)
+    for rows, received in ((X[:, :7], r"float32 of shape \(\d+, 7\)"), (X.astype("f8"), r"float64 of shape")):
+        with pytest.raises(UsageError, match=f"(?s)cannot compute an output for its rows.*received: {received}"):
+            net.predict(rows)
+
+
+def test_the_import_of_pytorch_is_a_phase_of_the_first_report() -> None:
+    with xpulab.XPUCluster(1, timeout=60):
+        net = NeuralNetClassifier(Net, **SETTINGS).fit(X, Y)
+        (first,) = net.report_.engines
+        (again,) = net.fit(X, Y).report_.engines
+    assert first.phases["import"] > 0.2
+    assert again.phases["import"] < 0.1
+    assert sum(first.phases.values()) == pytest.approx(first.total, abs=0.01)
 
 
 def test_a_device_that_torch_lacks(on_pair: xpulab.XPUCluster) -> None:

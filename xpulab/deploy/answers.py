@@ -46,8 +46,9 @@ def raise_errors(
     replies : list of dict
         The replies by rank, as `XPUCluster.replies` returns them.
     users : bool
-        Whether the task ran a user's code. If not, and all ranks raised the same error of xpulab, or of one of the
-        `kinds`, this error is raised instead, because it is about the input.
+        Whether the task ran a user's code. If not, and all ranks raised the same error of one of the `kinds`, or an
+        error of xpulab, of which each rank may name its own rows, this error is raised instead, because it is about the
+        input.
     kinds : tuple of type
         Builtin exceptions.
 
@@ -73,7 +74,7 @@ def raise_errors(
     every = EngineError(
         f"{counts[first['type']]} of {len(replies)} engines raised {first['type']}{others}\n" + "\n".join(parts)
     )
-    known = None if users or len(by_text) > 1 else _same_error(first, failed, len(replies), kinds)
+    known = None if users or len(counts) > 1 else _same_error(first, failed, len(replies), kinds)
     if known is None:
         raise every
     raise known from every
@@ -83,11 +84,12 @@ def _same_error(
     error: dict[str, str], failed: list[dict[str, Any]], size: int, kinds: tuple[type[Exception], ...]
 ) -> Exception | None:
     """An error of xpulab, or of one of the kinds, with its ranks unless all ranks raised it; None for others."""
+    same = [reply for reply in failed if reply["error"]["message"] == error["message"]]
     if error["module"] == "xpulab.exceptions":
         kind = getattr(exceptions, error["type"])
     else:
         kind = next((kind for kind in kinds if kind.__name__ == error["type"]), None)
-    if kind is None:
+    if kind is None or (kind in kinds and len(same) < len(failed)):
         return None
-    where = "; ".join(f"rank {e['rank']} on {e['host']} ({e['device']})" for e in (r["engine"] for r in failed))
-    return kind(error["message"] if len(failed) == size else f"{error['message']} [{where}]")
+    where = "; ".join(f"rank {e['rank']} on {e['host']} ({e['device']})" for e in (r["engine"] for r in same))
+    return kind(error["message"] if len(same) == size else f"{error['message']} [{where}]")

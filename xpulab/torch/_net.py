@@ -23,6 +23,7 @@ from xpulab.exceptions import EngineLostError, NoClusterError, UsageError
 from xpulab.report.fit import FitReport
 from xpulab.sharing.checkpoint import Checkpoint
 from xpulab.sharing.memory import SharedBlock, shared_or_sent
+from xpulab.torch._returned import returned
 
 __all__ = ["NeuralNetClassifier", "NeuralNetRegressor"]
 
@@ -143,7 +144,9 @@ class _OnEngines:
         return self._run(cluster, job, None)
 
     def resume(self) -> Any:
-        """Go on with a fit that was interrupted, at the step at which it stopped.
+        """Go on with a fit that was interrupted, at the step at which it stopped, until it has had `max_epochs` epochs.
+
+        Parameters that were set since then count, such as those of ``net.set_params(max_epochs=20, lr=0.01)``.
 
         Returns
         -------
@@ -156,7 +159,11 @@ class _OnEngines:
         """
         if vars(self).get("_state") is None:
             raise NothingToResumeError("this net has no interrupted fit to go on with; call its fit")
-        return self._run(current_cluster(), vars(self)["_job"], vars(self)["_state"])
+        net: Any = self
+        job = {**vars(self)["_job"], "epochs": net.max_epochs}
+        # The net itself has the state of the stopped one, and what the user has changed since.
+        state = {name: value for name, value in vars(self)["_state"].items() if name != "net"}
+        return self._run(current_cluster(), job, state)
 
     def _run(self, cluster: XPUCluster, job: dict[str, Any], state: dict[str, Any] | None) -> Any:
         net: Any = self
@@ -217,7 +224,10 @@ class _OnEngines:
         return state
 
     def _set(self, state: Mapping[str, Any]) -> None:
-        vars(self).update(cloudpickle.loads(state["net"]))
+        mine = vars(self)
+        found = cloudpickle.loads(state["net"])
+        seen: dict[int, tuple[Any, Any]] = {}
+        mine.update({name: returned(mine.get(name), value, seen) for name, value in found.items()})
         of_torch, of_numpy, of_python = state["randoms"][0]
         torch.set_rng_state(of_torch)
         np.random.set_state(of_numpy)  # noqa: NPY002

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +14,11 @@ from xpulab.engine.engine import this_engine
 from xpulab.engine.interruptible import WORLD
 from xpulab.engine.torch.choice import Choice, Found, chosen
 from xpulab.engine.torch.group import NAME, reachable, register
+from xpulab.sharing.torchrun import INTERFACE, Port, address_of
 
 __all__ = ["Setting", "found", "init"]
 
 _TIMEOUT = datetime.timedelta(minutes=30)  # of PyTorch's own process groups; that of xpulab needs none
-_INTERFACE = "FI_TCP_IFACE"  # the launcher gives MPI the interface that connects the hosts of the cluster
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,7 @@ def init(backend: str | None = None, device: str | None = None) -> Setting:
         dist.destroy_process_group()
     if not dist.is_initialized():
         store = dist.HashStore() if choice.group == NAME else _store(ranks, rank)
-        with _OnInterface():
-            dist.init_process_group(choice.group, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
+        dist.init_process_group(choice.group, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
     if choice.device != "cpu":
         getattr(torch, choice.device.partition(":")[0]).set_device(choice.device)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0))))
@@ -113,49 +111,13 @@ def _choice(ranks: list[int], backend: str | None, device: str | None) -> Choice
     return chosen(about["backend"], about["device_type"], found(), len(ranks), place, device, backend)
 
 
-def _interface() -> str:
-    """Return the network interface that only the cluster uses: loopback on one host."""
-    engine = this_engine()
-    several = engine is not None and engine.host.several
-    return os.environ.get(_INTERFACE, "") if several else "lo"
-
-
-class _OnInterface:
-    """A context in which gloo listens on this interface only: it has no other argument for this."""
-
-    def __enter__(self) -> None:
-        self._before = os.environ.get("GLOO_SOCKET_IFNAME")
-        if interface := _interface():
-            os.environ["GLOO_SOCKET_IFNAME"] = interface
-
-    def __exit__(self, *_: object) -> None:
-        os.environ.pop("GLOO_SOCKET_IFNAME", None)
-        if self._before is not None:
-            os.environ["GLOO_SOCKET_IFNAME"] = self._before
-
-
 def _store(ranks: list[int], rank: int) -> Any:
     """Return the store of PyTorch's own process groups. Rank 0 listens on the cluster's address, at a free port."""
     engine = this_engine()
     comm = engine.communicator(ranks) if engine is not None else WORLD
-    place, listening = None, None
-    if rank == 0:
-        listening = socket.socket()
-        listening.bind((_address(_interface()), 0))
-        listening.listen()
-        place = listening.getsockname()
-    host, port = comm.bcast(place)
-    if listening is None:
-        return dist.TCPStore(host, port, len(ranks), False, timeout=_TIMEOUT)
-    return dist.TCPStore(
-        host, port, len(ranks), True, _TIMEOUT, wait_for_workers=False, master_listen_fd=listening.detach()
-    )
-
-
-def _address(interface: str) -> str:
-    """Return the IPv4 address of an interface; without one, that of this host's name."""
-    import psutil
-
-    entries = psutil.net_if_addrs().get(interface, [])
-    mine = [entry.address for entry in entries if entry.family is socket.AF_INET]
-    return mine[0] if mine else socket.gethostbyname(socket.gethostname())
+    if engine is None:
+        os.environ.setdefault(INTERFACE, "lo")  # engines have the interface of their cluster
+    port = Port(address_of(os.environ.get(INTERFACE, ""))) if rank == 0 else None
+    served = {} if port is None else {"wait_for_workers": False, "master_listen_fd": port.listening()}
+    place = comm.bcast(port and port.place)
+    return dist.TCPStore(*place, len(ranks), rank == 0, _TIMEOUT, **served)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import random
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,13 +21,13 @@ from torch.nn.parallel import DistributedDataParallel
 from xpulab.engine.dataset import array_of
 from xpulab.engine.engine import Interrupted, Task
 from xpulab.engine.files import file_rows
-from xpulab.engine.helper import SentCheckpoint
 from xpulab.engine.torch.batches import Batches
+from xpulab.engine.torch.refusals import of_criterion, of_module
+from xpulab.engine.torch.saves import Saves, moved, set_randoms
 from xpulab.engine.torch.setting import init
 from xpulab.engine.torch.words import allgather
 from xpulab.engine.waiting import cause_of, watched_by
 from xpulab.exceptions import UsageError
-from xpulab.sharing.checkpoint import Checkpoint
 
 __all__ = ["fit", "forward"]
 
@@ -45,7 +43,7 @@ class RankNet:
 
     _task: Task
     _setting: Any
-    _saves: _Saves
+    _saves: Saves
     _ddp: Any
     _trained: list[bool] | None
     _share: tuple[int, int]
@@ -56,7 +54,7 @@ class RankNet:
     forward_seconds: float
     backward_seconds: float
 
-    def _begin(self, task: Task, setting: Any, saves: _Saves) -> None:
+    def _begin(self, task: Task, setting: Any, saves: Saves) -> None:
         here = vars(self)
         here.update(_task=task, _setting=setting, _saves=saves, _ddp=None, _trained=None, _gathers=False)
         here.update(_rows=0, forward_seconds=0.0, backward_seconds=0.0, _began=time.perf_counter())
@@ -167,14 +165,19 @@ class RankNet:
     def infer(self, x: Any, **fit_params: Any) -> Any:
         """Compute the module's output: in a training step by DistributedDataParallel."""
         net: Any = self
-        if not (torch.is_grad_enabled() and net.module_.training):
-            return super().infer(x, **fit_params)  # type: ignore[misc]
-        module, wrapped = net.module_, self._wrapped()
-        vars(self)["module_"] = wrapped
+        module = net.module_
+        if torch.is_grad_enabled() and module.training:
+            vars(self)["module_"] = self._wrapped()
         try:
-            return super().infer(x, **fit_params)  # type: ignore[misc]
+            with of_module(module, x):
+                return super().infer(x, **fit_params)  # type: ignore[misc]
         finally:
             vars(self)["module_"] = module
+
+    def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute the loss."""
+        with of_criterion(self.criterion_, y_pred, y_true):  # type: ignore[attr-defined]
+            return super().get_loss(y_pred, y_true, *args, **kwargs)  # type: ignore[misc]
 
     def _wrapped(self) -> Any:
         """Return the module in DistributedDataParallel; anew if other parameters are trained than before."""
@@ -266,101 +269,6 @@ class RankNet:
                 getattr(callback, method_name)(net, **cb_kwargs)
 
 
-class _Saves:
-    """The state of a net: it is kept on rank 0 every few seconds, and continues a fit on new engines.
-
-    Parameters
-    ----------
-    resume : dict or None
-        A state that `state` has made.
-    checkpoint : Checkpoint, SentCheckpoint or None
-        Where rank 0 keeps states.
-    every : float
-        Seconds between two states.
-    """
-
-    def __init__(
-        self, resume: dict[str, Any] | None, checkpoint: Checkpoint | SentCheckpoint | None, every: float
-    ) -> None:
-        self.place: dict[str, Any] = {"epoch": 0, "drawn": None, "step": 0, "rows": 0}
-        self.history: list[tuple[Any, ...]] = []
-        self._randoms: list[Any] | None = None
-        if resume is not None:
-            self.place, self._randoms = resume["place"], resume["randoms"]
-        self._checkpoint = checkpoint
-        self._every, self._last = every, time.monotonic()
-
-    def due(self) -> bool:
-        """Return whether this rank wants to keep the state now."""
-        return self._checkpoint is not None and time.monotonic() - self._last >= self._every
-
-    def apply(self) -> None:
-        """Set the generators of random numbers: as they were, or, at the beginning, differently on each rank."""
-        rank = dist.get_rank()
-        if self._randoms is not None and rank < len(self._randoms):
-            set_randoms(self._randoms[rank])
-        elif rank > 0:  # the ranks draw the same rows' order from rank 0, and different masks in dropout layers
-            seed = torch.initial_seed() + rank
-            torch.manual_seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002 -- a user's dataset may use it
-            random.seed(seed)
-
-    def state(self, net: Any) -> dict[str, Any]:
-        """Return the state. All ranks call this together; rank 0 gets the net, too."""
-        randoms: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(randoms, randoms_now())
-        state = {"run": 0, "iteration": self.place["epoch"], "place": dict(self.place), "randoms": randoms}
-        return {**state, "net": packed_net(net)} if dist.get_rank() == 0 else state
-
-    def keep(self, net: Any) -> None:
-        """Keep the state. All ranks call this together."""
-        state = self.state(net)
-        if self._checkpoint is not None:
-            self._checkpoint.write(state)
-        self._last = time.monotonic()
-
-    def close(self) -> None:
-        """Close the checkpoint."""
-        if self._checkpoint is not None:
-            self._checkpoint.close()
-
-
-_OURS = ("_task", "_setting", "_saves", "_ddp", "_trained", "_gathers", "_share", "_weight", "_began", "_rows")
-
-
-def packed_net(net: Any) -> bytes:
-    """Return the attributes of a net, on the CPU, for the notebook."""
-    kept = {
-        name: value
-        for name, value in vars(net).items()
-        if name not in _OURS and name not in ("forward_seconds", "backward_seconds", "device")
-    }
-    if str(net.device) != "cpu":
-        kept = copy.deepcopy(kept)
-        _move(kept["module_"], kept.get("criterion_"), kept.get("optimizer_"), "cpu")
-    return cloudpickle.dumps(kept)
-
-
-def _move(module: Any, criterion: Any, optimizer: Any, device: Any) -> None:
-    module.to(device)
-    if isinstance(criterion, torch.nn.Module):
-        criterion.to(device)
-    if optimizer is not None:
-        optimizer.load_state_dict(optimizer.state_dict())  # puts the state where the parameters are
-
-
-def randoms_now() -> tuple[Any, ...]:
-    """Return the states of the generators of random numbers of this process."""
-    return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
-
-
-def set_randoms(states: Sequence[Any]) -> None:
-    """Set the generators of random numbers of this process."""
-    torch.set_rng_state(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002
-    random.setstate(states[2])
-
-
 def opened(call: bytes, buffers: Sequence[Any]) -> dict[str, Any]:
     """Return what the notebook has sent. Its large arrays are in shared memory, which is valid during the task."""
     sent = cloudpickle.loads(call, buffers=[b if isinstance(b, bytes) else array_of(b) for b in buffers])
@@ -370,7 +278,7 @@ def opened(call: bytes, buffers: Sequence[Any]) -> dict[str, Any]:
     return sent
 
 
-def _net(sent: Mapping[str, Any], kept: bytes | None, task: Task, saves: _Saves, setting: Any) -> Any:
+def _net(sent: Mapping[str, Any], kept: bytes | None, task: Task, saves: Saves, setting: Any) -> Any:
     """Return the user's net on this rank, with the attributes of a state, if there is one."""
     kind = type(sent["class"].__name__, (RankNet, sent["class"]), {})
     net: Any = object.__new__(kind)
@@ -378,7 +286,7 @@ def _net(sent: Mapping[str, Any], kept: bytes | None, task: Task, saves: _Saves,
     if kept is not None:
         vars(net).update(cloudpickle.loads(kept))
     vars(net)["device"] = str(setting.device)
-    _move(net.module_, getattr(net, "criterion_", None), getattr(net, "optimizer_", None), setting.device)
+    moved(net.module_, getattr(net, "criterion_", None), getattr(net, "optimizer_", None), setting.device)
     net._begin(task, setting, saves)
     return net
 
@@ -435,7 +343,7 @@ def _fit(
     checkpoint: str | None,
 ) -> dict[str, Any]:
     kept = task.checkpoint(checkpoint) if checkpoint is not None and dist.get_rank() == 0 else None
-    saves = _Saves(resume, kept, every)
+    saves = Saves(resume, kept, every)
     set_randoms(sent["randoms"])
     net = _net(sent, resume.get("net") if resume else None, task, saves, setting)
     task.show(rows=0, doing="computing")
@@ -454,7 +362,7 @@ def _fit(
         saves.close()
 
 
-def _result(task: Task, net: Any, saves: _Saves, setting: Any, converged: bool) -> dict[str, Any]:
+def _result(task: Task, net: Any, saves: Saves, setting: Any, converged: bool) -> dict[str, Any]:
     state = saves.state(net)
     result: dict[str, Any] = {
         "rows": net._rows,
@@ -483,7 +391,7 @@ def forward(task: Task, call: bytes, buffers: Sequence[Any], device: str | None,
     with watched_by(task.check_peers):
         setting = init(group, device)
         sent = opened(call, buffers)
-        net = _net(sent, None, task, _Saves(None, None, 0.0), setting)
+        net = _net(sent, None, task, Saves(None, None, 0.0), setting)
         dataset = net.get_dataset(sent["X"])
         first, last = (len(dataset) * each // setting.size for each in (setting.rank, setting.rank + 1))
         mine = torch.utils.data.Subset(dataset, range(first, last))
