@@ -184,7 +184,7 @@ def test_a_regressor_is_that_of_skorch(on_pair: xpulab.XPUCluster) -> None:
     assert ours.score(X, y) > 0.9
 
 
-class Saying(skorch.callbacks.Callback):  # type: ignore[misc]
+class Saying(skorch.callbacks.Callback):
     """Prints a line for each epoch."""
 
     def on_epoch_end(self, net: Any, **_: Any) -> None:

@@ -114,11 +114,12 @@ def _serve(options: dict[str, Any], rank: int, helper: tuple[Any, ...] = (), mpi
     # take a quarter longer, and nobody reads them.
     IPythonParallelKernel._publish_status = lambda *_, **__: None
     IPEngine.redirect_output = lambda *_: None
-    InteractiveShell.init_prompts = lambda *_: None  # type: ignore[method-assign]  # a process with a prompt is a notebook for Lightning, which forks
+    # Lightning takes a process with a prompt for a notebook, and forks it.
+    InteractiveShell.init_prompts = lambda *_: None  # type: ignore[method-assign]
     IPEngine.init_signal = lambda *_: None  # SIGTERM then ends the engine at once, which has no state to save
     app = IPEngine.instance(user_ns={"xpulab_engine": this, "xpulab_run": this.run}, id=this.rank)
     app.initialize(sys.argv[1:])
-    sys.stdout = Writer(str(between(Path(options["folder"], "log"), this.rank)))  # type: ignore[assignment]
+    sys.stdout = Writer(str(between(Path(options["folder"], "log"), this.rank)))
     engine.ignore_interrupts()
     # Cells find the user's modules here. The folder is the last one, so that no file in it replaces a module that
     # xpulab or one of its packages imports later.
