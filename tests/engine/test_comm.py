@@ -219,6 +219,34 @@ def test_a_rank_that_enters_a_collective_long_after_another_raised_leaves_it(
     assert pair.run(lambda here: here.task.comm.allgather(here.rank)) == [[0, 1]] * 2
 
 
+def test_few_rows_of_many_columns_are_summed_without_a_rank_that_waits_in_mpi(pair: xpulab.XPUCluster) -> None:
+    def counting(here: Any) -> None:
+        from xpulab.engine import comm
+
+        Communicator: Any = comm.Communicator
+        counted: list[int] = []
+        ordinary = Communicator._together
+
+        def together(self: Any, collective: Any, result: Any = None) -> Any:
+            counted.extend([result.nbytes] if result is not None else [])
+            return ordinary(self, collective, result)
+
+        def longest() -> int:
+            Communicator._together = ordinary
+            return max(counted, default=0)
+
+        Communicator._together, Communicator.longest = together, staticmethod(longest)
+
+    from xpulab.cluster import KMeans, MiniBatchKMeans
+
+    pair.activate()
+    rng = np.random.default_rng(0)
+    pair.run(counting)
+    KMeans(2, random_state=0).fit(rng.normal(size=(3, 20_000)))
+    MiniBatchKMeans(2, random_state=0).fit(rng.normal(size=(4, 12_000)))
+    assert max(pair.run(lambda here: here.task.comm.longest())) < 100
+
+
 def test_a_message_that_was_sent_before_its_sender_raised_is_received(pair: xpulab.XPUCluster) -> None:
     def fail(here: Any) -> Any:
         import time
