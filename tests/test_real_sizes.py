@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import sklearn.decomposition
+from exported import exported
 from numpy.testing import assert_allclose
 from sklearn.base import is_classifier, is_regressor
 from sklearn.utils import get_tags
 
 import xpulab
 from xpulab.decomposition import PCA
-from xpulab.estimator.proxy import Proxy
 
 pytestmark = pytest.mark.cluster
 
@@ -50,19 +48,6 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 #: Rows other than X: as many as clusters, few if 300,000 columns come out, and categories.
 ROWS = {"KMeans": MANY, "MiniBatchKMeans": MANY, "OneHotEncoder": np.rint(X), "PolynomialFeatures": X[:10]}
-
-
-def exported() -> list[type]:
-    """Return every estimator that the packages of xpulab export."""
-    packages = (module.name for module in pkgutil.iter_modules(xpulab.__path__) if module.ispkg)
-    found = []
-    for package in packages:
-        if package in ("torch", "spmd"):
-            continue
-        module = importlib.import_module(f"xpulab.{package}")
-        classes = (getattr(module, name) for name in getattr(module, "__all__", []))
-        found += [each for each in classes if inspect.isclass(each) and issubclass(each, Proxy)]
-    return found
 
 
 def made(kind: type) -> Any:

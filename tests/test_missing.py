@@ -1,0 +1,57 @@
+"""Imports of names that xpulab does not have."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+
+import pytest
+
+import xpulab
+from xpulab import missing
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("import xpulab.isotonic", "scikit-learn's works on arrays: import sklearn.isotonic"),
+        ("import xpulab.isotonic.anything", "scikit-learn's works on arrays: import sklearn.isotonic"),
+        ("from xpulab import isotonic", "scikit-learn's works on arrays: import sklearn.isotonic"),
+        ("from xpulab.metrics import hinge_loss", "works on arrays: from sklearn.metrics import hinge_loss"),
+        ("from xpulab.linear_model import HuberRegressor", "from sklearn.linear_model import HuberRegressor"),
+        ("from xpulab.metrics import hinge_los", "from sklearn.metrics import hinge_loss, which works on arrays"),
+        ("from xpulab.cluster import Kmeans", "did you mean: from xpulab.cluster import KMeans"),
+        ("import xpulab.cluster.Kmeans", "did you mean: from xpulab.cluster import KMeans"),
+        ("from xpulab.cluster import PCA", "did you mean: from xpulab.decomposition import PCA"),
+        ("from xpulab import KMeans", "did you mean: from xpulab.cluster import KMeans"),
+        ("from xpulab import XPUcluster", "did you mean: from xpulab import XPUCluster"),
+        ("import xpulab.clusters", "did you mean: import xpulab.cluster"),
+    ],
+)
+def test_an_import_that_cannot_be_done_says_what_to_import(statement: str, said: str) -> None:
+    with pytest.raises(ImportError) as caught:
+        exec(statement)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("import xpulab.qqqqqqqq", "No module named 'xpulab.qqqqqqqq'"),
+        ("from xpulab.cluster import qqqqqqqq", "cannot import name 'qqqqqqqq' from 'xpulab.cluster'"),
+        ("import numpy.qqqqqqqq", "No module named 'numpy.qqqqqqqq'"),
+    ],
+)
+def test_without_a_similar_name_the_error_is_that_of_python(statement: str, said: str) -> None:
+    with pytest.raises(ImportError) as caught:
+        exec(statement)
+    assert said in str(caught.value)
+
+
+def test_a_name_that_may_be_missing_is_only_not_there() -> None:
+    assert not hasattr(xpulab, "isotonic")
+    assert not hasattr(importlib.import_module("xpulab.cluster"), "Kmeans")
+    assert importlib.util.find_spec("xpulab._isotonic") is None
+    missing.install()
+    assert sum(isinstance(finder, missing.Finder) for finder in sys.meta_path) == 1
