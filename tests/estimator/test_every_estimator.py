@@ -1,4 +1,4 @@
-"""Input of every kind to every estimator: frames, strings, objects and files, with scikit-learn's answers and errors."""
+"""Input of every kind to every estimator: frames, strings, objects, files; with scikit-learn's results and errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def theirs_of(kind: Any) -> Any:
         return None
 
 
-of_each = pytest.mark.parametrize("kind", filter(theirs_of, exported()), ids=lambda kind: kind.__name__)
+of_each = pytest.mark.parametrize("kind", list(filter(theirs_of, exported())), ids=lambda kind: kind.__name__)
 
 
 def made(kind: Any) -> Any:
@@ -50,12 +50,16 @@ def targets(kind: Any) -> tuple[Any, ...]:
     return (np.arange(60) % 3,) if is_classifier(estimator) else (X @ [1, 2, 3.0],) if is_regressor(estimator) else ()
 
 
-def outcome(call: Callable[[], Any]) -> str:
+def fitted_on(kind: Any, rows: Any) -> Any:
+    return made(kind).fit(rows, *targets(kind))
+
+
+def outcome(call: Callable[..., Any], *arguments: Any) -> str:
     """Return "done", or the name of the exception."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            call()
+            call(*arguments)
         except Exception as error:
             return type(error).__name__
     return "done"
@@ -70,7 +74,7 @@ def called(estimator: Any, method: str, rows: Any) -> Any:
 @of_each
 def test_every_method_takes_a_frame_with_names_as_it_takes_the_array(kind: Any) -> None:
     frame = pd.DataFrame(X, columns=list("abc"))
-    fitted = [(rows, made(kind).fit(rows, *targets(kind))) for rows in (frame, X)]
+    fitted = [(rows, fitted_on(kind, rows)) for rows in (frame, X)]
     for method in METHODS:
         if hasattr(fitted[0][1], method):
             found, expected = (called(estimator, method, rows) for rows, estimator in fitted)
@@ -87,13 +91,13 @@ def test_strings_that_look_like_numbers_and_other_objects_are_treated_as_in_scik
         pd.DataFrame({0: [pd.NA] + [2] * 59, 1: X[:, 0], 2: X[:, 0]}),
     ]  # fmt: skip
     kinds = (kind, theirs_of(kind))
-    fitted = [made(each).fit(X, *targets(each)) for each in kinds]
+    fitted = [fitted_on(each, X) for each in kinds]
     for number, rows in enumerate(forms):
-        found, expected = (outcome(lambda each=each: made(each).fit(rows, *targets(each))) for each in kinds)
+        found, expected = (outcome(fitted_on, each, rows) for each in kinds)
         assert found == expected, ("fit", number)
         for method in ("predict", "transform", "score_samples", "kneighbors", "score"):
             if all(hasattr(each, method) for each in fitted):
-                found, expected = (outcome(lambda each=each: called(each, method, rows)) for each in fitted)
+                found, expected = (outcome(called, each, method, rows) for each in fitted)
                 assert found == expected, (method, number)
 
 
@@ -106,9 +110,8 @@ def test_a_mapped_file_with_nan_or_infinity_is_refused_as_in_scikit_learn(
     rows[-1, 1] = value
     np.save(tmp_path / "X.npy", rows)
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
-    theirs = theirs_of(kind)
-    found = outcome(lambda: made(kind).fit(mapped, *targets(kind)))
-    assert found == outcome(lambda: made(theirs).fit(rows, *targets(theirs)))
+    found = outcome(fitted_on, kind, mapped)
+    assert found == outcome(fitted_on, theirs_of(kind), rows)
 
 
 def test_a_type_error_of_a_conversion_stays_one_and_names_the_column() -> None:
