@@ -284,3 +284,30 @@ def test_forests_of_one_class_of_constant_columns_and_of_one_row(on_pair: xpulab
     missing[::2, 1] = 1
     y = np.arange(30) % 2
     assert (RandomForestClassifier(3, bootstrap=False, max_features=None).fit(missing, y).predict(missing) == y).all()
+
+
+@pytest.mark.parametrize("n", [40, 3000])  # few rows are predicted in this process, and many by the engines
+@pytest.mark.parametrize("low", [0.0, 0.1, -1e9])
+def test_predictions_of_numbers_stay_within_the_range_of_the_targets(
+    n: int, low: float, on_pair: xpulab.XPUCluster
+) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 3))
+    y = low + np.column_stack([X[:, 0] > 0, np.zeros(n)])
+    forest = RandomForestRegressor(random_state=0, oob_score=True, warm_start=True)
+    for n_estimators in (20, 30):
+        forest.set_params(n_estimators=n_estimators).fit(X, y)
+        for found in (forest.predict(X), forest.oob_prediction_, *(tree.predict(X) for tree in forest.estimators_)):
+            assert (found >= y.min(axis=0)).all()
+            assert (found <= y.max(axis=0)).all()
+    assert "_range" not in vars(forest.to_sklearn())
+
+
+@pytest.mark.parametrize("kind", [RandomForestClassifier, RandomForestRegressor])
+@pytest.mark.parametrize("exponent", [-1000, 900])
+def test_weights_of_any_size_grow_the_same_trees(kind: Any, exponent: int, on_pair: xpulab.XPUCluster) -> None:
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(200, 3)), rng.integers(1, 4, 200).astype(float)
+    y = (X[:, 0] > 0).astype(float)
+    found, expected = (kind(5, random_state=0).fit(X, y, w).predict(X) for w in (weights * 2.0**exponent, weights))
+    np.testing.assert_array_equal(found, expected)

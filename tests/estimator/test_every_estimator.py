@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from exported import exported
 from numpy.testing import assert_allclose
+from scipy import sparse
 from sklearn.base import is_classifier, is_regressor
 
 from xpulab.preprocessing import OneHotEncoder, StandardScaler
@@ -23,7 +24,7 @@ RNG = np.random.default_rng(0)
 X = np.abs(np.rint(3 * RNG.normal(size=(60, 3)))) + 0.5
 #: Methods that take rows and return an array, or distances and indices.
 METHODS = (
-    "predict", "predict_proba", "predict_log_proba", "decision_function", "transform", "score_samples", "score",
+    "predict", "predict_proba", "decision_function", "transform", "score_samples", "score",
     "kneighbors", "apply", "mahalanobis", "fit_transform", "fit_predict",
 )  # fmt: skip
 
@@ -68,7 +69,8 @@ def outcome(call: Callable[..., Any], *arguments: Any) -> str:
 def called(estimator: Any, method: str, rows: Any) -> Any:
     y = targets(type(estimator))
     found = getattr(estimator, method)(rows, *(y if method in ("score", "fit_transform", "fit_predict") else ()))
-    return found[0] if method == "kneighbors" else found
+    found = found[0] if method == "kneighbors" else found
+    return found.toarray() if sparse.issparse(found) else found
 
 
 @of_each

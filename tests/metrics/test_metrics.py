@@ -136,3 +136,27 @@ def test_refusals(on_pair: xpulab.XPUCluster) -> None:
         metrics.log_loss([1, 1], [[0.5, 0.5], [0.5, 0.5]])
     assert on_pair.last_report is not None
     assert on_pair.last_report.title == "metrics.log_loss"
+
+
+@pytest.mark.parametrize("weights", [None, [1, 2, 3]])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_type_of_an_accuracy_is_that_of_the_installed_scikit_learn(
+    normalize: bool, weights: Any, on_pair: xpulab.XPUCluster
+) -> None:
+    found, expected = (
+        module.accuracy_score([1, 2, 2], [1, 2, 1], normalize=normalize, sample_weight=weights)
+        for module in (metrics, sklearn.metrics)
+    )
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+def test_strings_that_look_like_numbers_are_treated_as_in_scikit_learn(on_pair: xpulab.XPUCluster) -> None:
+    strings, numbers = np.array(["1", "2", "3", "5"]), [1, 2, 4, 5]
+    for name in ("r2_score", "mean_squared_error"):
+        found, expected = (getattr(module, name)(strings, numbers) for module in (metrics, sklearn.metrics))
+        assert found == pytest.approx(expected)
+    for name in ("silhouette_score", "silhouette_samples", "davies_bouldin_score", "calinski_harabasz_score"):
+        for module in (metrics, sklearn.metrics):
+            with pytest.raises(ValueError, match="strings"):
+                getattr(module, name)(strings[:, None], [0, 0, 1, 1])

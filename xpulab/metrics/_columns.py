@@ -11,15 +11,13 @@ from xpulab.checks import check_array, check_sample_weight
 from xpulab.data import ShardedArray, place_named
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.call import Call, Functions
-from xpulab.estimator.rows import FLOATS, Packing, in_floats
+from xpulab.estimator.rows import Packing
 
 __all__ = ["checked_column", "checked_weights", "require_aligned", "sums"]
 
 
-def checked_column(y: Any, name: str, dtype: Any = FLOATS) -> Any:
+def checked_column(y: Any, name: str) -> Any:
     """Check numbers, and return an array (n_samples, n_columns) of float32 or float64. A handle is returned as it is.
-
-    With ``dtype="numeric"``, arrays of strings are refused, also if these look like numbers.
 
     Raises
     ------
@@ -33,7 +31,7 @@ def checked_column(y: Any, name: str, dtype: Any = FLOATS) -> Any:
         y.require_finite(name)
         return y
     with place_named(y):
-        array = in_floats(check_array(y, ensure_2d=False, dtype=dtype, input_name=name))
+        array = check_array(y, ensure_2d=False, dtype=[np.float64, np.float32], input_name=name)
     return array.reshape(len(array), -1)
 
 

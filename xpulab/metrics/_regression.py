@@ -104,7 +104,7 @@ def _regression(
     function: str, y_true: Any, y_pred: Any, sample_weight: Any, multioutput: Any
 ) -> tuple[dict[str, Any], Any]:
     """Return the sums from the engines, and how to average the outputs: None for no average, a name, or weights."""
-    truth, predicted = checked_column(y_true, "y_true", "numeric"), checked_column(y_pred, "y_pred", "numeric")
+    truth, predicted = checked_column(y_true, "y_true"), checked_column(y_pred, "y_pred")
     require_aligned(truth, predicted)
     n_outputs = columns_of(truth)
     if n_outputs != columns_of(predicted):
