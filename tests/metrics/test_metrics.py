@@ -156,7 +156,10 @@ def test_strings_that_look_like_numbers_are_treated_as_in_scikit_learn(on_pair: 
     for name in ("r2_score", "mean_squared_error"):
         found, expected = (getattr(module, name)(strings, numbers) for module in (metrics, sklearn.metrics))
         assert found == pytest.approx(expected)
-    for name in ("silhouette_score", "silhouette_samples", "davies_bouldin_score", "calinski_harabasz_score"):
+    labels = [0, 0, 1, 1]
+    found, expected = (each.calinski_harabasz_score(strings[:, None], labels) for each in (metrics, sklearn.metrics))
+    assert found == pytest.approx(expected)
+    for name in ("silhouette_score", "silhouette_samples", "davies_bouldin_score"):
         for module in (metrics, sklearn.metrics):
             with pytest.raises(ValueError, match="strings"):
-                getattr(module, name)(strings[:, None], [0, 0, 1, 1])
+                getattr(module, name)(strings[:, None], labels)

