@@ -258,6 +258,8 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
     ...     RandomForestRegressor(10, random_state=0).fit([[0.0], [1.0]] * 9, [0, 1] * 9).predict([[0.9]])
     """
 
+    oob_prediction_: np.ndarray
+
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RandomForestRegressor:
         """Grow the trees.
