@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["LAUNCHERS", "end_descendants", "kill", "marked"]
+__all__ = ["LAUNCHERS", "end_descendants", "kill", "marked", "running"]
 
 #: What the names of MPI's programs begin with: of Intel MPI and MPICH, Open MPI 4, and Open MPI 5.
 LAUNCHERS = ("mpiexec", "mpirun", "hydra", "orte", "prte")
@@ -24,6 +24,7 @@ _MARK = b"\0XPULAB_ENGINE="  # the variable that ipyparallel sets for the engine
 #: Parts of the command lines of processes that remove shared memory after all others have ended: those of Python's
 #: `multiprocessing` and of joblib, and PyTorch's. They ignore SIGTERM.
 _CLEANERS = ("resource_tracker", "torch_shm_manager")
+_ENGINE = "xpulab.engine"  # a word of the command line of an engine, and of the processes that it forks
 _CLEAN = 2.0  # seconds that they have
 _END = 3.0  # seconds that killed processes have to end
 
@@ -40,7 +41,9 @@ def marked(folder: str | Path) -> list[psutil.Process]:
 
 
 def end_descendants(folder: str | Path, spared: Collection[int] = ()) -> None:
-    """End what users' code has started on the engines of a cluster on this host. MPI's programs go on.
+    """End what users' code has started on the engines of a cluster on this host.
+
+    MPI's programs and the engines that they have started go on: mpiexec ends these, and logs how the first one ended.
 
     Parameters
     ----------
@@ -51,11 +54,20 @@ def end_descendants(folder: str | Path, spared: Collection[int] = ()) -> None:
     """
 
     def found() -> list[psutil.Process]:
-        return [each for each in marked(folder) if each.pid not in spared and not _name(each).startswith(LAUNCHERS)]
+        return [each for each in marked(folder) if each.pid not in spared and not _is_of_mpi(each)]
 
     while left := found():  # a process that was killed may have started another one before
         if not kill(left):
             return
+
+
+def running(pids: Iterable[int]) -> list[psutil.Process]:
+    """Those of the processes that still run."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return found
 
 
 def kill(processes: Iterable[psutil.Process]) -> bool:
@@ -73,6 +85,19 @@ def kill(processes: Iterable[psutil.Process]) -> bool:
     left = _still_there(others, _END)
     _signal(_still_there(cleaners, _CLEAN if not left else 0))
     return not left
+
+
+def _is_of_mpi(process: psutil.Process) -> bool:
+    """Whether a process is one of MPI's programs, or was started by one and not by an engine, such as ssh."""
+    if _name(process).startswith(LAUNCHERS):
+        return True
+    with contextlib.suppress(psutil.Error):
+        for parent in process.parents():
+            if _name(parent).startswith(LAUNCHERS):
+                return True
+            if _ENGINE in parent.cmdline():
+                return False
+    return False
 
 
 def _signal(processes: Iterable[psutil.Process]) -> None:

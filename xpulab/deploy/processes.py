@@ -27,7 +27,7 @@ from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLa
 
 import xpulab
 from xpulab.deploy import relay
-from xpulab.deploy.descendants import end_descendants, kill
+from xpulab.deploy.descendants import end_descendants, kill, running
 from xpulab.deploy.launchers.scheduler import JobEnded
 from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
@@ -341,7 +341,7 @@ class Processes:
                 os.kill(self._watched[RELAY][0], signal.SIGTERM)
         # The processes have no state to save. Killing them takes 0.1 s; asking them to end would take 2 s.
         pids = [pid for name in self._watched if name not in (RELAY, JOB) for pid in self._pids_of(name)]
-        kill(map(psutil.Process, filter(psutil.pid_exists, pids)))
+        kill(running(pids))
         end_descendants(self.folder)
         self._await(RELAY, _RELAY_GRACE)
         if JOB in self._watched and not keep_job:

@@ -86,7 +86,8 @@ def _reduced(pickler: Any, thing: Any) -> Any:
     if not isinstance(thing, (types.FunctionType, type)) or thing.__module__ != "__main__":
         return NotImplemented
     engine, name = this_engine(), thing.__qualname__
-    forks = multiprocessing.get_start_method() == "fork" and get_spawning_popen() is None
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    forks = method == "fork" and get_spawning_popen() is None  # asking without allow_none would fix the method
     if engine is not None and forks and _of_a_cell(engine.namespace, name) is thing:
         return _of_this_process, (name,)
     return cloudpickle.loads, (cloudpickle.dumps(thing),)
