@@ -122,7 +122,7 @@ def ranks_of(task: Any) -> int:
 SEND_NOTHING = {
     "activate", "attach", "call", "detach", "devices", "end", "entries", "following", "last", "logs", "made_handle",
     "outgoing", "plan", "receive", "release_with", "replies", "require_handle", "require_room", "restart", "resume",
-    "start", "start_again", "status", "stop", "stop_call",
+    "start", "start_again", "status", "stop", "stop_call", "stopped",
 }  # fmt: skip
 
 
