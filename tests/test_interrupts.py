@@ -120,9 +120,9 @@ def ranks_of(task: Any) -> int:
 
 #: Methods that send no task to running engines, those that end or start engines, and what estimators use of a cluster.
 SEND_NOTHING = {
-    "activate", "attach", "call", "detach", "devices", "end", "entries", "following", "logs", "made_handle", "outgoing",
-    "plan", "receive", "release_with", "replies", "require_handle", "require_room", "restart", "start", "start_again",
-    "status", "stop",
+    "activate", "attach", "call", "detach", "devices", "end", "entries", "following", "forked", "last", "logs",
+    "made_handle", "outgoing", "plan", "receive", "release_with", "replies", "require_handle", "require_room",
+    "restart", "resume", "start", "start_again", "status", "stop", "stop_call", "stopped",
 }  # fmt: skip
 
 
