@@ -22,6 +22,7 @@ import pytest
 from leftovers import not_of_others, processes_marked, processes_of, shared_memory
 
 import xpulab
+from xpulab.deploy import cluster as registry
 from xpulab.deploy.cluster import find_current
 from xpulab.deploy.mpi import intel
 from xpulab.deploy.mpi.command import HERE, Ranks
@@ -613,3 +614,22 @@ def test_a_rank_that_fails_before_mpi_has_begun_ends_the_start_at_once(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     with pytest.raises(ClusterStartError, match=r"(?s)ended while the cluster was starting.*broken on rank 1"):
         xpulab.XPUCluster(2, timeout=60).start()
+
+
+def test_logs_and_restart_are_of_a_start_that_failed_and_the_last_report_of_the_cluster_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "_clusters", [])
+    monkeypatch.setattr(registry, "_latest", [])
+    with pytest.raises(NoClusterError):
+        registry.latest_start()
+    ran, failed = xpulab.XPUCluster(1), [xpulab.XPUCluster(1, devices="warp", display="none") for _ in range(2)]
+    ran._seconds_to_start = 1.0
+    registry._latest[:] = [ran]
+    for each in failed:
+        with pytest.raises(DeviceNotFoundError):
+            each.start()
+        assert registry.latest_start() is each
+        assert "ipcontroller" in each.logs()
+        assert registry.latest_cluster() is ran
+    assert registry._latest == [ran, failed[1]]

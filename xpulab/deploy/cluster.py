@@ -51,9 +51,8 @@ __all__ = [
 ]
 
 _clusters: list[XPUCluster] = []  # the running clusters; the last one is active
-_latest: list[XPUCluster] = []  # at most one: the cluster that was active last, which may have ended
+_latest: list[XPUCluster] = []  # the cluster that was active last, which may have ended; then one that did not start
 _of_parent: list[XPUCluster] = []  # in a forked process: the clusters that its parent uses
-_failed: list[XPUCluster] = []  # at most one: the cluster whose start has failed, if none has started since
 _at_the_last_end: list[Callable[[], None]] = []
 
 #: The ranks that take the place of a cluster; only `xpulab.spmd` sets it.
@@ -91,7 +90,6 @@ def _leave_to_parent() -> None:
     _of_parent[:] = _clusters or _of_parent
     _clusters.clear()
     _latest.clear()
-    _failed.clear()
     _at_the_last_end.clear()
 
 
@@ -139,7 +137,7 @@ def latest_cluster() -> XPUCluster:
     NoClusterError
         If this process has had no cluster.
     """
-    return find_current() or (_latest[0] if _latest else current_cluster())
+    return find_current() or next(filter(_has_run, _latest), None) or current_cluster()
 
 
 def latest_start() -> XPUCluster:
@@ -150,7 +148,11 @@ def latest_start() -> XPUCluster:
     NoClusterError
         If this process has had no cluster.
     """
-    return find_current() or (_failed[0] if _failed else latest_cluster())
+    return find_current() or next(reversed(_latest), None) or current_cluster()
+
+
+def _has_run(cluster: XPUCluster) -> bool:
+    return cluster._seconds_to_start is not None
 
 
 def at_the_last_end(call: Callable[[], None]) -> Callable[[], None]:
@@ -384,7 +386,7 @@ class XPUCluster(PlannedEngines, Displayed):
                 with uninterrupted():
                     ended = str(error) if isinstance(error, JobEnded) else self._end_of_job()
                     self.stop()
-                _failed[:] = [self]
+                _latest[:] = [*(each for each in _latest if _has_run(each) and each is not self), self]
                 if ended and isinstance(error, XpulabError):
                     cure = f"type: {self._to_go_on(over=True)}{LOGS}"
                     raise ClusterStartError(f"{ended}, before the engines had started\n{cure}") from None
@@ -460,7 +462,6 @@ class XPUCluster(PlannedEngines, Displayed):
             raise not_running(self._left)
         self._require_not_forked()
         _latest[:] = [self]
-        _failed.clear()
         _clusters.append(self)
         if _clusters.count(self) > 1:  # removed afterwards, so that other threads always find an active cluster
             _clusters.remove(self)
