@@ -175,7 +175,7 @@ def completions(shell: Any, line: str) -> set[str]:
         (
             "%xpu_cluster start ",
             {"-h", "--help", "-n", "--devices", "--strict", "--timeout", "--recover", "--no-recover", "--silence"}
-            | {"--env", "--detach", "--name", "--display", "--mpi", "--mpi-args", "--ports"}
+            | {"--no-strict", "--env", "--detach", "--name", "--display", "--mpi", "--mpi-args", "--ports"}
             | {"--nodes", "--time", "--partition", "--job-args"}
             | {"--hosts", "--hostfile", "--ssh-config", "--launcher"},
         ),
