@@ -246,7 +246,7 @@ with ThreadPoolExecutor() as pool:
         def keep(task: Any, limit: int | None = None) -> None:
             from xpulab.sharing.transcript import LIMIT, Writer
 
-            Writer.__init__.__defaults__ = (limit or LIMIT,)  # type: ignore[misc]
+            Writer.__init__.__defaults__ = (limit or LIMIT,)
 
         self.pair.run(keep, 1_000_000)
         try:
