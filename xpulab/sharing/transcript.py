@@ -34,6 +34,9 @@ def between(folder: Path, rank: int) -> Path:
 class Writer(io.TextIOBase):
     """A text stream without a buffer into a file, which keeps only the first whole lines of a very long text.
 
+    A thread, or a handler of logs, may keep the stream of a call that has ended. The stream of the present call, which
+    is then `sys.stdout`, takes what is written to it.
+
     Parameters
     ----------
     path : str
@@ -55,19 +58,16 @@ class Writer(io.TextIOBase):
 
     def fileno(self) -> int:
         """Return the file's descriptor, for child processes that write to the file."""
-        return self._file
+        return self._present()._file
 
     def writable(self) -> bool:
         """Return True, as `io.TextIOBase` requires of a stream that can be written."""
         return True
 
     def write(self, text: str) -> int:
-        """Write `text`, or what ends the last line if the file is too long; after that, nothing.
-
-        A thread or a handler of logs may have kept the stream of a call that has ended: the present one gets its text.
-        """
-        if self._file < 0 and isinstance(sys.stdout, Writer) and sys.stdout is not self:
-            return sys.stdout.write(text)
+        """Write `text`, or what ends the last line if the file is too long; after that, nothing."""
+        if (present := self._present()) is not self:
+            return present.write(text)
         data = text.replace(RAISED, "").encode(errors="replace")
         if self._room + _LAST_LINE <= 0:
             data = b""
@@ -89,11 +89,14 @@ class Writer(io.TextIOBase):
             os.write(self._file, (RAISED + traceback).encode(errors="replace"))
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. The stream is not closed: handlers of logs would fail in each later call."""
         descriptor, self._file = self._file, -1
         if descriptor >= 0:
             os.close(descriptor)
-        super().close()
+
+    def _present(self) -> Writer:
+        """Return the stream that takes what is written to this one."""
+        return sys.stdout if self._file < 0 and isinstance(sys.stdout, Writer) else self
 
 
 class Transcripts:
