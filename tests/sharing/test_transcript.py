@@ -77,7 +77,7 @@ def test_a_handler_of_logs_that_kept_the_stream_of_an_ended_call_writes_to_the_p
     before.close()
     monkeypatch.setattr(sys, "stdout", present)
     handler.emit(logging.makeLogRecord({"msg": "said"}))
-    subprocess.run([sys.executable, "-c", "print('a child')"], stdout=before, check=True)
+    subprocess.run([sys.executable, "-c", "print('a child')"], stdout=before.fileno(), check=True)
     assert (tmp_path / "present").read_text() == "said\na child\n"
     present.close()
     assert before.write("nobody listens") == len("nobody listens")
