@@ -142,8 +142,8 @@ class Engine:
         This rank's record on the board.
     helper : Helper or None
         The helper rank, if no engine runs on the notebook's host.
-    torchrun : Torchrun
-        torchrun's variables, for users' code.
+    torchrun : Torchrun or None
+        torchrun's variables, for users' code; None in a script, which has those of the program that has started it.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Engine:
         board = Board.create(self.size) if self.host.leads else None
         path = comm.bcast(board.path if board else None)
         self.board = board or Board.open(path)
-        self.torchrun = self._torchrun()
+        self.torchrun = self._torchrun() if placement else None
         self.record = self.board.ranks[self.rank]
         self._comm, self._ends = world.Dup(), world.Dup()
         self._users_world()

@@ -72,6 +72,7 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
         were not kept; ``error`` (type, message, traceback) if the code raised an exception; and the keys from `code`.
     """
     answer: dict[str, Any] = {"outcome": "ok", "error": None}
+    assert task.engine.torchrun is not None
     task.engine.torchrun.tell(task.ranks, (task.client, task.number))
     with _captured(task, transcript) as printed:
         try:
