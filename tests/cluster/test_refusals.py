@@ -79,7 +79,7 @@ def test_columns_of_a_table_that_hold_no_numbers_are_named(
         with pytest.raises(error, match=words):
             call(TABLE[columns])
     assert KMeans(2, random_state=0).fit(TABLE[["price", "coded"]]).labels_.shape == (3,)
-    with pytest.raises(ValueError, match=r"0 sample|No numbers: column 'day'\. Leave out"):
+    with pytest.raises(error, match=r"0 sample|No numbers: column 'day'\. Leave out"):
         KMeans(2).fit(TABLE[columns][:0])
 
 

@@ -91,6 +91,7 @@ _COPY = "the input is never changed, copy_X=False or not"
             f"{_DENSE} and not ({_OTHERS}) and not (grid_search and False)",  # 150 fits, again without weights
             {
                 "test_check_input_false": "the input is checked, check_input=False or not",
+                "test_enet_nonfinite_params": "the error is raised before the first iteration, and says what to divide",
                 "test_enet_copy_X_False_check_input_False": _COPY,
                 "test_lassoCV_does_not_set_precompute": "LassoCV fits no Lasso: the products of all rows are known",
             },
