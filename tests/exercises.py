@@ -85,9 +85,11 @@ class Solution(IPyNbCell):
             stop = threading.Timer(seconds, os.kill, (self.parent.kernel.km.provisioner.pid, signal.SIGINT))
             stop.start()
         super().runtest()
+        if endless:
+            stop.cancel()  # on a very busy machine the error that no rank can answer comes first
         said = str(self.test_outputs)
         if endless:
-            assert "KeyboardInterrupt" in said
+            assert "KeyboardInterrupt" in said or "NeverAnsweredError" in said
             assert all(f"rank {rank}" in said or "0-3" in said for rank in range(4)), said  # "where each was"
         assert [line for begin, line in LINES.items() if begin in source and line not in str(self.printed())] == []
 
