@@ -167,7 +167,6 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     monkeypatch.setattr(registry, "_clusters", [])
     monkeypatch.setattr(registry, "_latest", [])
-    monkeypatch.setattr(registry, "_failed", [])
     config = Config()
     config.HistoryManager.enabled = False
     shell: Any = InteractiveShell(config=config)

@@ -32,7 +32,8 @@ EXAMPLES = int(os.environ.get("XPULAB_EXAMPLES", "60"))
 N, D = 40, 3
 BAD: dict[str, list[Any]] = {
     **{name: ["a", -1, 0, np.nan, None, True] for name in ("timeout", "silence")},
-    **{name: ["a", 1, None] for name in ("recover", "strict")},
+    "recover": ["a", 1, None],
+    "strict": ["a", 1],
     "devices": [1, [], b"cpu"],
     "env": ["A=1", 1, [("A", "1")]],
 }

@@ -74,7 +74,7 @@ SHARED = [
     "sharing",
 ]
 #: These modules import PyTorch, which need not be installed.
-WITH_TORCH = [] if importlib.util.find_spec("skorch") else ["torch._net"]
+WITH_TORCH = [] if importlib.util.find_spec("skorch") else ["torch._net", "torch._returned"]
 NOTEBOOK_SIDE_NEVER = ("dpctl", "dpnp", "numba_dpex", "numba", "mpi4py")
 
 

@@ -74,8 +74,9 @@ TABLE = pd.DataFrame(
 def test_columns_of_a_table_that_hold_no_numbers_are_named(
     on_pair: xpulab.XPUCluster, columns: list[str], words: str
 ) -> None:
+    error = TypeError if "day" in columns else ValueError  # as NumPy raises them for dates and for strings
     for call in (KMeans(2).fit, on_pair.scatter):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(error, match=words):
             call(TABLE[columns])
     assert KMeans(2, random_state=0).fit(TABLE[["price", "coded"]]).labels_.shape == (3,)
     with pytest.raises(ValueError, match=r"0 sample|No numbers: column 'day'\. Leave out"):

@@ -44,7 +44,7 @@ def test_folders_are_private_and_removed_but_for_those_of_other_clusters(folder:
         assert stat.S_IMODE(path.stat().st_mode) == mode
     assert json.loads((folder / "one" / HOST).read_text()) == {
         "owner": os.getpid(),
-        "environment": {"FI_TCP_IFACE": "lo"},
+        "environment": {"GLOO_SOCKET_IFNAME": "lo", "FI_TCP_IFACE": "lo"},
     }
     with pytest.raises(FileExistsError):  # it could be another user's
         _Agent({"folder": str(folder / "one"), "silence": 30.0, "mpi": "intel", "munge": ""})

@@ -85,8 +85,9 @@ class Merging:
         while waiting := {rank: lines for rank, lines in sorted(self._lines.items()) if lines}:
             oldest = min(lines[0][0] for lines in waiting.values())
             before = time.monotonic() - _HOLD
-            if not last and oldest > before and not set(running) <= set(waiting):
-                return
+            shared = set(running) <= set(waiting) and len({lines[0][1] for lines in waiting.values()}) == 1
+            if not last and oldest > before and not shared:
+                return  # a rank may still print the line of another one
             # Lines that were printed at about the same time are shown in the order of the ranks, so that the order is
             # the same in every run. A line that another rank has printed, too, waits for its other lines before it.
             ready = [rank for rank, lines in waiting.items() if lines[0][0] <= oldest + _HOLD]

@@ -106,7 +106,6 @@ def _serve(options: dict[str, Any], rank: int, helper: tuple[Any, ...] = (), mpi
 
     engine.ignore_interrupts()
     this = engine.Engine(placement, options["relayed"], helper)
-    this.set_variables()
     libmpi.unlink_files()
     if options["relayed"]:
         this.show_board(options["folder"])

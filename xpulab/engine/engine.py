@@ -142,6 +142,8 @@ class Engine:
         This rank's record on the board.
     helper : Helper or None
         The helper rank, if no engine runs on the notebook's host.
+    torchrun : Torchrun or None
+        torchrun's variables, for users' code; None in a script, which has those of the program that has started it.
     """
 
     def __init__(
@@ -167,6 +169,7 @@ class Engine:
         board = Board.create(self.size) if self.host.leads else None
         path = comm.bcast(board.path if board else None)
         self.board = board or Board.open(path)
+        self.torchrun = self._torchrun() if placement else None
         self.record = self.board.ranks[self.rank]
         self._comm, self._ends = world.Dup(), world.Dup()
         self._users_world()
@@ -311,16 +314,13 @@ class Engine:
             self._communicators[ranks] = Intracomm(WORLD.Create_group(WORLD.group.Incl(ranks)))
         return self._communicators[ranks]
 
-    def set_variables(self) -> None:
-        """Set torchrun's variables, for users' code. All ranks of a cluster call this together.
-
-        A script has those of the program that has started it.
-        """
+    def _torchrun(self) -> Torchrun:
+        """Tell users' code, in torchrun's words, of the ranks. All ranks call this together."""
         if not self.host.several:
             os.environ.setdefault(INTERFACE, "lo")
         port = Port(address_of(os.environ.get(INTERFACE, "")) if self.host.several else LOOPBACK)
         places = WORLD.allgather(port.place)
-        Torchrun(self.rank, port, places, self.host.leaders, self.placement["environment"])
+        return Torchrun(self.rank, port, places, self.host.leaders, self.placement["environment"])
 
     def _users_world(self) -> None:
         """Replace `MPI.COMM_WORLD` by a communicator whose calls can be interrupted. All ranks call this together."""

@@ -21,7 +21,6 @@ from xpulab.engine.interruptible import Intracomm
 from xpulab.engine.queues import shared_queue
 from xpulab.engine.usage import queue_of
 from xpulab.engine.waiting import cause_of, watched_by
-from xpulab.sharing import torchrun
 from xpulab.sharing.transcript import Writer
 
 __all__ = ["Here", "answer_of"]
@@ -73,8 +72,8 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
         were not kept; ``error`` (type, message, traceback) if the code raised an exception; and the keys from `code`.
     """
     answer: dict[str, Any] = {"outcome": "ok", "error": None}
-    if (variables := torchrun.here()) is not None:
-        variables.tell(task.ranks, (task.client, task.number))
+    assert task.engine.torchrun is not None
+    task.engine.torchrun.tell(task.ranks, (task.client, task.number))
     with _captured(task, transcript) as printed:
         try:
             with (
