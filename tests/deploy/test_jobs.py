@@ -163,6 +163,18 @@ def test_how_a_job_ends_is_in_the_log_before_squeue_says_it() -> None:
     assert slurm.read("COMPLETING|None|x|node1|node1", log).words == "reached its time limit"
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("COMPLETING|NonZeroExitCode|x|n|n", Look("ending", "has ended (FAILED)", "n", "n")),
+        ("FAILED|NonZeroExitCode|x|n|n", Look("ended", "has ended (FAILED)", "n", "n")),
+        ("COMPLETED|None|x|n|n", Look("ended", "has ended (COMPLETED)", "n", "n")),
+    ],
+)
+def test_a_job_whose_script_ends_was_not_cancelled_although_its_steps_are(said: str, expected: Look) -> None:
+    assert slurm.read(said, "slurmstepd-n: error: *** STEP 7.0 ON n CANCELLED AT 2026-01-01T00:00:00 ***") == expected
+
+
 QSTAT = """Job Id: 7.server
     Job_Name = xpulab-a
     job_state = {state}
@@ -301,7 +313,7 @@ def test_the_program_of_a_job_runs_as_long_as_it_hears_its_notebook() -> None:
     name = f"xpulab-test-{os.getpid()}"
     words = program("xpulab.deploy.holder")
     with (
-        subprocess.Popen([*words, "hold", name, "--limit", "1"], stdout=subprocess.PIPE, text=True) as holding,
+        subprocess.Popen([*words, "hold", name, "--limit", "1"], stderr=subprocess.PIPE, text=True) as holding,
         subprocess.Popen([*words, "sign", name], stdin=subprocess.PIPE) as sign,
     ):
         assert sign.stdin is not None
@@ -310,8 +322,9 @@ def test_the_program_of_a_job_runs_as_long_as_it_hears_its_notebook() -> None:
             sign.stdin.flush()
             time.sleep(0.1)
         assert holding.poll() is None
-        said, _ = holding.communicate(timeout=10)
+        _, said = holding.communicate(timeout=10)
         assert said == "xpulab: nothing was heard of the notebook for 1 s, so this job ends\n"
+        assert holding.returncode == 1
         sign.stdin.write(holder.SIGN)
         sign.stdin.flush()
         assert sign.wait(10) == 0  # nobody hears it

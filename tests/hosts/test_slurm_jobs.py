@@ -77,6 +77,14 @@ def clean(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     require_clean(slurm)
 
 
+@pytest.fixture
+def output(clean: None) -> Iterator[None]:
+    """The test leaves what a job's script has written, also if it fails."""
+    yield
+    for log in Path().glob("xpulab-*.log"):
+        log.unlink()
+
+
 def require_clean(slurm: Slurm) -> None:
     def left() -> list[object]:
         there = [line for line in slurm.there.processes().values() if "slurm" not in line]
@@ -243,7 +251,7 @@ def test_a_job_that_ends_while_nothing_is_asked_takes_all_processes_along(
         ]
 
 
-def test_a_job_ends_without_signs_of_the_notebook(slurm: Slurm, clean: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_ends_without_signs_of_the_notebook(slurm: Slurm, output: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keeper is stopped, as if the network were cut for good."""
     monkeypatch.setattr(submission, "LIMIT", 2.0)
     with cluster_of(1, nodes=1, job_args=f"--nodelist={HERE}") as cluster:
@@ -257,18 +265,15 @@ def test_a_job_ends_without_signs_of_the_notebook(slurm: Slurm, clean: None, mon
         keeper.resume()
         with pytest.raises(EngineLostError, match=rf"job {line.split()[0]} .*nothing was heard of the notebook"):
             cluster.run(lambda task: __import__("time").sleep(100))
-        log.unlink()
 
 
-def test_a_job_whose_keeper_is_killed_ends(slurm: Slurm, clean: None) -> None:
+def test_a_job_whose_keeper_is_killed_ends(slurm: Slurm, output: None) -> None:
     with cluster_of(1, nodes=1, job_args=f"--nodelist={HERE}", recover=False) as cluster:
         assert cluster._submission is not None
         psutil.Process(cluster._submission.pid).kill()
         until(lambda: not jobs(slurm))
         with pytest.raises(EngineLostError, match="the job ended, and so did the engines"):
             cluster.run(lambda task: 1)
-    for log in Path().glob("*.log"):
-        log.unlink()
 
 
 def test_a_detached_cluster_keeps_its_job(slurm: Slurm, clean: None) -> None:

@@ -2,6 +2,7 @@
 
 import dpctl  # isort: skip -- first, to test that `xpulab run` has loaded the runtime's libraries
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,7 @@ WEIGHTS = np.random.default_rng(1).uniform(0.5, 2.0, N)
 # The shards are uneven. With several ranks, the first one has no rows.
 BOUNDS = [0, *(0 if size > 1 and r == 0 else N * (r + 1) ** 2 // size**2 for r in range(size))]
 MINE = slice(BOUNDS[rank], BOUNDS[rank + 1])
+VARIABLES = dict(os.environ)
 checks: list[Callable[[], None]] = []
 
 
@@ -358,6 +360,13 @@ def ranks_that_differ() -> None:
         cluster.KMeans(4, init=X[:4], n_init=1).fit(X[MINE]).labels_,
         sklearn.cluster.KMeans(4, init=X[:4], n_init=1).fit(X).labels_[MINE],
     )
+
+
+@check
+def the_variables_of_the_program_that_started_the_ranks() -> None:
+    """torchrun's variables are among them, whose port a script may already have used before the first fit."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        assert os.environ.get(name) == VARIABLES.get(name), name
 
 
 for each in checks:

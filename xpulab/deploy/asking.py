@@ -11,7 +11,6 @@ import re
 import select
 import shlex
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -84,6 +83,7 @@ class Asked:
     ) -> None:
         self._name, self._config, self._job = name, config, job
         self._scheduler = schedulers.module(job.scheduler) if job else None
+        self._program = program("xpulab.deploy.about", *arguments)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- `end` closes it
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: list[dict[str, Any]] = []
@@ -93,7 +93,7 @@ class Asked:
         )
         try:
             self._process = subprocess.Popen(
-                launcher.command(program("xpulab.deploy.about", *arguments)),
+                launcher.command(self._program),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -155,7 +155,7 @@ class Asked:
         reach = f"ssh {options}"
         if self._scheduler and self._job and not by_ssh:
             reach = shlex.join(self._scheduler.launcher("", self._job, self._config).command([])[:-1]) + " "
-        known = {"name": self._name, "python": sys.executable, "options": options, "ssh": reach}
+        known = {"name": self._name, "python": self._program[0], "options": options, "ssh": reach}
         for pattern, cure in _OF_SSH if by_ssh and status == _BY_SSH else _OF_HOST:
             if found := re.search(pattern, said):
                 return cure.format(**known, said=found[0].strip())

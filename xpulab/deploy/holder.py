@@ -76,8 +76,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "sign":
         sign(options.name)
-    else:
-        print(hold(options.name, options.limit), flush=True)
+    elif why := hold(options.name, options.limit):
+        sys.exit(why)  # with status 1, by which the scheduler tells this end from that of a job that was cancelled
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ class PlannedEngines(VariablesOnEngines):
         if over and job is not None and not job.submitted:
             return "%xpu_cluster start --launcher local (for this host only), or start Jupyter in another job"
         elsewhere = self.hosts or self.hostfile or job is not None or self.launcher in SCHEDULERS
-        return "%xpu_cluster restart" if elsewhere else "%xpu_cluster start"
+        return "%xpu_cluster restart" if elsewhere else super()._to_go_on(over)
 
     def _others(self, chosen: Plan) -> tuple[str, ...]:
         return in_use(chosen, self._processes.record.folder if self._processes else "")

@@ -171,10 +171,12 @@ def read(said: str, log: str = "") -> Look:
         return Look("never" if _NEVER.fullmatch(reason) else "waiting", f"{state}{about}{when}")
     if state in _RUNNING:
         return Look("running", state + ("" if state == "RUNNING" else about), nodes, first)
-    how = ending(state, log)
     if state == "COMPLETING":
+        if reason == "NonZeroExitCode":  # of the script, whose end ends the steps: srun then says CANCELLED, too
+            return Look("ending", ending("FAILED", ""), nodes, first)
+        how = ending(state, log)
         return Look("ending", "" if state in how else how, nodes, first)
-    return Look("ended", how, nodes, first)
+    return Look("ended", ending(state, log), nodes, first)
 
 
 def cancellation(job: str) -> list[str]:
@@ -286,11 +288,11 @@ def ending(state: str, said: str) -> str:
     state : str
         Slurm's word. While the processes of a job end, it is always "COMPLETING".
     said : str
-        What srun has written.
+        What srun has written, which counts until then only: a step is cancelled by every end of its job.
     """
     if state in ("", "RUNNING"):
         return ""
     for words, in_log, states in _ENDINGS:
-        if in_log in said or state in states:
+        if state in states or (state == "COMPLETING" and in_log in said):
             return words
     return f"has ended ({state})"
