@@ -281,11 +281,12 @@ def test_a_call_names_the_client_that_it_waits_for_and_an_interrupt_ends_only_th
 def test_the_call_of_a_client_that_was_killed_is_named_and_can_be_ended(ours: xpulab.XPUCluster) -> None:
     code = (
         "c = xpulab.XPUCluster.attach(sys.argv[1])\n"
-        "KMeans(60, random_state=0, tol=0, n_init=100_000, init='random').fit(X)"
+        "KMeans(60, random_state=0, tol=0, n_init=3_000, init='random').fit(X)"
     )
     assert ours.stop_call() == ""
     other = notebook(code, name_of(ours))
-    until(lambda: ours._board.ranks[0]["iteration"] > 2)  # type: ignore[union-attr]
+    ranks = ours._board.ranks  # type: ignore[union-attr]
+    until(lambda: ranks[0]["client"] == other.pid and ranks[0]["iteration"] > 2)
     other.kill()
     ends(other)
     messages: list[str] = []
