@@ -27,13 +27,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Each run uses the same examples, so that a failure is due to the change that is tested.
-settings.register_profile("the same", derandomize=True)
+settings.register_profile("the same", derandomize=True, deadline=None)
 settings.load_profile("the same")
 
 # No test uses results of earlier tuning on this machine, or tunes in its middle. The tests of tuning turn it on.
 os.environ["XPULAB_TUNE"] = "0"
 
-# With several workers (`-n 2`), each worker has clusters that the others do not see, as if another user ran it.
+# With several workers (`-n 3`), each worker has clusters that the others do not see, as if another user ran it.
 if "PYTEST_XDIST_WORKER" in os.environ:
     _folder = tempfile.TemporaryDirectory(prefix="xpulab-tests-")
     os.environ["XPULAB_RUNTIME_DIR"] = _folder.name
