@@ -22,7 +22,8 @@ pytestmark = pytest.mark.cluster
 
 UNEVEN = """import torch, torch.distributed as dist, xpulab.torch
 xpulab.torch.init()
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+others = dist.new_group()  # of which a second thread runs the collectives
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2), process_group=others)
 for batch in range(5 if rank == 0 else 3):
     model(torch.ones(8, 4)).sum().backward()
 """
@@ -37,7 +38,7 @@ def hurry(task: Any, seconds: float) -> None:
 def test_a_rank_with_more_batches_than_the_others_says_in_which_line_it_waits(on_pair: xpulab.XPUCluster) -> None:
     on_pair.run(hurry, 1.5)
     try:
-        with pytest.raises(EngineError, match=r"rank 0 waits in line 5 \(backward\); rank 1 has ended"):
+        with pytest.raises(EngineError, match=r"rank 0 waits in line 6 \(backward\); rank 1 has ended"):
             run_cell(on_pair, UNEVEN)
     finally:
         on_pair.run(hurry, 8.0)

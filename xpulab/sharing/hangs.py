@@ -4,7 +4,7 @@ A thread of each rank looks twice a second where the rank's main thread is, and 
 other ranks, for how long, and in which line. The calls themselves do nothing for it. A wait is certain in three cases:
 
 - The rank polls a message of MPI. The moment at which the wait has begun is a variable of the function that polls.
-- The thread that runs PyTorch's collectives does so, while the main thread stays in one call.
+- A thread that runs PyTorch's collectives does so, while the main thread stays in one call.
 - The main thread is in a call of mpi4py itself. A signal shows whether it is still the same call: Python runs the
   signal's handler as soon as a call has returned.
 
@@ -114,7 +114,7 @@ class Watch:
             return 0.0
         if polled := _polled(frame, now):
             return polled
-        return min(self._stayed, _polled(_frame_of(_COLLECTIVES), now))
+        return min(self._stayed, max((_polled(each, now) for each in _frames_of(_COLLECTIVES)), default=0.0))
 
     def _in_mpi4py(self, frame: FrameType, passed: float) -> float:
         """Return for how many seconds the main thread is in one call of mpi4py."""
@@ -191,10 +191,10 @@ def _outward(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _frame_of(name: str) -> FrameType | None:
-    """Return where the thread of this name is; None if there is none."""
-    ident = next((thread.ident for thread in threading.enumerate() if thread.name == name), None)
-    return None if ident is None else sys._current_frames().get(ident)
+def _frames_of(name: str) -> list[FrameType]:
+    """Return where the threads of this name are: each of PyTorch's process groups has one."""
+    frames = sys._current_frames()
+    return [frames[each.ident] for each in threading.enumerate() if each.name == name and each.ident in frames]
 
 
 def _polled(frame: FrameType | None, now: float) -> float:
