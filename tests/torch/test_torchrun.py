@@ -28,6 +28,13 @@ pytestmark = pytest.mark.cluster
 NEEDS = {"with_torchrun": "torch", "with_accelerate": "accelerate", "with_lightning": "lightning"}
 
 
+@pytest.fixture(autouse=True)
+def no_groups(pair: xpulab.XPUCluster, clusters: Callable[[int], xpulab.XPUCluster]) -> None:
+    """Destroy the groups that tests of other files have left on the engines."""
+    for cluster in (pair, clusters(3)):
+        run_cell(cluster, "import torch.distributed as dist\nif dist.is_initialized(): dist.destroy_process_group()")
+
+
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
     """A function that runs a script on two ranks, and returns the lines of its output."""
