@@ -34,7 +34,7 @@ _YIELD = 2e-3  # until then other processes may use the core between two polls: 
 _NAP = 20e-6  # seconds of sleep between two later polls
 #: Bytes of all ranks together up to which everything is sent to all ranks. Where nothing else runs, a reduction of so
 #: many bytes takes 0.1 ms less. But a rank that waits in it keeps its core from the device's threads and from other
-#: programs: on two busy cores the seven reductions of a k-means fit of 3 x 20,000 took 0.9 s, and take 0.1 s this way.
+#: programs, and on a busy core it can take 100 ms.
 _FEW = 1 << 20
 
 _OPS: dict[np.ufunc, MPI.Op] = {np.add: MPI.SUM, np.minimum: MPI.MIN, np.maximum: MPI.MAX}
