@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from exercises import with_solutions
 from hypothesis import settings
-from leftovers import processes_marked, shared_memory
+from leftovers import not_of_others, processes_marked, shared_memory
 
 import xpulab
 
@@ -60,20 +60,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def _left() -> set[str]:
-    """Find what a run must not leave: shared memory with a name, and processes that were started for this process."""
-    return shared_memory() | {f"process {pid}: {line[:200]}" for pid, line in processes_marked().items()}
-
-
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Check that the whole run leaves no process and no shared memory."""
-    before = _left()
+    """Check that the whole run leaves no process and no shared memory. `--rerun-except` names the error's text."""
+    memory, running = shared_memory(), set(processes_marked())
+
+    def left() -> list[str]:
+        processes = [f"process {pid}: {line[:200]}" for pid, line in processes_marked().items() if pid not in running]
+        return sorted(not_of_others(shared_memory() - memory)) + processes
+
     yield
     deadline = time.monotonic() + 10
-    while (left := _left() - before) and time.monotonic() < deadline:
+    while left() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not left
+    if found := left():
+        pytest.fail(f"the run has left behind: {', '.join(found)}")
 
 
 #: Numbers of engines of the clusters, and the names of tests with them. (`pair` has two other engines.)
