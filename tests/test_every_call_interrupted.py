@@ -22,10 +22,12 @@ from sklearn.pipeline import make_pipeline
 from waiting import until
 
 import xpulab
+from xpulab import checks
 from xpulab.cluster import KMeans
 from xpulab.estimator.proxy import Proxy
 from xpulab.exceptions import CallInterrupted
-from xpulab.linear_model import Ridge
+from xpulab.linear_model import Ridge, RidgeCV
+from xpulab.metrics import accuracy_score
 from xpulab.model_selection import train_test_split
 from xpulab.preprocessing import StandardScaler
 
@@ -90,12 +92,15 @@ def test_every_method_of_every_estimator_says_what_was_interrupted(presses: Pres
             for said in presses.at_each(lambda: method(**arguments)):  # noqa: B023
                 call, _, rest = said.partition(" ")
                 whose, _, of = call.partition(".")
-                assert (whose, hasattr(kind, of)) == (kind.__name__, True)
+                ended = rest.startswith("had ended")  # this is said of the fit, also within another method
+                assert (whose, "fit" if ended and of != name else name) == (kind.__name__, of), said
                 before = r"( before (an iteration|a step) had ended)?"
                 fits = rf"was interrupted{before}; nothing was fitted: {AGAIN}|had ended .*: the estimator is fitted"
                 plainly = rf"was interrupted: {AGAIN}"
                 counts = rf"was interrupted; its rows do not count: {AGAIN}"
                 expected = counts if of == "partial_fit" else fits if "fit" in of else plainly
+                if of in ("fit_predict", "fit_transform"):  # the fit may have ended
+                    expected = f"{fits}|{plainly}"
                 assert re.fullmatch(expected, rest), said
                 heard.add(of)
     assert heard >= {"fit", "transform"} & set(methods) or kind.__name__ == "PolynomialFeatures"
@@ -137,7 +142,7 @@ def test_every_call_of_a_cluster_says_what_was_interrupted(
         call = getattr(pair, name)
         needed = [p.name for p in inspect.signature(call).parameters.values() if p.default is p.empty and p.kind < 2]
         said = list(presses.at_each(lambda: call(*(known[each] for each in needed))))  # noqa: B023
-        called = {"run": "run(ranks_of)", "load_npy": "scatter"}.get(name, name)
+        called = {"run": "run(ranks_of)"}.get(name, name)
         sentences = [f"{called} was interrupted: {AGAIN}", f"{called} had ended on all ranks when the interrupt came"]
         assert said
         assert set(said) <= set(sentences)
@@ -294,3 +299,46 @@ def test_a_stop_while_rows_move_acts_at_once_and_no_rows_stay(
     for name in ("handle", "few"):
         shell.user_ns.pop(name, None)
     until(lambda: bytes_on(slowed) <= before, 5)
+
+
+def test_an_estimator_that_uses_another_one_is_named(presses: Presses) -> None:
+    said = set(presses.at_each(lambda: RidgeCV(cv=3, scoring="r2").fit(X, Y)))
+    assert said == {f"RidgeCV.fit was interrupted; nothing was fitted: {AGAIN}"}
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: Ridge().fit(X, Y, sample_weight=np.ones(60)), "Ridge.fit was interrupted; nothing was fitted"),
+        (lambda: KMeans(2).fit(X), "KMeans.fit was interrupted; nothing was fitted"),
+        (lambda: accuracy_score(Y, Y), "metrics.accuracy_score was interrupted"),
+    ],
+    ids=["Ridge", "KMeans", "accuracy_score"],
+)
+def test_an_interrupt_in_a_check_of_scikit_learn_names_the_call(
+    on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any], said: str
+) -> None:
+    check = checks.ONE_AT_A_TIME
+
+    class Pressed:
+        """Takes the place of the context of all checks; Ctrl-C is pressed in one of them."""
+
+        def __init__(self, moment: int) -> None:
+            self.left = moment
+
+        def __enter__(self) -> None:
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+            check.__enter__()
+
+        def __exit__(self, *error: Any) -> None:
+            check.__exit__(*error)
+
+    monkeypatch.setattr(checks, "ONE_AT_A_TIME", counted := Pressed(0))
+    call()
+    assert counted.left < 0
+    for moment in range(1, 1 - counted.left):
+        monkeypatch.setattr(checks, "ONE_AT_A_TIME", Pressed(moment))
+        with pytest.raises(CallInterrupted, match=re.escape(f"{said}: {AGAIN}")):
+            call()

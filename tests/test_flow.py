@@ -61,6 +61,7 @@ LAYERS = [
 ACROSS = ["spmd"]
 SHARED = [
     "advice",
+    "calls",
     "centring",
     "device_packages",
     "exceptions",

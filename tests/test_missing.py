@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import pkgutil
+import subprocess
 import sys
 
 import pytest
@@ -55,3 +57,34 @@ def test_a_name_that_may_be_missing_is_only_not_there() -> None:
     assert importlib.util.find_spec("xpulab._isotonic") is None
     missing.install()
     assert sum(isinstance(finder, missing.Finder) for finder in sys.meta_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("isotonic", "scikit-learn's works on arrays: import sklearn.isotonic"),
+        ("KMeans", "did you mean: from xpulab.cluster import KMeans"),
+        ("clusters", "did you mean: import xpulab.cluster"),
+        ("qqqqqqqq", "module 'xpulab' has no attribute 'qqqqqqqq'"),
+        ("__qqqqqqqq__", "module 'xpulab' has no attribute '__qqqqqqqq__'"),
+    ],
+)
+def test_an_attribute_that_is_missing_says_what_to_import(name: str, said: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(xpulab, name)
+    assert said in str(caught.value)
+
+
+def test_packages_are_there_after_the_import_of_xpulab() -> None:
+    code = (
+        "import sys, xpulab; assert not {'sklearn', 'numpy'} & {*sys.modules}; "
+        "print(xpulab.decomposition.PCA.__name__, xpulab.metrics.__name__, xpulab.exceptions.XpulabError.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("PCA xpulab.metrics XpulabError\n", "")
+
+
+def test_the_names_of_xpulab_are_its_public_ones_and_its_packages() -> None:
+    packages = {module.name for module in pkgutil.iter_modules(xpulab.__path__) if module.ispkg}
+    public = {name for name in packages if importlib.util.find_spec(f"sklearn.{name}")} | {"basic_statistics"}
+    assert {*dir(xpulab)} == public | {"exceptions", "spmd", "torch"} | {*xpulab.__all__}

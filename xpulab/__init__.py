@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from xpulab import device_packages, missing
@@ -49,6 +50,10 @@ _HOMES = {
     "interrupted": "xpulab.estimator.interrupted",
     "to_sklearn": "xpulab.estimator.plain",
 }
+_MODULES = (
+    *("basic_statistics", "cluster", "covariance", "decomposition", "ensemble", "exceptions", "impute"),
+    *("linear_model", "metrics", "mixture", "model_selection", "neighbors", "preprocessing", "spmd", "torch"),
+)
 
 
 device_packages.install()
@@ -58,13 +63,19 @@ missing.install()
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in ("cluster", "exceptions"):
-        return importlib.import_module(f"xpulab.{name}")
-    raise AttributeError(f"module 'xpulab' has no attribute {name!r}")
+    said = f"module 'xpulab' has no attribute {name!r}"
+    try:
+        if name in _MODULES:
+            return importlib.import_module(f"xpulab.{name}")
+        if not name.startswith("_"):
+            importlib.util.find_spec(f"xpulab.{name}")  # raises an error that says what to use, see `missing`
+    except ImportError as error:
+        said = str(error)
+    raise AttributeError(said)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_MODULES})
 
 
 def load_ipython_extension(ipython: Any) -> None:

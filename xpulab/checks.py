@@ -16,6 +16,9 @@ import sklearn.utils
 from scipy import sparse
 from sklearn.utils import multiclass, validation
 
+from xpulab.advice import left_of, of_interrupt
+from xpulab.calls import called
+from xpulab.exceptions import CallInterrupted
 from xpulab.rendering import format_size
 
 __all__ = [
@@ -50,6 +53,10 @@ def one_at_a_time(call: Callable[P, R]) -> Callable[P, R]:
         try:
             with ONE_AT_A_TIME:
                 return call(*args, **kwargs)
+        except KeyboardInterrupt:
+            if not (calls := called()):
+                raise
+            raise CallInterrupted(of_interrupt(calls[0], left_of(calls[0].rpartition(".")[2]))) from None
         except TypeError as error:
             rows = next((each for each in args if sparse.issparse(each)), None)
             if rows is None or "Sparse data was passed" not in str(error) or "passed for y" in str(error):

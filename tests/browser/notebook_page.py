@@ -19,6 +19,7 @@ __all__ = ["NotebookPage", "colours", "write_notebook"]
 _NOT_OURS = re.compile(
     r"Failed to load resource.*|"  # a workspace or a setting that was never saved is asked for, and answered with 404
     r".*[Mm]odel not found.*|.*Could not create a model.*|"  # a widget without its kernel
+    r"Could not restore the debugger state.*|"  # the kernel has ended before it answered
     r"Modal is already displayed|"  # two of JupyterLab's own dialogs at once
     r"Cannot read properties of undefined \(reading 'schema'\)|"  # Notebook 7 with JupyterLab's settings
     r"Command 'filebrowser:open-path' not registered\.",  # Notebook 7, which has no file browser beside a notebook
@@ -54,6 +55,9 @@ class NotebookPage:
         self.errors: list[str] = []
         page.on("console", lambda message: self._note(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self._note(str(error)))
+        # If the server lists its kernels late, the notebook asks which one it shall use, and covers the page meanwhile.
+        select = page.locator(".jp-Dialog", has_text="Select Kernel").locator(".jp-mod-accept")
+        page.add_locator_handler(select, lambda: select.click())
 
     def _note(self, text: str) -> None:
         if not _NOT_OURS.fullmatch(text):

@@ -117,7 +117,7 @@ def _serve(options: dict[str, Any], rank: int, helper: tuple[Any, ...] = (), mpi
     # Lightning takes a process with a prompt for a notebook, and forks it.
     InteractiveShell.init_prompts = lambda *_: None  # type: ignore[method-assign]
     IPEngine.init_signal = lambda *_: None  # SIGTERM then ends the engine at once, which has no state to save
-    app = IPEngine.instance(user_ns={"xpulab_engine": this, "xpulab_run": this.run}, id=this.rank)
+    app = IPEngine.instance(user_ns={"xpulab_engine": this, "xpulab_run": this.run_sent}, id=this.rank)
     app.initialize(sys.argv[1:])
     sys.stdout = Writer(str(between(Path(options["folder"], "log"), this.rank)))
     engine.ignore_interrupts()

@@ -277,6 +277,11 @@ class Engine:
             self.last = {"report": report, "reply": {**answer, "result": figures}}
         return answer
 
+    def run_sent(self, about: tuple[str, int, int, Sequence[int]], payload: dict[str, Any]) -> dict[str, Any]:
+        """Run a task that the notebook has sent: `about` is its name and number, the client, and its unread tasks."""
+        name, number, client, unread = about
+        return self.run(name, number, payload, client, unread)
+
     def when_idle(self, action: Callable[[Engine], None]) -> None:
         """Call `action` after a second without a task."""
         self._waiting = asyncio.get_running_loop().call_later(_IDLE, action, self)

@@ -23,13 +23,17 @@ class _Profiling:
     def __init__(self, before: Any) -> None:
         self._before = before
         self._queues: dict[Any, dpctl.SyclQueue] = {}
+        self._known: dict[Any, dpctl.SyclQueue] = {}  # dpctl makes a queue to find the context of a device
 
     def get_or_create(self, key: Any) -> tuple[dpctl.SyclQueue, bool]:
         """Return the queue of a device, or of a context and a device, and whether dpctl has made it just now."""
+        if key in self._known:
+            return self._known[key], False
         queue, new = self._before.get_or_create(key)
         place = queue.sycl_context, queue.sycl_device
         if place not in self._queues:
             self._queues[place] = dpctl.SyclQueue(*place, property="enable_profiling")
+        self._known[key] = self._queues[place]
         return self._queues[place], new
 
 

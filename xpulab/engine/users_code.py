@@ -125,7 +125,8 @@ def _captured(task: Task, path: str) -> Iterator[Writer]:
     """Write all output to a file: that of Python, libraries and child processes, and Python's message of a crash."""
     previous, task.engine.transcript = task.engine.transcript, path
     if previous:
-        Path(previous).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(previous)
     printed, saved = Writer(path), (os.dup(1), os.dup(2))
     for descriptor in (1, 2):
         os.dup2(printed.fileno(), descriptor)

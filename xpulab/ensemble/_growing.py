@@ -21,6 +21,7 @@ from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import gathered_targets
+from xpulab.estimator.scoring import ScoredHere
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["ForestProxy"]
@@ -31,7 +32,7 @@ _ANY_DEPTH = 2**31 - 1
 _WEIGHTS_DRAW = "sample_weight" in inspect.signature(_forest._generate_sample_indices).parameters
 
 
-class ForestProxy(Proxy):
+class ForestProxy(ScoredHere, Proxy):
     """Base class of forests. Among the bases, it comes before scikit-learn's class.
 
     The first prediction for many rows sends the trees to the engines, which keep them for further predictions.

@@ -9,7 +9,7 @@ from typing import Any
 from sklearn.base import BaseEstimator
 from sklearn.model_selection._search import BaseSearchCV
 
-from xpulab.advice import of_interrupt, to_resume
+from xpulab.advice import left_of, made, of_interrupt, to_resume
 from xpulab.deploy.cluster import current_cluster
 from xpulab.deploy.resuming import NothingToResumeError
 from xpulab.exceptions import CallInterrupted
@@ -37,10 +37,11 @@ def sentence(estimator: Any, name: str, method: str, at: str = "", resumes: bool
         alone = f". To go on with this {name} alone, type: {to_resume()}" if resumes else ""
         return of_interrupt(call, f"{at}, in {where}; {who} itself starts anew") + alone
     if resumes:
-        return f"{call} was interrupted{at}; to go on, type: {to_resume()}"
-    if method == "partial_fit":
-        return of_interrupt(call, f"{at}; its rows do not count")
-    return of_interrupt(call, f"{at}; nothing was fitted" if "fit" in method else at)
+        return f"{made(call)} was interrupted{at}; to go on, type: {to_resume()}"
+    whose, _, of = made(call).rpartition(".")
+    if whose != name and "fit" in of:  # a fit that uses this estimator
+        return of_interrupt(call, left_of(of))
+    return of_interrupt(call, f"{at}{left_of(method)}")
 
 
 def _outer(estimator: Any) -> tuple[str, str] | None:
@@ -53,9 +54,11 @@ def _outer(estimator: Any) -> tuple[str, str] | None:
         module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
         if name == "_fit_and_score" and not part:
             part = _part(frame.f_locals)
+        owner = frame.f_locals.get("self")
+        if module.startswith("xpulab.") and isinstance(owner, BaseEstimator) and owner is not estimator:
+            found, part = None, ""  # scikit-learn's call is a part of this one
         if module.startswith("xpulab.") or name.startswith("_"):
             continue
-        owner = frame.f_locals.get("self")
         if isinstance(owner, BaseSearchCV):
             found = (part or f"{type(owner).__name__}.{name}", "the search")
         elif isinstance(owner, BaseEstimator) and not isinstance(estimator, type(owner)):

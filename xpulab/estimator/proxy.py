@@ -172,7 +172,7 @@ class Proxy(CallbackSupportMixin):
         if held is not None and held.checked is not None and not reset:
             return held.checked
         rules = {**self._rules, **({} if reset else self._later_rules), **rules}
-        with interruptible(f"the check of X for {type(self).__name__}"):
+        with interruptible(f"the check of X for {type(self).__name__}", "; nothing was fitted" if reset else ""):
             rows = checked_rows(self, cluster, X, reset=reset, look_now=look_now, **rules)
         if held is not None:
             held.checked = rows

@@ -6,6 +6,7 @@ import numbers
 from typing import Any
 
 import numpy as np
+import sklearn
 import sklearn.linear_model
 from sklearn.base import _fit_context
 from sklearn.linear_model._ridge import _IdentityRegressor
@@ -129,6 +130,16 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
             else:
                 self._search(X, y, weights, alphas, params)
         return self
+
+    def get_metadata_routing(self) -> Any:
+        """Return which methods take which metadata, as scikit-learn's estimator does.
+
+        Returns
+        -------
+        sklearn.utils.metadata_routing.MetadataRouter
+        """
+        with sklearn.config_context(enable_metadata_routing=True):  # without it, scikit-learn's scorer asks this again
+            return super().get_metadata_routing()
 
     def _checked_alphas(self) -> np.ndarray:
         bounds = "neither" if self.cv is None else "left"

@@ -13,12 +13,13 @@ from sklearn.exceptions import DataConversionWarning
 from xpulab.checks import check_classification_targets
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.estimator.rows import gathered_targets
+from xpulab.estimator.scoring import ScoredHere
 from xpulab.neighbors._searching import NeighborsProxy
 
 __all__ = ["KNeighborsClassifier"]
 
 
-class KNeighborsClassifier(NeighborsProxy, sklearn.neighbors.KNeighborsClassifier):
+class KNeighborsClassifier(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighborsClassifier):
     """Classification by a vote of the nearest neighbours, for which all engines of the active cluster search.
 
     Parameters, attributes and results are those of `sklearn.neighbors.KNeighborsClassifier`, for any number of engines.

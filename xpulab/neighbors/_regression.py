@@ -9,12 +9,13 @@ from sklearn.base import _fit_context
 
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.estimator.rows import gathered_targets
+from xpulab.estimator.scoring import ScoredHere
 from xpulab.neighbors._searching import NeighborsProxy
 
 __all__ = ["KNeighborsRegressor"]
 
 
-class KNeighborsRegressor(NeighborsProxy, sklearn.neighbors.KNeighborsRegressor):
+class KNeighborsRegressor(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighborsRegressor):
     """Regression by the mean target of the nearest neighbours, for which all engines of the active cluster search.
 
     Parameters, attributes and results are those of `sklearn.neighbors.KNeighborsRegressor`, for any number of engines.

@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._set_output import _get_output_config
 
 from xpulab.deploy.probe import core_ranges
+from xpulab.estimator.scoring import ScoredHere
 from xpulab.exceptions import UsageError
 from xpulab.spmd._local import LocalRows, checked, kind_of, on_host
 from xpulab.spmd._ranks import Ranks, ranks
@@ -50,7 +51,7 @@ def on_ranks(proxy: Any) -> Any:
         if name.startswith("_") or not (takes_rows or name == "resume"):
             continue
         ours = method.__module__.startswith("xpulab.")
-        if name == "score" and not ours:
+        if name == "score" and (not ours or issubclass(proxy, ScoredHere)):
             namespace[name] = _score
         else:
             namespace[name] = _own(method) if ours else _theirs(method)
