@@ -63,7 +63,7 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
     labels_ : ndarray of int64 of shape (n_samples,)
         The cluster of each row; -1 for noise.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit. The seconds of kernels are those of the

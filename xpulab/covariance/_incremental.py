@@ -49,7 +49,7 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
         Number of rows of a batch; only after `fit`.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.

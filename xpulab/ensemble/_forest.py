@@ -78,9 +78,9 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
     n_outputs_ : int
         Number of columns of y.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
-    feature_importances_ : ndarray of float64 of shape (n_features_in_,)
+    feature_importances_ : ndarray of float64 of shape (`n_features_in_`,)
         Share of each column in the reduction of the impurity.
     oob_score_ : float
         Score of the predictions of rows by the trees that were grown without them; set only with `oob_score`.
@@ -237,9 +237,9 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
     n_outputs_ : int
         Number of columns of y.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
-    feature_importances_ : ndarray of float64 of shape (n_features_in_,)
+    feature_importances_ : ndarray of float64 of shape (`n_features_in_`,)
         Share of each column in the reduction of the impurity.
     oob_score_ : float
         Score of `oob_prediction_`; set only with `oob_score`.

@@ -196,7 +196,7 @@ class ElasticNet(_Descent, sklearn.linear_model.ElasticNet):
         Duality gap at the end of the descent.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -410,7 +410,7 @@ class ElasticNetCV(_DescentCV, sklearn.linear_model.ElasticNetCV):
         Number of passes over the coefficients.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.

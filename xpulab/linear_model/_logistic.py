@@ -110,7 +110,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         Number of iterations.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit. Its iterations have the loss (with the

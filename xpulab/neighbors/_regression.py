@@ -51,7 +51,7 @@ class KNeighborsRegressor(NeighborsProxy, sklearn.neighbors.KNeighborsRegressor)
     n_samples_fit_ : int
         Number of rows of the fit.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.

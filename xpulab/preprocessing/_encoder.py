@@ -66,7 +66,7 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
         The categories of each column that share one column.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.

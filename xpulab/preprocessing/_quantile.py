@@ -44,13 +44,13 @@ class QuantileTransformer(TransformerProxy, sklearn.preprocessing.QuantileTransf
     ----------
     n_quantiles_ : int
         Number of quantiles.
-    quantiles_ : ndarray of shape (n_quantiles_, n_features)
+    quantiles_ : ndarray of shape (`n_quantiles_`, n_features)
         The quantiles of each column; NaN for a column of NaN.
-    references_ : ndarray of shape (n_quantiles_,)
+    references_ : ndarray of shape (`n_quantiles_`,)
         The share of the values that are below each quantile, from 0 to 1.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.

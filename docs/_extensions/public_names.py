@@ -1,0 +1,125 @@
+"""Writes a page for each public package into `reference/packages`, from which autosummary makes a page for each name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.ext.autodoc.mock import mock
+
+import xpulab
+
+#: Packages whose `__all__` is for xpulab itself.
+INTERNAL = ("xpulab.widgets",)
+#: What calls return, and where it is.
+RETURNED = {
+    "xpulab.report.fit": ["FitReport", "EngineReport", "Iteration", "Comparison"],
+    "xpulab.report.profile": ["Profile"],
+    "xpulab.cells": ["CellOutput"],
+    "xpulab.deploy.status": ["ClusterStatus", "EngineStatus"],
+    "xpulab.deploy.plan": ["Plan", "Placement"],
+    "xpulab.doctor": ["DoctorReport", "Check"],
+    "xpulab.explorer.session": ["Explorer"],
+    "xpulab.explorer.snapshot": ["Snapshot"],
+}
+#: What a package is for, where its own docstring is not a sentence for readers.
+_TITLES = {"xpulab": "Clusters, rows, models", "xpulab.torch": "PyTorch"}
+
+
+def packages() -> dict[str, list[str]]:
+    """Return the public names of each public package, in the order of the pages."""
+    found = {"xpulab": [name for name in xpulab.__all__ if name not in ("__version__", "cluster", "exceptions")]}
+    for module in _walk():
+        names = getattr(module, "__all__", None)
+        if names and module.__name__ not in INTERNAL:
+            found[module.__name__] = sorted(names)
+    found["xpulab.torch"] = _of_torch()
+    found["xpulab.exceptions"] = list(importlib.import_module("xpulab.exceptions").__all__)
+    return found
+
+
+def _walk() -> list[Any]:
+    """Return the packages below xpulab, and the modules of `xpulab.spmd`, that users import."""
+    names = [f"xpulab.{found.name}" for found in pkgutil.iter_modules(xpulab.__path__) if found.ispkg]
+    spmd = importlib.import_module("xpulab.spmd")
+    names += [f"xpulab.spmd.{found.name}" for found in pkgutil.iter_modules(spmd.__path__)]
+    modules = (name for name in sorted(names) if not name.rpartition(".")[2].startswith("_"))
+    return [importlib.import_module(name) for name in modules if name != "xpulab.torch"]
+
+
+def _of_torch() -> list[str]:
+    """Return the names of `xpulab.torch`, and put the objects there, which it otherwise refuses outside of engines.
+
+    What is not installed (PyTorch, skorch) is replaced by stand-ins while the modules are imported.
+    """
+    torch = importlib.import_module("xpulab.torch")
+    absent = [name for name in ("torch", "skorch") if importlib.util.find_spec(name) is None]
+    with mock(absent):
+        if "torch" in absent:
+            vars(importlib.import_module("torch"))["dtype"] = type("dtype", (), {})  # a module asks for its instances
+        for homes, package in ((torch._IN_NOTEBOOK, "xpulab.torch"), (torch._ON_RANKS, "xpulab.engine.torch")):
+            for name, home in homes.items():
+                if name not in vars(torch):
+                    setattr(torch, name, getattr(importlib.import_module(f"{package}.{home}"), name))
+    return sorted([*torch._IN_NOTEBOOK, *torch._ON_RANKS])
+
+
+def _page(package: str, names: list[str], title: str | None = None) -> str:
+    about = (inspect.getdoc(importlib.import_module(package)) or "").partition(">>>")[0].strip()
+    title = title or _TITLES.get(package, package)
+    lines = [title, "=" * len(title), "", about, "", f".. currentmodule:: {package}", ""]
+    lines += [".. autosummary::", "   :toctree: ../generated", "", *(f"   {name}" for name in names), ""]
+    return "\n".join(lines)
+
+
+def _of_exceptions(names: list[str]) -> str:
+    lines = ["xpulab.exceptions", "=================", "", "All errors of xpulab are `XpulabError`.", ""]
+    lines += [".. currentmodule:: xpulab.exceptions", ""]
+    for name in names:
+        lines += [f".. autoexception:: {name}", "   :show-inheritance:", ""]
+    return "\n".join(lines)
+
+
+def _of_returned() -> str:
+    title = "What calls return"
+    lines = [title, "=" * len(title), ""]
+    for module, names in RETURNED.items():
+        lines += [f".. currentmodule:: {module}", "", ".. autosummary::", "   :toctree: ../generated", ""]
+        lines += [*(f"   {name}" for name in names), ""]
+    return "\n".join(lines)
+
+
+def _write_pages(app: Sphinx, config: Any) -> None:
+    folder = Path(app.srcdir) / "reference" / "packages"
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = {name: _page(name, names) for name, names in packages().items()}
+    pages["xpulab.exceptions"] = _of_exceptions(packages()["xpulab.exceptions"])
+    pages["returned"] = _of_returned()
+    for name, text in pages.items():
+        path = folder / f"{name}.rst"
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+    for path in folder.glob("*.rst"):
+        if path.stem not in pages:
+            path.unlink()
+
+
+def _skip(app: Sphinx, kind: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out members that xpulab does not define, such as scikit-learn's, and private ones."""
+    function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+    home = getattr(inspect.unwrap(function), "__module__", None) if callable(function) else None
+    if home is not None and not home.startswith("xpulab"):
+        return True
+    return None
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the extension."""
+    app.connect("config-inited", _write_pages)  # before Sphinx looks for pages
+    app.connect("autodoc-skip-member", _skip)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
