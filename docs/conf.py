@@ -1,6 +1,6 @@
 """Sphinx's configuration: prose in MyST, the notebooks with their outputs, and a reference from the docstrings.
 
-``sphinx-build -W --keep-going -b html docs build/docs`` builds the site, which opens from the disk and needs no network.
+``sphinx-build -W --keep-going -b html docs build/docs`` builds the site, which opens from the disk without a network.
 """
 
 from __future__ import annotations
@@ -69,4 +69,4 @@ html_theme_options = {
     "navigation_with_keys": False,
 }
 html_sidebars = {"index": []}
-copyright = "the developers of xpulab. The licence is BSD-3-Clause"  # noqa: A001
+copyright = "the developers of xpulab. The licence is BSD-3-Clause"

@@ -25,7 +25,9 @@ DOCUMENTS = {
 }
 #: Folders of pictures, and of notebooks -> their copies.
 _FOLDERS = {"notebooks/": "notebooks/", "benchmarks/": "benchmarks/", "docs/": ""}
-_LINK = re.compile(r"(?P<text>\[(?:[^\[\]]|\[[^\]]*\])*\])\((?!https?:|mailto:|#)(?P<path>[^()\s#]+)(?P<anchor>#[^()\s]*)?\)")
+_LINK = re.compile(
+    r"(?P<text>\[(?:[^\[\]]|\[[^\]]*\])*\])\((?!https?:|mailto:|#)(?P<path>[^()\s#]+)(?P<anchor>#[^()\s]*)?\)"
+)
 
 
 def led(text: str, here: str, page: str) -> str:

@@ -88,10 +88,14 @@ class ParserDirective(SphinxDirective):
 
     def _traits(self) -> list[nodes.Node]:
         traits = magics.XPUMagics.class_own_traits(config=True)
-        rows = [([f"XPUMagics.{name}"], f"{trait.help} (default: {trait.default_value})") for name, trait in traits.items()]
+        rows = [
+            ([f"XPUMagics.{name}"], f"{trait.help} (default: {trait.default_value})") for name, trait in traits.items()
+        ]
         section = nodes.section(ids=["defaults-of-the-magic"])
         section += nodes.title(text="Defaults")
-        section += nodes.paragraph(text="The magic's defaults can be set with %config, such as %config XPUMagics.n = 4.")
+        section += nodes.paragraph(
+            text="The magic's defaults can be set with %config, such as %config XPUMagics.n = 4."
+        )
         section += self._table(rows)
         return [section]
 

@@ -1,4 +1,4 @@
-"""Writes a page for each public package into `reference/packages`, from which autosummary makes a page for each name."""
+"""Writes a page for each public package into `reference/packages`; autosummary makes a page for each name there."""
 
 from __future__ import annotations
 
@@ -27,6 +27,25 @@ RETURNED = {
     "xpulab.explorer.session": ["Explorer"],
     "xpulab.explorer.snapshot": ["Snapshot"],
 }
+#: Members that are for other parts of xpulab.
+FOR_XPULAB = {
+    "xpulab.XPUCluster": {
+        "call", "entries", "following", "forked", "known_as", "local", "made_handle", "outgoing", "receive", "recovers",
+        "release_with", "replies", "require_handle", "require_room", "start_again", "stopped",
+    },
+    "xpulab.ShardedArray": {
+        "about", "cast", "check_weights", "discard", "is_on", "require_finite", "source", "stays",
+    },
+}  # fmt: skip
+#: Classes whose objects users get and do not make, beside those of RETURNED.
+MADE_BY_XPULAB = (
+    "xpulab.ShardedArray",
+    "xpulab.acceleration.Acceleration",
+    "xpulab.acceleration.AccelerationStatus",
+    "xpulab.acceleration.Entry",
+    "xpulab.acceleration.Lines",
+    "xpulab.torch.Setting",
+)
 #: What a package is for, where its own docstring is not a sentence for readers.
 _TITLES = {"xpulab": "Clusters, rows, models", "xpulab.torch": "PyTorch"}
 
@@ -58,7 +77,7 @@ def _of_torch() -> list[str]:
     What is not installed (PyTorch, skorch) is replaced by stand-ins while the modules are imported.
     """
     torch = importlib.import_module("xpulab.torch")
-    absent = [name for name in ("torch", "skorch") if importlib.util.find_spec(name) is None]
+    absent = [name for name in ("torch", "skorch") if not _is_installed(name)]
     with mock(absent):
         if "torch" in absent:
             vars(importlib.import_module("torch"))["dtype"] = type("dtype", (), {})  # a module asks for its instances
@@ -67,6 +86,12 @@ def _of_torch() -> list[str]:
                 if name not in vars(torch):
                     setattr(torch, name, getattr(importlib.import_module(f"{package}.{home}"), name))
     return sorted([*torch._IN_NOTEBOOK, *torch._ON_RANKS])
+
+
+def _is_installed(name: str) -> bool:
+    """Return whether a package is installed; a folder on `sys.path` that has its name is not one."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None
 
 
 def _page(package: str, names: list[str], title: str | None = None) -> str:
@@ -109,17 +134,51 @@ def _write_pages(app: Sphinx, config: Any) -> None:
             path.unlink()
 
 
+def made_by_users(name: str) -> bool:
+    """Return whether users call this class; otherwise its signature is not for them."""
+    module, _, short = name.rpartition(".")
+    return short not in RETURNED.get(module, ()) and name not in MADE_BY_XPULAB
+
+
+def members(cls: type, name: str) -> list[str]:
+    """Return the public members of a class that xpulab defines, and that are for users.
+
+    Parameters
+    ----------
+    cls : type
+        The class.
+    name : str
+        Its public name, such as ``"xpulab.XPUCluster"``.
+    """
+    found = []
+    for member, value in inspect.getmembers(cls):
+        function = getattr(value, "fget", None) or getattr(value, "func", None) or getattr(value, "__func__", value)
+        home = getattr(inspect.unwrap(function), "__module__", "") if callable(function) else ""
+        if not member.startswith("_") and home.startswith("xpulab") and member not in FOR_XPULAB.get(name, ()):
+            found.append(member)
+    return found
+
+
 def _skip(app: Sphinx, kind: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out members that xpulab does not define, such as scikit-learn's, and private ones."""
-    function = getattr(member, "fget", None) or getattr(member, "__func__", member)
-    home = getattr(inspect.unwrap(function), "__module__", None) if callable(function) else None
-    if home is not None and not home.startswith("xpulab"):
-        return True
-    return None
+    """Leave out members that xpulab does not define, such as scikit-learn's, and those that are for xpulab itself."""
+    shown = app.env.current_document.docname.rpartition("/")[2]
+    if kind != "class" or shown.endswith("exceptions"):
+        return None
+    module, _, short = shown.rpartition(".")
+    cls = getattr(importlib.import_module(module), short)
+    return None if name in members(cls, shown) else True
+
+
+def _sign(
+    app: Sphinx, kind: str, name: str, obj: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str, None] | None:
+    """Show no signature of a class that users do not make."""
+    return ("", None) if kind in ("class", "exception") and not made_by_users(name) else None
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension."""
     app.connect("config-inited", _write_pages)  # before Sphinx looks for pages
     app.connect("autodoc-skip-member", _skip)
+    app.connect("autodoc-process-signature", _sign)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

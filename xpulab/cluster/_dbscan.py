@@ -152,7 +152,14 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
         """Call `fit`, and return the cluster of each row.
 
-        Parameters and errors are those of `fit`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            The rows, as for `fit`.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows, as for `fit`.
 
         Returns
         -------

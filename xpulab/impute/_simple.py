@@ -166,7 +166,15 @@ class SimpleImputer(TransformerProxy, sklearn.impute.SimpleImputer):
     def inverse_transform(self, X: Any) -> Any:
         """Put the missing values back, where the columns of the indicator have 1.
 
-        Parameters, results and errors are those of `transform`. The estimator must have `add_indicator`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray
+            Rows as `transform` returns them, of an estimator with `add_indicator`.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features)
+            The rows with missing values. Errors are those of `transform`.
         """
         check_is_fitted(self)
         if not self.add_indicator:

@@ -78,8 +78,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
     engines. The engines compute the loss and its gradient in one pass over the rows, which stay on the devices; one of
     them runs the solver of SciPy or scikit-learn, with the same stopping rule.
 
-    The signature is that of the installed version of scikit-learn, whose documentation has all parameters. This list
-    has the parameters that differ.
+    The signature is that of the installed version of scikit-learn.
 
     Parameters
     ----------
@@ -95,6 +94,12 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         Whether a fit starts with the coefficients of the previous fit.
     verbose : int, default=0
         Whether to print messages. Those of the Newton solvers appear after the fit.
+    tol : float, default=1e-4
+        Tolerance of the solver's stopping rule, as in scikit-learn.
+    max_iter : int, default=100
+        Largest number of iterations of the solver.
+    fit_intercept : bool, default=True
+        Whether there is a constant term.
     dual, intercept_scaling, random_state, n_jobs : as in scikit-learn
         They have no effect with these solvers.
 

@@ -95,7 +95,17 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
     def partial_fit(self, X: Any, y: Any = None) -> MaxAbsScaler:
         """Update the greatest absolute values with more rows. If the call is interrupted, they stay as they were.
 
-        Parameters, results and errors are those of `fit`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            More rows.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        MaxAbsScaler
+            This object. Errors are those of `fit`.
         """
         return self._see("partial_fit", X)
 
@@ -130,7 +140,15 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
     def inverse_transform(self, X: Any) -> Any:
         """Multiply by the greatest absolute values.
 
-        Parameters, results and errors are those of `transform`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            Rows as `transform` returns them.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features)
+            The rows, in the dtype of X. Errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._backward(X, factor=self.scale_)

@@ -97,7 +97,17 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
     def partial_fit(self, X: Any, y: Any = None) -> MinMaxScaler:
         """Update minimum and maximum with more rows. If the call is interrupted, they stay as they were.
 
-        Parameters, results and errors are those of `fit`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            More rows.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        MinMaxScaler
+            This object. Errors are those of `fit`.
         """
         return self._see("partial_fit", X)
 
@@ -132,7 +142,15 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
     def inverse_transform(self, X: Any) -> Any:
         """Scale the columns back to the range of the data.
 
-        Parameters, results and errors are those of `transform`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            Rows as `transform` returns them.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features)
+            The rows, in the dtype of X. Errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._backward(X, shift=self.min_, scale=self.scale_)

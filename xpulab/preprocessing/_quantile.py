@@ -161,7 +161,15 @@ class QuantileTransformer(TransformerProxy, sklearn.preprocessing.QuantileTransf
     def inverse_transform(self, X: Any) -> Any:
         """Map places in the output distribution back to numbers.
 
-        Parameters, results and errors are those of `transform`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            Rows as `transform` returns them.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features)
+            The rows, in the dtype of X. Errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._spread("inverse_transform", X, self.n_features_in_)

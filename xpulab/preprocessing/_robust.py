@@ -142,7 +142,15 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
     def inverse_transform(self, X: Any) -> Any:
         """Multiply by the ranges, and add the medians.
 
-        Parameters, results and errors are those of `transform`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            Rows as `transform` returns them.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features)
+            The rows, in the dtype of X. Errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._backward(X, factor=self.scale_, offset=self.center_)

@@ -100,7 +100,19 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> StandardScaler:
         """Update mean and standard deviation with more rows. If the call is interrupted, they stay as they were.
 
-        Parameters, results and errors are those of `fit`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            More rows.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows; 1 by default.
+
+        Returns
+        -------
+        StandardScaler
+            This object. Errors are those of `fit`.
         """
         return self._see("partial_fit", X, sample_weight)
 
@@ -138,7 +150,17 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
     def inverse_transform(self, X: Any, copy: bool | None = None) -> Any:
         """Multiply by the standard deviations, and add the means.
 
-        Parameters, results and errors are those of `transform`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            Rows as `transform` returns them.
+        copy : bool, optional
+            Accepted for compatibility with scikit-learn: the input is never changed.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features)
+            The rows, in the dtype of X. Errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._backward(

@@ -255,6 +255,15 @@ class _OnEngines:
     def forward_iter(self, X: Any, training: bool = False, device: str = "cpu") -> Any:
         """Yield the output of the module for the rows of X, a batch at a time, computed on the engines.
 
+        Parameters
+        ----------
+        X : array-like, ShardedArray, torch.utils.data.Dataset, or a list or dict of arrays
+            The rows, as for `partial_fit`.
+        training : bool, default=False
+            Whether the module computes as in training, with dropout.
+        device : str, default="cpu"
+            Accepted as in skorch; the output is in this process.
+
         Raises
         ------
         NoClusterError
@@ -297,7 +306,7 @@ class _OnEngines:
 
 
 class NeuralNetClassifier(_OnEngines, skorch.NeuralNetClassifier):
-    """skorch's NeuralNetClassifier, whose module is trained on all engines.
+    """Classification by a network of PyTorch that all engines train, with skorch's interface.
 
     Parameters, methods and fitted attributes are those of `skorch.NeuralNetClassifier`. Each engine computes its part
     of every batch, so that `batch_size` is that of one process, and the result is the same for any number of engines,
@@ -305,10 +314,26 @@ class NeuralNetClassifier(_OnEngines, skorch.NeuralNetClassifier):
     skorch prints. Dropout draws other masks on each engine. Batch normalisation uses the rows of each engine's part of
     a batch, and keeps the statistics of rank 0.
 
+    Parameters
+    ----------
+    *args, **kwargs : Any
+        The network's class or object, the parameters `module__...` with which a class is made, and the other parameters
+        of `skorch.NeuralNetClassifier`, such as `max_epochs`, `lr`,
+        `batch_size`, `optimizer`, `criterion`, `train_split` and `callbacks`. `batch_size` is that of one process: each engine computes its part
+        of every batch.
+
     Attributes
     ----------
+    module_ : torch.nn.Module
+        The trained network, with the same weights as on all engines.
+    history_ : skorch.history.History
+        The losses, scores and seconds of each epoch, over all rows.
     report_ : FitReport
         The report of the last fit.
+
+    See Also
+    --------
+    skorch.NeuralNetClassifier : The same in one process.
 
     Examples
     --------
@@ -318,12 +343,31 @@ class NeuralNetClassifier(_OnEngines, skorch.NeuralNetClassifier):
 
 
 class NeuralNetRegressor(_OnEngines, skorch.NeuralNetRegressor):
-    """skorch's NeuralNetRegressor, whose module is trained on all engines; see `NeuralNetClassifier`.
+    """Regression by a network of PyTorch that all engines train, with skorch's interface.
+
+    Parameters, methods and fitted attributes are those of `skorch.NeuralNetRegressor`. `NeuralNetClassifier` says how
+    the engines compute.
+
+    Parameters
+    ----------
+    *args, **kwargs : Any
+        The network's class or object, the parameters `module__...` with which a class is made, and the other parameters
+        of `skorch.NeuralNetRegressor`, such as `max_epochs`, `lr`,
+        `batch_size`, `optimizer`, `criterion`, `train_split` and `callbacks`. `batch_size` is that of one process: each engine computes its part
+        of every batch.
 
     Attributes
     ----------
+    module_ : torch.nn.Module
+        The trained network, with the same weights as on all engines.
+    history_ : skorch.history.History
+        The losses, scores and seconds of each epoch, over all rows.
     report_ : FitReport
         The report of the last fit.
+
+    See Also
+    --------
+    skorch.NeuralNetRegressor : The same in one process.
     """
 
 
