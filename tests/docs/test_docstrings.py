@@ -15,9 +15,10 @@ CHECKS = parse_config(str(Path(__file__).parents[2]))["checks"]
 
 
 def public() -> list[tuple[str, bool]]:
-    """Return every public name and every public method, and whether its parameters are for users.
+    """Return every public name and every public method, and whether its signature is one for users.
 
-    The estimators of `xpulab.spmd` have the docstrings of those that they are made from.
+    That of networks is skorch's, which need not be installed. The estimators of `xpulab.spmd` have the docstrings of
+    those that they are made from.
     """
     packages = {name: names for name, names in public_names.packages().items() if not name.startswith("xpulab.spmd")}
     found = []
@@ -26,7 +27,8 @@ def public() -> list[tuple[str, bool]]:
             name = f"{module}.{short}"
             thing: Any = getattr(importlib.import_module(module), short)
             error = inspect.isclass(thing) and issubclass(thing, BaseException)
-            found.append((name, public_names.made_by_users(name) and not error))
+            net = name.startswith("xpulab.torch.NeuralNet")
+            found.append((name, public_names.made_by_users(name) and not error and not net))
             if inspect.isclass(thing) and not error:
                 found += [(f"{name}.{member}", True) for member in public_names.members(thing, name)]
     return found

@@ -50,8 +50,11 @@ class BasicStatistics(Proxy, BaseEstimator):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.basic_statistics import BasicStatistics
+    >>> with xpulab.XPUCluster(n=2):
     ...     BasicStatistics(result_options=["sum", "min"]).fit([[1, 2], [3, 4]]).sum_
+    array([4., 6.])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"result_options": [StrOptions({"all", *OPTIONS}), list]}

@@ -46,10 +46,14 @@ second_order_raw_moment_ : ndarray of shape (n_features,), float64
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
-    ...     statistics = IncrementalBasicStatistics()
-    ...     for part in parts:
-    ...         statistics.partial_fit(part)
+    >>> import xpulab
+    >>> from xpulab.basic_statistics import IncrementalBasicStatistics
+    >>> statistics = IncrementalBasicStatistics()
+    >>> with xpulab.XPUCluster(n=2):
+    ...     for part in ([[1, 2], [3, 4]], [[5, 6]]):
+    ...         statistics = statistics.partial_fit(part)
+    >>> statistics.sum_
+    array([ 9., 12.])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -88,7 +88,9 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.cluster import DBSCAN
+    >>> with xpulab.XPUCluster(n=2):
     ...     DBSCAN(eps=3, min_samples=2).fit([[1, 2], [2, 2], [2, 3], [8, 7], [8, 8], [25, 80]]).labels_
     array([ 0,  0,  0,  1,  1, -1])
     """

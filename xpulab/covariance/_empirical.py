@@ -56,8 +56,12 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.covariance import EmpiricalCovariance
+    >>> with xpulab.XPUCluster(n=2):
     ...     EmpiricalCovariance().fit([[1, 1], [1, 3], [4, 1], [6, 8]]).covariance_
+    array([[4.5   , 4.25  ],
+           [4.25  , 8.1875]])
     """
 
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}

@@ -56,10 +56,15 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
-    ...     covariance = IncrementalEmpiricalCovariance()
-    ...     for part in parts:
-    ...         covariance.partial_fit(part)
+    >>> import xpulab
+    >>> from xpulab.covariance import IncrementalEmpiricalCovariance
+    >>> covariance = IncrementalEmpiricalCovariance()
+    >>> with xpulab.XPUCluster(n=2):
+    ...     for part in ([[1, 1], [1, 3]], [[4, 1], [6, 8]]):
+    ...         covariance = covariance.partial_fit(part)
+    >>> covariance.covariance_
+    array([[4.5   , 4.25  ],
+           [4.25  , 8.1875]])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -61,6 +61,17 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
     See Also
     --------
     sklearn.decomposition.IncrementalPCA : The same in one process.
+
+    Examples
+    --------
+    >>> import xpulab
+    >>> from xpulab.decomposition import IncrementalPCA
+    >>> pca = IncrementalPCA(n_components=1)
+    >>> with xpulab.XPUCluster(n=2):
+    ...     for part in ([[-1, -1], [-2, -1]], [[1, 1], [2, 1]]):
+    ...         pca = pca.partial_fit(part)
+    >>> print(pca.n_samples_seen_)
+    4
     """
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -87,8 +87,11 @@ class PCA(Projecting, sklearn.decomposition.PCA):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.decomposition import PCA
+    >>> with xpulab.XPUCluster(n=2):
     ...     PCA(n_components=1).fit([[-1, -1], [-2, -1], [1, 1], [2, 1]]).explained_variance_
+    array([4.56940131])
     """
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -60,6 +60,14 @@ class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
     See Also
     --------
     sklearn.decomposition.TruncatedSVD : The same in one process.
+
+    Examples
+    --------
+    >>> import xpulab
+    >>> from xpulab.decomposition import TruncatedSVD
+    >>> with xpulab.XPUCluster(n=2):
+    ...     TruncatedSVD(n_components=1).fit([[3.0, 0.0], [0.0, 1.0]]).singular_values_
+    array([3.])
     """
 
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}

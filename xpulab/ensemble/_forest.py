@@ -100,8 +100,11 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.ensemble import RandomForestClassifier
+    >>> with xpulab.XPUCluster(n=2):
     ...     RandomForestClassifier(10, random_state=0).fit([[0.0], [1.0]] * 9, ["a", "b"] * 9).predict([[0.9]])
+    array(['b'], dtype='<U1')
     """
 
     classes_: Any
@@ -254,8 +257,11 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.ensemble import RandomForestRegressor
+    >>> with xpulab.XPUCluster(n=2):
     ...     RandomForestRegressor(10, random_state=0).fit([[0.0], [1.0]] * 9, [0, 1] * 9).predict([[0.9]])
+    array([1.])
     """
 
     oob_prediction_: np.ndarray

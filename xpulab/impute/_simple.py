@@ -64,8 +64,14 @@ class SimpleImputer(TransformerProxy, sklearn.impute.SimpleImputer):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import numpy as np
+    >>> import xpulab
+    >>> from xpulab.impute import SimpleImputer
+    >>> with xpulab.XPUCluster(n=2):
     ...     SimpleImputer().fit_transform([[1.0, 2.0], [np.nan, 3.0], [7.0, np.nan]])
+    array([[1. , 2. ],
+           [4. , 3. ],
+           [7. , 2.5]])
     """
 
     n_features_in_: int

@@ -259,6 +259,14 @@ class Lasso(_Descent, sklearn.linear_model.Lasso):
     --------
     ElasticNet : With an L2 penalty, too.
     sklearn.linear_model.Lasso : The same in one process.
+
+    Examples
+    --------
+    >>> import xpulab
+    >>> from xpulab.linear_model import Lasso
+    >>> with xpulab.XPUCluster(n=2):
+    ...     Lasso(alpha=0.1).fit([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]], [0.0, 1.0, 2.0]).coef_
+    array([0.85, 0.  ])
     """
 
 

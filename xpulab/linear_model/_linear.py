@@ -74,8 +74,11 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.linear_model import LinearRegression
+    >>> with xpulab.XPUCluster(n=2):
     ...     LinearRegression().fit([[1, 1], [1, 2], [2, 2], [2, 3]], [6, 8, 9, 11]).coef_
+    array([1., 2.])
     """
 
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}

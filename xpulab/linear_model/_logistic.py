@@ -127,8 +127,11 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.linear_model import LogisticRegression
+    >>> with xpulab.XPUCluster(n=2):
     ...     LogisticRegression().fit([[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"]).predict([[2.5]])
+    array(['yes'], dtype='<U3')
     """
 
     #: For each row, the number of its class and its weight; both exist twice while they are computed.

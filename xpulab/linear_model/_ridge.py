@@ -81,6 +81,14 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
     See Also
     --------
     sklearn.linear_model.Ridge : The same in one process.
+
+    Examples
+    --------
+    >>> import xpulab
+    >>> from xpulab.linear_model import Ridge
+    >>> with xpulab.XPUCluster(n=2):
+    ...     Ridge(alpha=1.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0]).coef_
+    array([0.66666667])
     """
 
     @_fit_context(prefer_skip_nested_validation=True)

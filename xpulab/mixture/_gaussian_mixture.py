@@ -113,8 +113,12 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.mixture import GaussianMixture
+    >>> with xpulab.XPUCluster(n=2):
     ...     GaussianMixture(n_components=2, random_state=0).fit([[1.0], [2.0], [1.5], [10.0], [11.0], [10.5]]).means_
+    array([[10.5],
+           [ 1.5]])
     """
 
     #: The largest extra memory is that of k-means, see `xpulab.cluster.KMeans`.

@@ -70,8 +70,11 @@ class KNeighborsClassifier(NeighborsProxy, sklearn.neighbors.KNeighborsClassifie
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.neighbors import KNeighborsClassifier
+    >>> with xpulab.XPUCluster(n=2):
     ...     KNeighborsClassifier(n_neighbors=1).fit([[0.0], [1.0]], ["a", "b"]).predict([[0.9]])
+    array(['b'], dtype='<U1')
     """
 
     @_fit_context(prefer_skip_nested_validation=False)

@@ -62,8 +62,11 @@ class KNeighborsRegressor(NeighborsProxy, sklearn.neighbors.KNeighborsRegressor)
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.neighbors import KNeighborsRegressor
+    >>> with xpulab.XPUCluster(n=2):
     ...     KNeighborsRegressor(n_neighbors=2).fit([[0.0], [1.0], [2.0]], [0.0, 0.0, 1.0]).predict([[1.6]])
+    array([0.5])
     """
 
     @_fit_context(prefer_skip_nested_validation=False)

@@ -60,8 +60,11 @@ class NearestNeighbors(NeighborsProxy, sklearn.neighbors.NearestNeighbors):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.neighbors import NearestNeighbors
+    >>> with xpulab.XPUCluster(n=2):
     ...     NearestNeighbors(n_neighbors=2).fit([[0.0], [1.0], [3.0]]).kneighbors([[0.9]])
+    (array([[0.1, 0.9]]), array([[1, 0]]))
     """
 
     @_fit_context(prefer_skip_nested_validation=False)

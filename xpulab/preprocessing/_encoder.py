@@ -77,7 +77,9 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import OneHotEncoder
+    >>> with xpulab.XPUCluster(n=2):
     ...     OneHotEncoder(sparse_output=False).fit_transform([[1, 5], [2, 5], [2, 7]])
     array([[1., 0., 1., 0.],
            [0., 1., 1., 0.],

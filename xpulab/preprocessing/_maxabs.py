@@ -51,8 +51,13 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import MaxAbsScaler
+    >>> with xpulab.XPUCluster(n=2):
     ...     MaxAbsScaler().fit_transform([[1.0, -1.0, 2.0], [2.0, 0.0, 0.0], [0.0, 1.0, -1.0]])
+    array([[ 0.5, -1. ,  1. ],
+           [ 1. ,  0. ,  0. ],
+           [ 0. ,  1. , -0.5]])
     """
 
     max_abs_: np.ndarray

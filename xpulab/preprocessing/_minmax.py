@@ -52,8 +52,14 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import MinMaxScaler
+    >>> with xpulab.XPUCluster(n=2):
     ...     MinMaxScaler().fit_transform([[-1, 2], [-0.5, 6], [0, 10], [1, 18]])
+    array([[0.  , 0.  ],
+           [0.25, 0.25],
+           [0.5 , 0.5 ],
+           [1.  , 1.  ]])
     """
 
     data_min_: np.ndarray

@@ -55,7 +55,9 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import PolynomialFeatures
+    >>> with xpulab.XPUCluster(n=2):
     ...     PolynomialFeatures().fit_transform([[0, 1], [2, 3]])
     array([[1., 0., 1., 0., 0., 1.],
            [1., 2., 3., 4., 6., 9.]])

@@ -61,7 +61,9 @@ class QuantileTransformer(TransformerProxy, sklearn.preprocessing.QuantileTransf
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import QuantileTransformer
+    >>> with xpulab.XPUCluster(n=2):
     ...     QuantileTransformer(n_quantiles=3).fit_transform([[1.0], [2.0], [10.0]])
     array([[0. ],
            [0.5],

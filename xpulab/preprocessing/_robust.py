@@ -56,8 +56,13 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import RobustScaler
+    >>> with xpulab.XPUCluster(n=2):
     ...     RobustScaler().fit_transform([[1.0, -2.0, 2.0], [-2.0, 1.0, 3.0], [4.0, 1.0, -2.0]])
+    array([[ 0. , -2. ,  0. ],
+           [-1. ,  0. ,  0.4],
+           [ 1. ,  0. , -1.6]])
     """
 
     @_fit_context(prefer_skip_nested_validation=True)

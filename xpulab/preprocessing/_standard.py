@@ -57,8 +57,14 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import StandardScaler
+    >>> with xpulab.XPUCluster(n=2):
     ...     StandardScaler().fit_transform([[0, 0], [0, 0], [1, 1], [1, 1]])
+    array([[-1., -1.],
+           [-1., -1.],
+           [ 1.,  1.],
+           [ 1.,  1.]])
     """
 
     @_fit_context(prefer_skip_nested_validation=True)

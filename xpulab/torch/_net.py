@@ -316,11 +316,11 @@ class NeuralNetClassifier(_OnEngines, skorch.NeuralNetClassifier):
 
     Parameters
     ----------
+    module : torch.nn.Module (class or instance)
+        The network. A class is made with the parameters `module__...`.
     *args, **kwargs : Any
-        The network's class or object, the parameters `module__...` with which a class is made, and the other parameters
-        of `skorch.NeuralNetClassifier`, such as `max_epochs`, `lr`,
-        `batch_size`, `optimizer`, `criterion`, `train_split` and `callbacks`. `batch_size` is that of one process: each engine computes its part
-        of every batch.
+        The other parameters of `skorch.NeuralNet`, such as `max_epochs`, `lr`, `batch_size`, `optimizer`, `criterion`,
+        `train_split` and `callbacks`. `batch_size` is that of one process: each engine computes its part of a batch.
 
     Attributes
     ----------
@@ -337,8 +337,16 @@ class NeuralNetClassifier(_OnEngines, skorch.NeuralNetClassifier):
 
     Examples
     --------
-    >>> from xpulab.torch import NeuralNetClassifier  # doctest: +SKIP
-    >>> net = NeuralNetClassifier(Net, max_epochs=10, lr=0.1, batch_size=256).fit(X, y)  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.torch import NeuralNetClassifier
+    >>> import numpy as np, torch
+    >>> X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(-1, 1)
+    >>> y = (X[:, 0] > 0).astype(np.int64)
+    >>> net = NeuralNetClassifier(torch.nn.Linear(1, 2), criterion=torch.nn.CrossEntropyLoss, max_epochs=20, lr=1.0)
+    >>> with xpulab.XPUCluster(n=2):
+    ...     net = net.fit(X, y)
+    >>> bool(net.to_skorch().score(X, y) > 0.9)
+    True
     """
 
 
@@ -350,11 +358,11 @@ class NeuralNetRegressor(_OnEngines, skorch.NeuralNetRegressor):
 
     Parameters
     ----------
+    module : torch.nn.Module (class or instance)
+        The network. A class is made with the parameters `module__...`.
     *args, **kwargs : Any
-        The network's class or object, the parameters `module__...` with which a class is made, and the other parameters
-        of `skorch.NeuralNetRegressor`, such as `max_epochs`, `lr`,
-        `batch_size`, `optimizer`, `criterion`, `train_split` and `callbacks`. `batch_size` is that of one process: each engine computes its part
-        of every batch.
+        The other parameters of `skorch.NeuralNet`, such as `max_epochs`, `lr`, `batch_size`, `optimizer`, `criterion`,
+        `train_split` and `callbacks`. `batch_size` is that of one process: each engine computes its part of a batch.
 
     Attributes
     ----------
