@@ -17,6 +17,7 @@ project = "xpulab"
 author = "the developers of xpulab"
 release = version = xpulab.__version__
 language = "en"
+smartquotes = False  # options are typed with two hyphens, and the text has straight quotes
 
 extensions = [
     "sphinx.ext.autodoc",
@@ -68,5 +69,6 @@ html_theme_options = {
     "footer_end": [],
     "navigation_with_keys": False,
 }
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system
 html_sidebars = {"index": []}
 copyright = "the developers of xpulab. The licence is BSD-3-Clause"

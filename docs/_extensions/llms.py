@@ -11,12 +11,12 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 
 #: The heading of a part of the list -> the folders or pages of it, in the order of the list.
-_PARTS = {
+PARTS = {
     "Start": ("start/",),
     "Guide": ("guide/",),
     "Reference": ("reference/",),
-    "About": ("promises", "benchmarks", "how_it_works", "asked_elsewhere", "contributing", "changelog", "security"),
-    "Optional": ("notebooks/",),
+    "About": ("promises", "benchmarks/", "how_it_works", "asked_elsewhere", "project/"),
+    "Optional": ("notebooks/",),  # and the estimators for ranks, which repeat those of the reference
 }
 
 
@@ -34,8 +34,11 @@ def listed(app: Sphinx) -> str:
     env = app.env
     lines = [f"# {app.config.project}", "", f"> {_about(env.get_doctree('index'))}", ""]
     left = sorted(env.found_docs - {"index"})
-    for part, beginnings in _PARTS.items():
+    for part, beginnings in PARTS.items():
+        optional = part == "Optional"
         pages = [name for start in beginnings for name in left if name.startswith(start)]
+        pages = [name for name in pages if optional or "xpulab.spmd" not in name]
+        pages += [name for name in left if optional and "xpulab.spmd" in name]
         lines += [f"## {part}", ""]
         for name in dict.fromkeys(pages):
             title = env.titles[name].astext()
