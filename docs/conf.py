@@ -70,5 +70,7 @@ html_theme_options = {
     "navigation_with_keys": False,
 }
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system
-html_sidebars = {"index": []}
+#: Pages without others beside them in their part have no list of these.
+_ALONE = ("index", "promises", "how_it_works", "asked_elsewhere", "benchmarks/*", "project/*")
+html_sidebars: dict[str, list[str]] = {name: [] for name in _ALONE}
 copyright = "the developers of xpulab. The licence is BSD-3-Clause"

@@ -411,9 +411,9 @@ def _profile_parser() -> Parser:
 
 def _document() -> None:
     """Make the help of the parsers the text that ``?`` shows: ``%%xpu?`` and ``%%xpu -h`` say the same."""
-    XPUMagics.xpu_cluster.__doc__ = XPUMagics(None).parser().format_help()
-    XPUMagics.xpu.__doc__ = _cell_parser().format_help()
-    XPUMagics.xpu_profile.__doc__ = _profile_parser().format_help()
+    parsers = {"xpu_cluster": XPUMagics(None).parser(), "xpu": _cell_parser(), "xpu_profile": _profile_parser()}
+    for name, parser in parsers.items():
+        vars(XPUMagics)[name].__doc__ = parser.format_help()
 
 
 def _value_of(shell: Any, cell: str) -> Any:

@@ -25,7 +25,7 @@ def _about(tree: nodes.document) -> str:
     for paragraph in tree.findall(nodes.paragraph):
         if isinstance(paragraph.parent, nodes.section | addnodes.desc_content):
             text = " ".join(paragraph.astext().split())
-            return re.split(r"(?<=[.:]) (?=[A-Z%`])", text)[0].rstrip(":")
+            return re.split(r"(?<=\.) (?=[A-Z])", text)[0]
     return ""
 
 

@@ -44,8 +44,8 @@ def options(parser: Parser) -> Iterator[tuple[list[str], str]]:
 
 
 def usage(parser: Parser) -> str:
-    """Return the line of usage of a parser."""
-    return parser.format_usage().removeprefix("usage: ").strip()
+    """Return the usage of a parser, in one line."""
+    return " ".join(parser.format_usage().removeprefix("usage: ").split())
 
 
 class ParserDirective(SphinxDirective):
@@ -72,7 +72,7 @@ class ParserDirective(SphinxDirective):
     def _described(self, parser: Parser) -> Iterator[nodes.Node]:
         if parser.description:
             yield nodes.paragraph(text=parser.description)
-        yield nodes.literal_block(text=usage(parser), language="text")
+        yield nodes.container("", nodes.literal_block(text=usage(parser), language="text"), classes=["usage"])
         yield self._table([(typed, text) for typed, text in options(parser) if "-h" not in typed])
 
     def _table(self, rows: list[tuple[list[str], str]]) -> nodes.Node:

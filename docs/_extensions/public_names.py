@@ -153,8 +153,9 @@ def members(cls: type, name: str) -> list[str]:
     found = []
     for member, value in inspect.getmembers(cls):
         function = getattr(value, "fget", None) or getattr(value, "func", None) or getattr(value, "__func__", value)
-        home = getattr(inspect.unwrap(function), "__module__", "") if callable(function) else ""
-        if not member.startswith("_") and home.startswith("xpulab") and member not in FOR_XPULAB.get(name, ()):
+        home = (callable(function) and getattr(inspect.unwrap(function), "__module__", None)) or ""
+        hidden = member.startswith("_") or member == "sklearn_class" or member in FOR_XPULAB.get(name, ())
+        if home.startswith("xpulab") and not hidden:
             found.append(member)
     return found
 

@@ -13,12 +13,24 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NEEDED = ("sphinx", "numpydoc", "pydata_sphinx_theme", "myst_nb")
 
-collect_ignore: list[str] = []
-if not os.environ.get("XPULAB_REQUIRE_DOCS") and any(importlib.util.find_spec(name) is None for name in NEEDED):
-    # Its modules import the extensions of docs/, and these import Sphinx.
-    collect_ignore = [path.name for path in Path(__file__).parent.glob("test_*.py")]
+ABSENT = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 sys.path.insert(0, str(ROOT / "docs" / "_extensions"))
+
+
+class Skipped(pytest.Module):
+    """A module of tests that is not imported, because it imports the extensions of docs/, and these import Sphinx."""
+
+    def collect(self) -> list[pytest.Item]:
+        """Skip the module."""
+        pytest.skip(f"{', '.join(ABSENT)} not found; to install, type: .venv/bin/pip install -e '.[docs]'")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Skip the modules of this folder where a package is missing, and say which."""
+    if ABSENT and not os.environ.get("XPULAB_REQUIRE_DOCS"):
+        return Skipped.from_parent(parent, path=module_path)
+    return None
 
 
 @pytest.fixture(scope="session")
