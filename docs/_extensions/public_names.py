@@ -112,7 +112,7 @@ def _of_exceptions(names: list[str]) -> str:
 
 def _of_returned() -> str:
     title = "What calls return"
-    lines = [title, "=" * len(title), ""]
+    lines = [title, "=" * len(title), "", "Reports, plans, states and outputs, which read as text, too.", ""]
     for module, names in RETURNED.items():
         lines += [f".. currentmodule:: {module}", "", ".. autosummary::", "   :toctree: ../generated", ""]
         lines += [*(f"   {name}" for name in names), ""]

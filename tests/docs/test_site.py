@@ -115,7 +115,7 @@ def test_llms_txt_has_a_title_a_summary_and_a_link_to_every_page(site: Path) -> 
     lines = text.splitlines()
     assert lines[0] == "# xpulab"
     assert lines[2].startswith("> xpulab has estimators with scikit-learn")
-    linked = re.findall(r"^- \[.+\]\((\S+)\)(?:: .+)?$", text, re.MULTILINE)
+    linked = re.findall(r"^- \[.+\]\((\S+)\): .+$", text, re.MULTILINE)
     listed = [line for line in lines if line.startswith("-")]
     assert len(linked) == len(listed)
     assert [link for link in linked if not (site / link).is_file()] == []
