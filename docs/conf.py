@@ -37,8 +37,9 @@ templates_path = ["_templates"]
 # Docstrings write the names of objects, and other code, in single backticks. A name that Sphinx knows becomes a link.
 default_role = "py:obj"
 nitpicky = True
-# numpydoc makes links of types such as "array-like", and docstrings name parameters in single backticks.
-nitpick_ignore_regex = [("py:.*", ".*")]
+# numpydoc makes links of types such as "array-like", and docstrings name parameters and objects of other packages in
+# single backticks. What begins with "xpulab." has to be on a page.
+nitpick_ignore_regex = [("py:.*", r"(?!xpulab\.).*")]
 
 autosummary_generate = True
 autosummary_imported_members = True
@@ -58,6 +59,7 @@ html_title = "xpulab"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
+html_domain_indices = False  # the reference lists the packages
 html_copy_source = False
 html_theme_options = {
     "logo": {"text": "xpulab"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from sphinx.util.docutils import SphinxDirective
 
 from xpulab import cli, magics
 from xpulab.commands import Parser
+
+_WIDTH = 76  # of a line of usage, in characters
 
 #: What readers type -> the parser that explains it.
 PARSERS: dict[str, Callable[[], Parser]] = {
@@ -44,8 +47,14 @@ def options(parser: Parser) -> Iterator[tuple[list[str], str]]:
 
 
 def usage(parser: Parser) -> str:
-    """Return the usage of a parser, in one line."""
-    return " ".join(parser.format_usage().removeprefix("usage: ").split())
+    """Return the usage of a parser, in lines that end between two arguments."""
+    text = " ".join(parser.format_usage().removeprefix("usage: ").split())
+    lines = [""]
+    for argument in re.findall(r"\[[^\]]*\]|\S+", text):
+        if len(lines[-1]) + len(argument) >= _WIDTH:
+            lines.append("   ")
+        lines[-1] += f" {argument}"
+    return "\n".join(lines)[1:]
 
 
 class ParserDirective(SphinxDirective):

@@ -97,14 +97,16 @@ def _is_installed(name: str) -> bool:
 def _page(package: str, names: list[str], title: str | None = None) -> str:
     about = (inspect.getdoc(importlib.import_module(package)) or "").partition(">>>")[0].strip()
     title = title or _TITLES.get(package, package)
-    lines = [title, "=" * len(title), "", about, "", f".. currentmodule:: {package}", ""]
+    lines = [title, "=" * len(title), "", f".. module:: {package}", "", about, ""]
+    if not names:
+        return "\n".join(lines)
     lines += [".. autosummary::", "   :toctree: ../generated", "", *(f"   {name}" for name in names), ""]
     return "\n".join(lines)
 
 
 def _of_exceptions(names: list[str]) -> str:
     lines = ["xpulab.exceptions", "=================", "", "All errors of xpulab are `XpulabError`.", ""]
-    lines += [".. currentmodule:: xpulab.exceptions", ""]
+    lines += [".. module:: xpulab.exceptions", ""]
     for name in names:
         lines += [f".. autoexception:: {name}", "   :show-inheritance:", ""]
     return "\n".join(lines)
@@ -113,9 +115,9 @@ def _of_exceptions(names: list[str]) -> str:
 def _of_returned() -> str:
     title = "What calls return"
     lines = [title, "=" * len(title), "", "Reports, plans, states and outputs, which read as text, too.", ""]
-    for module, names in RETURNED.items():
-        lines += [f".. currentmodule:: {module}", "", ".. autosummary::", "   :toctree: ../generated", ""]
-        lines += [*(f"   {name}" for name in names), ""]
+    lines += [".. autosummary::", "   :toctree: ../generated", "   :nosignatures:", ""]
+    lines += [f"   ~{module}.{name}" for module, names in RETURNED.items() for name in names]
+    lines += [""]
     return "\n".join(lines)
 
 
@@ -125,6 +127,7 @@ def _write_pages(app: Sphinx, config: Any) -> None:
     pages = {name: _page(name, names) for name, names in packages().items()}
     pages["xpulab.exceptions"] = _of_exceptions(packages()["xpulab.exceptions"])
     pages["returned"] = _of_returned()
+    pages["xpulab.spmd"] = _page("xpulab.spmd", [])
     for name, text in pages.items():
         path = folder / f"{name}.rst"
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
