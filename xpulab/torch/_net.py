@@ -340,6 +340,7 @@ class NeuralNetClassifier(_OnEngines, skorch.NeuralNetClassifier):
     >>> import xpulab
     >>> from xpulab.torch import NeuralNetClassifier
     >>> import numpy as np, torch
+    >>> generator = torch.manual_seed(0)
     >>> X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(-1, 1)
     >>> y = (X[:, 0] > 0).astype(np.int64)
     >>> net = NeuralNetClassifier(torch.nn.Linear(1, 2), criterion=torch.nn.CrossEntropyLoss, max_epochs=20, lr=1.0)
