@@ -133,9 +133,11 @@ def test_no_output_shows_a_folder_of_the_machine_that_ran_the_notebook(cells: li
     assert "/tmp/" not in text
 
 
-def test_the_readme_names_every_notebook_and_shows_existing_pictures() -> None:
+def test_the_documents_name_every_notebook_and_show_existing_pictures() -> None:
     root = NOTEBOOKS[0].parents[1]
-    text = (root / "README.md").read_text(encoding="utf-8")
-    assert [path.name for path in NOTEBOOKS if f"(notebooks/{path.name})" not in text] == []
-    shown = set(re.findall(r"\((notebooks/images/[^)]+)\)", text))
+    tour = (root / "docs" / "guide" / "notebooks.md").read_text(encoding="utf-8")
+    assert [path.name for path in NOTEBOOKS if f"(../../notebooks/{path.name})" not in tour] == []
+    pages = [root / "README.md", *(root / "docs" / "start").glob("*.md"), *(root / "docs" / "guide").glob("*.md")]
+    text = "".join(path.read_text(encoding="utf-8") for path in pages)
+    shown = set(re.findall(r"\((?:\.\./)*(notebooks/images/[^)]+)\)", text))
     assert shown == {f"notebooks/images/{path.name}" for path in (root / "notebooks" / "images").iterdir()}

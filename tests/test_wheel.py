@@ -70,7 +70,13 @@ def test_the_wheel_is_for_every_python_and_holds_what_the_package_loads(wheel: P
     package = ROOT / "xpulab"
     catalogue = [path for suffix in ("kernels", "so") for path in (package / "kernels/catalogue").glob(f"*.{suffix}")]
     assert {path.suffix for path in catalogue} == {".kernels", ".so"}
-    expected = [*package.rglob("*.py"), *package.rglob("*.js"), *package.rglob("*.css"), *catalogue]
+    expected = [
+        *package.rglob("*.py"),
+        *package.rglob("*.js"),
+        *package.rglob("*.css"),
+        package / "py.typed",
+        *catalogue,
+    ]
     assert {path.relative_to(ROOT).as_posix() for path in expected} - inside == set()
     assert [
         name for name in inside if not name.startswith(("xpulab/", f"xpulab-{xpulab.__version__}.dist-info/"))

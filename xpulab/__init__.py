@@ -1,8 +1,10 @@
 """xpulab: scikit-learn's estimators, computed on all accelerators of a notebook user.
 
->>> %load_ext xpulab                     # doctest: +SKIP
->>> %xpu_cluster start -n 4              # doctest: +SKIP
->>> from xpulab.cluster import KMeans    # doctest: +SKIP
+In a notebook::
+
+    %load_ext xpulab
+    %xpu_cluster start -n 4
+    from xpulab.cluster import KMeans
 """
 
 from __future__ import annotations

@@ -43,10 +43,10 @@ class Help(Exception):
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Help that shows defaults, except None and False."""
+    """Help that shows defaults, except None, False and empty lists."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, False) else super()._get_help_string(action)
+        return action.help if action.default in (None, False, []) else super()._get_help_string(action)
 
 
 class Parser(argparse.ArgumentParser):

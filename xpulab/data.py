@@ -448,18 +448,21 @@ class ShardedArray:
     """A handle for rows that stay on the engines of a cluster, one contiguous block per rank.
 
     `XPUCluster.scatter` and `XPUCluster.load_npy` return handles. Estimators accept a handle in place of an array, and
-    then send no rows. The engines free the rows when Python deletes the handle.
+    then send no rows. The engines free the rows when Python deletes the handle. What transforms the rows of a handle
+    returns a handle, and what has one value for each row, such as `predict`, returns an array.
 
     Attributes
     ----------
     shape : tuple of int
         (n_samples, n_features), or (n_samples,) for targets.
     dtype : numpy.dtype
+        Type of the rows: float32 or float64.
     counts : tuple of int
         Rows of each rank.
     name : str or None
         The name under which all clients of the cluster find the rows (`XPUCluster.handles`).
     ndim : int
+        1 for targets, 2 for rows.
     nbytes : int
         Size of all rows in bytes.
     nan : bool

@@ -80,24 +80,7 @@ class XPUMagics(Magics):
 
     @cell_magic("xpu")  # type: ignore[arg-type]
     def xpu(self, line: str, cell: str) -> None:
-        """Run the cell on every engine: ``%%xpu [--ranks 0,2] [--in name] [--scatter name] [--out name]``.
-
-        The cell can use ``comm`` (mpi4py's communicator), ``rank``, ``size``, ``device`` and ``queue`` (dpctl's), and
-        the variables of earlier ``%%xpu`` cells. Each line of output is marked with the ranks that printed it. You can
-        write kernels in OpenCL C, which ``dpctl.program`` compiles, and on Python 3.10 and 3.11 in Python, which
-        numba-dpex compiles.
-
-        ``--ranks 0,2`` or ``--ranks 0-3``: run the cell on these ranks only; ``comm`` then contains only these,
-        numbered from 0.
-
-        ``--in name``: send this variable of the notebook to the ranks first; of a handle, each rank gets its own rows.
-
-        ``--scatter name``: send each rank its part of this array first, cut along the first axis.
-
-        ``--out name``: return this variable to the notebook, as a list with one entry per rank.
-
-        These three can be given several times.
-        """
+        """Run the cell on every engine."""
         try:
             arguments = _cell_parser().parse_args(_words(line))
         except Help as text:
@@ -111,17 +94,7 @@ class XPUMagics(Magics):
 
     @cell_magic("xpu_profile")  # type: ignore[arg-type]
     def xpu_profile(self, line: str, cell: str) -> Any:
-        """Show where the time of the cell went, and return its value: ``%%xpu_profile [--out name]``.
-
-        The profile has the phases of every fit and predict. For every ``%%xpu`` cell and every ``XPUCluster.run`` in
-        the cell it has, by rank, the time of each kernel and transfer that the code gives to ``queue``, and the calls
-        of MPI by name: their number, bytes and seconds, and how long the rank waited in collective calls until the last
-        rank came. What dpnp and numba-dpex submit to the device themselves cannot be seen. Write ``%%xpu`` below
-        ``%%xpu_profile`` to profile a cell of the engines.
-
-        ``--out name``: keep the `Profile` in this variable; ``reports`` has the report of each call, ``cells`` what
-        each cell did on the engines, and ``to_dict`` returns all of them as JSON-serialisable values.
-        """
+        """Show where the time of the cell went, and return its value."""
         try:
             arguments = _profile_parser().parse_args(_words(line))
         except Help as text:
@@ -418,12 +391,29 @@ def _profile_parser() -> Parser:
     parser = Parser(
         prog="%%xpu_profile",
         description=(
-            "Run the cell, show the times of every fit and predict in it, and the kernels, transfers and MPI calls of "
-            "every %%xpu cell in it, and return the cell's value."
+            "Run the cell, show where its time went, and return its value. The profile has the phases of every fit and "
+            "predict. For every %%xpu cell and every XPUCluster.run in the cell it has, by rank, the time of each "
+            "kernel and transfer that the code gives to queue, and the calls of MPI by name: their number, bytes and "
+            "seconds, and how long the rank waited in collective calls until the last rank came. What dpnp and "
+            "numba-dpex submit to the device themselves cannot be seen. Write %%xpu below %%xpu_profile to profile a "
+            "cell of the engines."
         ),
     )
-    parser.add_argument("--out", type=identifier, metavar="NAME", help="keep the profile in this variable")
+    parser.add_argument(
+        "--out",
+        type=identifier,
+        metavar="NAME",
+        help="keep the Profile in this variable: reports has the report of each call, cells what each cell did on the "
+        "engines, and to_dict returns all of them as values for JSON",
+    )
     return parser
+
+
+def _document() -> None:
+    """Make the help of the parsers the text that ``?`` shows: ``%%xpu?`` and ``%%xpu -h`` say the same."""
+    parsers = {"xpu_cluster": XPUMagics(None).parser(), "xpu": _cell_parser(), "xpu_profile": _profile_parser()}
+    for name, parser in parsers.items():
+        vars(XPUMagics)[name].__doc__ = parser.format_help()
 
 
 def _value_of(shell: Any, cell: str) -> Any:
@@ -497,3 +487,6 @@ def unload(ipython: Any) -> None:
     ipython.Completer.custom_matchers.remove(magics.complete)
     ipython.input_transformers_cleanup.remove(_help_at_end)
     ipython.configurables.remove(magics)
+
+
+_document()

@@ -1,4 +1,4 @@
-"""The picture in the README is the figure of notebook 11."""
+"""The picture in the guide is the figure of notebook 11."""
 
 from __future__ import annotations
 

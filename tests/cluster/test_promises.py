@@ -1,4 +1,4 @@
-"""The statements of README.md and `KMeans` about agreement with scikit-learn, at sizes where rounding matters."""
+"""What docs/promises.md and `KMeans` say of agreement with scikit-learn, at sizes where rounding matters."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ __all__ = ["FAULTS", "PHASES", "Bench", "Trial", "Watched", "forget", "later", "
 PHASES = ("start", "transfer", "compile", "tune", "init", "iteration", "predict", "gather")
 SILENCE = 3.0  # seconds; 30 by default, which would make the trials long
 
-#: The README's limits in seconds from a fault to the end of the cell (interrupts), to the moment when the cluster sees
-#: it (lost engines), or to the end of the last process (killed notebooks).
+#: The limits of docs/guide/failures.md in seconds from a fault to the end of the cell (interrupts), to the moment when
+#: the cluster sees it (lost engines), or to the end of the last process (killed notebooks).
 LIMITS = {"interrupt": 1.0, "stuck": SILENCE + 2, "memory": 15.0, "notebook": 15.0}
 SEEN = 5.0
 COLD = ("compile", "tune")  # phases of which a compilation may end first

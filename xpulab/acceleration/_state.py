@@ -75,9 +75,12 @@ def accel(*, strict: bool = False, least: int | None = None) -> Acceleration:
 
     Examples
     --------
-    >>> import xpulab, sklearn.cluster
-    >>> with xpulab.XPUCluster(n=2), xpulab.accel():  # doctest: +SKIP
-    ...     sklearn.cluster.KMeans(n_clusters=8).fit(X)
+    >>> import xpulab
+    >>> from sklearn.cluster import KMeans
+    >>> X = [[1, 2], [1, 4], [10, 2], [10, 4]]
+    >>> with xpulab.XPUCluster(n=2), xpulab.accel(least=0):
+    ...     KMeans(n_clusters=2, random_state=0).fit(X).labels_
+    array([1, 1, 0, 0], dtype=int32)
     """
     if not isinstance(strict, bool):
         raise UsageError(f"accel: strict={strict!r} was given; expected True or False")

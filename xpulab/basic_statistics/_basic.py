@@ -43,15 +43,18 @@ class BasicStatistics(Proxy, BaseEstimator):
         Mean of the squares.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.basic_statistics import BasicStatistics
+    >>> with xpulab.XPUCluster(n=2):
     ...     BasicStatistics(result_options=["sum", "min"]).fit([[1, 2], [3, 4]]).sum_
+    array([4., 6.])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"result_options": [StrOptions({"all", *OPTIONS}), list]}

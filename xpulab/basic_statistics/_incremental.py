@@ -39,17 +39,21 @@ second_order_raw_moment_ : ndarray of shape (n_features,), float64
         Number of rows of a batch; only after `fit`.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
-    ...     statistics = IncrementalBasicStatistics()
-    ...     for part in parts:
-    ...         statistics.partial_fit(part)
+    >>> import xpulab
+    >>> from xpulab.basic_statistics import IncrementalBasicStatistics
+    >>> statistics = IncrementalBasicStatistics()
+    >>> with xpulab.XPUCluster(n=2):
+    ...     for part in ([[1, 2], [3, 4]], [[5, 6]]):
+    ...         statistics = statistics.partial_fit(part)
+    >>> statistics.sum_
+    array([ 9., 12.])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -62,7 +62,7 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
         Weighted sum of the squared distances of the rows to their centres.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -79,8 +79,11 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.cluster import BisectingKMeans
+    >>> with xpulab.XPUCluster(n=2):
     ...     BisectingKMeans(n_clusters=2, random_state=0).fit([[1, 2], [1, 4], [10, 2], [10, 4]]).labels_
+    array([1, 1, 0, 0], dtype=int32)
     """
 
     #: 12 bytes per row for labels as in `KMeans`, and 16 for its place; and a copy of the rows that are split.

@@ -63,7 +63,7 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
     labels_ : ndarray of int64 of shape (n_samples,)
         The cluster of each row; -1 for noise.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit. The seconds of kernels are those of the
@@ -88,7 +88,9 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.cluster import DBSCAN
+    >>> with xpulab.XPUCluster(n=2):
     ...     DBSCAN(eps=3, min_samples=2).fit([[1, 2], [2, 2], [2, 3], [8, 7], [8, 8], [25, 80]]).labels_
     array([ 0,  0,  0,  1,  1, -1])
     """
@@ -152,7 +154,14 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
         """Call `fit`, and return the cluster of each row.
 
-        Parameters and errors are those of `fit`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            The rows, as for `fit`.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows, as for `fit`.
 
         Returns
         -------

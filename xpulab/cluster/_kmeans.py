@@ -91,7 +91,7 @@ class KMeans(CentersProxy, sklearn.cluster.KMeans):
         Number of iterations of the best run.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -107,13 +107,16 @@ class KMeans(CentersProxy, sklearn.cluster.KMeans):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.cluster import KMeans
+    >>> with xpulab.XPUCluster(n=2):
     ...     KMeans(n_clusters=2, random_state=0, n_init="auto").fit([[1, 2], [1, 4], [10, 2], [10, 4]]).labels_
+    array([1, 1, 0, 0], dtype=int32)
 
-    Callbacks of scikit-learn 1.9 follow the iterations:
+    Callbacks of scikit-learn 1.9 follow the iterations::
 
-    >>> from sklearn.callback import ProgressBar  # doctest: +SKIP
-    >>> KMeans(n_clusters=2).set_callbacks(ProgressBar()).fit(X)  # doctest: +SKIP
+        from sklearn.callback import ProgressBar
+        KMeans(n_clusters=2).set_callbacks(ProgressBar()).fit(X)
     """
 
     #: 12 bytes per row for its label, previous label and bound; and a share of the rows for copies of the rows that an

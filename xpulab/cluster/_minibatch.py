@@ -100,7 +100,7 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
         Number of batches.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -121,8 +121,11 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.cluster import MiniBatchKMeans
+    >>> with xpulab.XPUCluster(n=2):
     ...     MiniBatchKMeans(n_clusters=2, random_state=0).fit([[1, 2], [1, 4], [10, 2], [10, 4]]).labels_
+    array([1, 1, 0, 0], dtype=int32)
     """
 
     #: 8 bytes per row for the sums from which batches are drawn, and 12 for its label at the end.

@@ -45,7 +45,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         Pseudo-inverse of the covariance; None if `store_precision` is False.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -56,8 +56,12 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.covariance import EmpiricalCovariance
+    >>> with xpulab.XPUCluster(n=2):
     ...     EmpiricalCovariance().fit([[1, 1], [1, 3], [4, 1], [6, 8]]).covariance_
+    array([[4.5   , 4.25  ],
+           [4.25  , 8.1875]])
     """
 
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}

@@ -49,17 +49,22 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
         Number of rows of a batch; only after `fit`.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
-    ...     covariance = IncrementalEmpiricalCovariance()
-    ...     for part in parts:
-    ...         covariance.partial_fit(part)
+    >>> import xpulab
+    >>> from xpulab.covariance import IncrementalEmpiricalCovariance
+    >>> covariance = IncrementalEmpiricalCovariance()
+    >>> with xpulab.XPUCluster(n=2):
+    ...     for part in ([[1, 1], [1, 3]], [[4, 1], [6, 8]]):
+    ...         covariance = covariance.partial_fit(part)
+    >>> covariance.covariance_
+    array([[4.5   , 4.25  ],
+           [4.25  , 8.1875]])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -53,7 +53,7 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
         Numbers of components, of rows so far, and of rows of a batch.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         Report on the last rows that were sent: what each engine did, and how long each phase took.
@@ -61,6 +61,17 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
     See Also
     --------
     sklearn.decomposition.IncrementalPCA : The same in one process.
+
+    Examples
+    --------
+    >>> import xpulab
+    >>> from xpulab.decomposition import IncrementalPCA
+    >>> pca = IncrementalPCA(n_components=1)
+    >>> with xpulab.XPUCluster(n=2):
+    ...     for part in ([[-1, -1], [-2, -1]], [[1, 1], [2, 1]]):
+    ...         pca = pca.partial_fit(part)
+    >>> print(pca.n_samples_seen_)
+    4
     """
 
     @_fit_context(prefer_skip_nested_validation=True)

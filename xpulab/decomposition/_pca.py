@@ -76,7 +76,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         Mean variance of the components that were left out.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -87,8 +87,11 @@ class PCA(Projecting, sklearn.decomposition.PCA):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.decomposition import PCA
+    >>> with xpulab.XPUCluster(n=2):
     ...     PCA(n_components=1).fit([[-1, -1], [-2, -1], [1, 1], [2, 1]]).explained_variance_
+    array([4.56940131])
     """
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -52,7 +52,7 @@ class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
         Variance of each component, its share of the total variance, and its singular value.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -60,6 +60,14 @@ class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
     See Also
     --------
     sklearn.decomposition.TruncatedSVD : The same in one process.
+
+    Examples
+    --------
+    >>> import xpulab
+    >>> from xpulab.decomposition import TruncatedSVD
+    >>> with xpulab.XPUCluster(n=2):
+    ...     TruncatedSVD(n_components=1).fit([[3.0, 0.0], [0.0, 1.0]]).singular_values_
+    array([3.])
     """
 
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}

@@ -263,8 +263,12 @@ class XPUCluster(PlannedEngines, Displayed):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2) as cluster:  # doctest: +SKIP
-    ...     KMeans(n_clusters=3).fit(X)
+    >>> import xpulab
+    >>> from xpulab.cluster import KMeans
+    >>> with xpulab.XPUCluster(n=2) as cluster:
+    ...     rows = cluster.scatter([[1.0, 2.0], [1.0, 4.0], [10.0, 2.0], [10.0, 4.0]])
+    ...     KMeans(n_clusters=2, random_state=0).fit(rows).labels_
+    array([1, 1, 0, 0], dtype=int32)
     """
 
     def __init__(

@@ -126,7 +126,13 @@ class Plan(Displayed):
     helper: str = ""
 
     def environment(self, rank: int) -> dict[str, str]:
-        """Environment variables that the process of `rank` needs before it loads its runtimes."""
+        """Environment variables that the process of a rank needs before it loads its runtimes.
+
+        Parameters
+        ----------
+        rank : int
+            The number of the rank.
+        """
         placement = self.ranks[rank]
         return {**placement.variables, **oneapi.engine_environment(placement.selector)}
 
@@ -154,7 +160,13 @@ class Plan(Displayed):
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Plan:
-        """The inverse of `to_dict`; lists may stand for tuples."""
+        """Return the plan that `to_dict` has described.
+
+        Parameters
+        ----------
+        content : mapping
+            What `to_dict` returned; lists may stand for tuples.
+        """
 
         def on_device(part: Mapping[str, Any]) -> dict[str, Any]:
             return {**part, "device": DeviceInfo(**part["device"])}

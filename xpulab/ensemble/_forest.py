@@ -78,9 +78,9 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
     n_outputs_ : int
         Number of columns of y.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
-    feature_importances_ : ndarray of float64 of shape (n_features_in_,)
+    feature_importances_ : ndarray of float64 of shape (`n_features_in_`,)
         Share of each column in the reduction of the impurity.
     oob_score_ : float
         Score of the predictions of rows by the trees that were grown without them; set only with `oob_score`.
@@ -100,8 +100,11 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.ensemble import RandomForestClassifier
+    >>> with xpulab.XPUCluster(n=2):
     ...     RandomForestClassifier(10, random_state=0).fit([[0.0], [1.0]] * 9, ["a", "b"] * 9).predict([[0.9]])
+    array(['b'], dtype='<U1')
     """
 
     classes_: Any
@@ -237,9 +240,9 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
     n_outputs_ : int
         Number of columns of y.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
-    feature_importances_ : ndarray of float64 of shape (n_features_in_,)
+    feature_importances_ : ndarray of float64 of shape (`n_features_in_`,)
         Share of each column in the reduction of the impurity.
     oob_score_ : float
         Score of `oob_prediction_`; set only with `oob_score`.
@@ -254,8 +257,11 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.ensemble import RandomForestRegressor
+    >>> with xpulab.XPUCluster(n=2):
     ...     RandomForestRegressor(10, random_state=0).fit([[0.0], [1.0]] * 9, [0, 1] * 9).predict([[0.9]])
+    array([1.])
     """
 
     oob_prediction_: np.ndarray

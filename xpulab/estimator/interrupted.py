@@ -96,7 +96,8 @@ def interrupted() -> Any:
 
     Examples
     --------
-    >>> KMeans(100).fit(X)  # and then the Stop button   # doctest: +SKIP
-    >>> model = xpulab.interrupted().resume()  # doctest: +SKIP
+    After Ctrl-C in ``KMeans(100).fit(X)``, which no variable holds::
+
+        model = xpulab.interrupted().resume()
     """
     return current_cluster().stopped()

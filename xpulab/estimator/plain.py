@@ -35,8 +35,17 @@ def to_sklearn(model: Any) -> Any:
 
     Examples
     --------
-    >>> model = make_pipeline(StandardScaler(), KMeans(8)).fit(X)  # doctest: +SKIP
-    >>> joblib.dump(xpulab.to_sklearn(model), "model.joblib")  # doctest: +SKIP
+    >>> import xpulab
+    >>> import pickle
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from xpulab.cluster import KMeans
+    >>> from xpulab.preprocessing import StandardScaler
+    >>> X = [[1, 2], [1, 4], [10, 2], [10, 4]]
+    >>> with xpulab.XPUCluster(n=2):
+    ...     model = make_pipeline(StandardScaler(), KMeans(2, random_state=0)).fit(X)
+    >>> saved = pickle.dumps(xpulab.to_sklearn(model))  # opens where xpulab is not installed
+    >>> type(pickle.loads(saved)[-1]).__module__
+    'sklearn.cluster._kmeans'
     """
     buffer = io.BytesIO()
     _Plainly(buffer, pickle.HIGHEST_PROTOCOL).dump(model)

@@ -34,7 +34,7 @@ _MARGIN = 0.03  # margin around the range of a feature, as a share of the range
 
 
 class Explorer:
-    """k-means on the engines, one iteration at a time, with a picture of the clusters.
+    """Steps of k-means on the engines, one iteration at a time, with a picture of the clusters.
 
     Every change is one task on all engines. They compute the centres and the labels, and count the rows of each cluster
     in each pixel. They return only these counts; the rows stay on the engines.
@@ -228,7 +228,13 @@ class Explorer:
         return self.elbows
 
     def extend_elbow(self, k: int) -> None:
-        """Add the inertia for `k` clusters to `elbows`."""
+        """Add the inertia for a number of clusters to `elbows`.
+
+        Parameters
+        ----------
+        k : int
+            The number of clusters.
+        """
         with self._changing():
             parameters = {"n_clusters": self._checked("k", k, self._points), "max_iter": 300, "tol": _TOL}
             answer = self._call(

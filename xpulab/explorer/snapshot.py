@@ -98,12 +98,24 @@ class Snapshot(Displayed):
         return self.html()
 
     def html(self, extra: str = "") -> Html:
-        """Return the snapshot as HTML, followed by `extra`, which is not escaped."""
+        """Return the snapshot as HTML.
+
+        Parameters
+        ----------
+        extra : str, default=""
+            HTML that follows; it is not escaped.
+        """
         parts = [drawn(self.body(_address(self.png)), self._words()), f"<div>{escape(self.line())}</div>"]
         return block(f"k-means explorer: {self.line()}", [*parts, self.table(), extra], style("explorer"))
 
     def body(self, image: str) -> Html:
-        """Return the plot and the curves, without their style sheet. `image` is the URL of the image of the rows."""
+        """Return the plot and the curves, without their style sheet.
+
+        Parameters
+        ----------
+        image : str
+            The URL of the image of the rows.
+        """
         return Html(
             f'<div class="xpu-explore">{_plot(self, image)}<div>'
             f"{small_curve('Inertia by iteration', list(enumerate(self.inertias)))}"

@@ -54,8 +54,13 @@ def explore(X: Any, k: int = 8, **parameters: Any) -> ExploreView:
 
     Examples
     --------
-    >>> xpulab.explore(X)  # doctest: +SKIP
-    >>> xpulab.explore(X, k=3, features=("height", "weight")).snapshot().plot()  # doctest: +SKIP
+    >>> import xpulab
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).normal(size=(1000, 2))
+    >>> with xpulab.XPUCluster(n=2):
+    ...     snapshot = xpulab.explore(X, k=3).snapshot()
+    >>> snapshot.k
+    3
     """
     return ExploreView(Explorer(X, k, **parameters))
 

@@ -53,7 +53,7 @@ class SimpleImputer(TransformerProxy, sklearn.impute.SimpleImputer):
     indicator_ : MissingIndicator or None
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -64,8 +64,14 @@ class SimpleImputer(TransformerProxy, sklearn.impute.SimpleImputer):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import numpy as np
+    >>> import xpulab
+    >>> from xpulab.impute import SimpleImputer
+    >>> with xpulab.XPUCluster(n=2):
     ...     SimpleImputer().fit_transform([[1.0, 2.0], [np.nan, 3.0], [7.0, np.nan]])
+    array([[1. , 2. ],
+           [4. , 3. ],
+           [7. , 2.5]])
     """
 
     n_features_in_: int
@@ -166,7 +172,15 @@ class SimpleImputer(TransformerProxy, sklearn.impute.SimpleImputer):
     def inverse_transform(self, X: Any) -> Any:
         """Put the missing values back, where the columns of the indicator have 1.
 
-        Parameters, results and errors are those of `transform`. The estimator must have `add_indicator`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray
+            Rows as `transform` returns them, of an estimator with `add_indicator`.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features)
+            The rows with missing values. Errors are those of `transform`.
         """
         check_is_fitted(self)
         if not self.add_indicator:

@@ -196,7 +196,7 @@ class ElasticNet(_Descent, sklearn.linear_model.ElasticNet):
         Duality gap at the end of the descent.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -210,12 +210,63 @@ class ElasticNet(_Descent, sklearn.linear_model.ElasticNet):
 class Lasso(_Descent, sklearn.linear_model.Lasso):
     """Least squares with an L1 penalty on the coefficients, on every device of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.linear_model.Lasso`. They are the parameters and attributes
-    of `ElasticNet`, without `l1_ratio`, which is 1. `ElasticNet` describes the computation.
+    Parameters, attributes and results are those of `sklearn.linear_model.Lasso`. The engines compute the Gram matrix,
+    and scikit-learn's coordinate descent runs on it in this process, as for `ElasticNet` with the `l1_ratio` 1.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Factor of the penalty.
+    fit_intercept : bool, default=True
+        Whether the columns and the targets are centred.
+    precompute : bool or array-like of shape (n_features, n_features), default=False
+        The Gram matrix is always computed. A matrix that is passed is only compared with it.
+    copy_X : bool, default=True
+        Accepted for compatibility with scikit-learn: the input is never changed.
+    max_iter : int, default=1000
+        Largest number of passes over the coefficients.
+    tol : float, default=1e-4
+        The descent ends when the duality gap is at most `tol` times the squared length of the target.
+    warm_start : bool, default=False
+        Whether the descent begins with the coefficients of the last fit.
+    positive : bool, default=False
+        Whether all coefficients must be at least 0.
+    random_state : int, RandomState instance or None, default=None
+        Random order of the coefficients if `selection` is "random".
+    selection : {"cyclic", "random"}, default="cyclic"
+        Order in which the coefficients are updated.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+        Coefficients of the columns.
+    sparse_coef_ : sparse array of shape (n_targets, n_features)
+        The coefficients as a sparse array.
+    intercept_ : float or ndarray of shape (n_targets,)
+        Constant term; one for each target.
+    n_iter_ : int or list of int
+        Number of passes over the coefficients.
+    dual_gap_ : float or ndarray of shape (n_targets,)
+        Duality gap at the end of the descent.
+    n_features_in_ : int
+        Number of columns of the input.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the columns; set only if the input has names, and all of them are strings.
+    report_ : FitReport
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------
-    ElasticNet, sklearn.linear_model.Lasso
+    ElasticNet : With an L2 penalty, too.
+    sklearn.linear_model.Lasso : The same in one process.
+
+    Examples
+    --------
+    >>> import xpulab
+    >>> from xpulab.linear_model import Lasso
+    >>> with xpulab.XPUCluster(n=2):
+    ...     Lasso(alpha=0.1).fit([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]], [0.0, 1.0, 2.0]).coef_
+    array([0.85, 0.  ])
     """
 
 
@@ -410,7 +461,7 @@ class ElasticNetCV(_DescentCV, sklearn.linear_model.ElasticNetCV):
         Number of passes over the coefficients.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -424,10 +475,64 @@ class ElasticNetCV(_DescentCV, sklearn.linear_model.ElasticNetCV):
 class LassoCV(_DescentCV, sklearn.linear_model.LassoCV):
     """`Lasso` with a penalty that is chosen by cross-validation, on every device of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.linear_model.LassoCV`. They are the parameters and
-    attributes of `ElasticNetCV`, without `l1_ratio` and `l1_ratio_`. `ElasticNetCV` describes the computation.
+    Parameters, attributes and results are those of `sklearn.linear_model.LassoCV`. One pass over the rows is enough for
+    all folds, as for `ElasticNetCV`.
+
+    Parameters
+    ----------
+    eps : float, default=1e-3
+        Ratio of the smallest to the largest alpha.
+    alphas : int or array-like, default=100
+        Number of alphas to try, or the alphas.
+    fit_intercept : bool, default=True
+        Whether the columns and the target are centred.
+    precompute : "auto", bool or array-like, default="auto"
+        Accepted for compatibility with scikit-learn: the Gram matrix is always computed.
+    max_iter : int, default=1000
+        Largest number of passes over the coefficients.
+    tol : float, default=1e-4
+        Tolerance of the descent, as in `Lasso`.
+    copy_X : bool, default=True
+        Accepted for compatibility with scikit-learn: the input is never changed.
+    cv : int, cross-validation generator or iterable, default=None
+        The folds; five by default. A split must not contain a row twice.
+    verbose : bool or int, default=0
+        Accepted and ignored.
+    n_jobs : int, default=None
+        Accepted and ignored: all engines compute.
+    positive : bool, default=False
+        Whether all coefficients must be at least 0.
+    random_state : int, RandomState instance or None, default=None
+        Random order of the coefficients if `selection` is "random".
+    selection : {"cyclic", "random"}, default="cyclic"
+        Order in which the coefficients are updated.
+
+    Attributes
+    ----------
+    alpha_ : float
+        The best penalty.
+    coef_ : ndarray of shape (n_features,)
+        Coefficients of the columns.
+    intercept_ : float
+        Constant term; one for each target.
+    mse_path_ : ndarray of shape (n_alphas, n_folds)
+        Mean squared errors of the test rows. For float32 rows they are computed from products, too, so errors below a
+        millionth of the target's mean square are rounding errors.
+    alphas_ : ndarray of shape (n_alphas,)
+        The penalties that were tried.
+    dual_gap_ : float
+        Duality gap at the end of the descent.
+    n_iter_ : int
+        Number of passes over the coefficients.
+    n_features_in_ : int
+        Number of columns of the input.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the columns; set only if the input has names, and all of them are strings.
+    report_ : FitReport
+        The work of each engine, and the seconds of each phase, in the last fit.
 
     See Also
     --------
-    ElasticNetCV, sklearn.linear_model.LassoCV
+    ElasticNetCV : With an L2 penalty, too.
+    sklearn.linear_model.LassoCV : The same in one process.
     """

@@ -175,7 +175,7 @@ class IncrementalLinearRegression(_Incremental):
         Number of rows of a batch; only after `fit`.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         Report on the last batch.
@@ -240,7 +240,7 @@ class IncrementalRidge(_Incremental):
         Number of rows of a batch; only after `fit`.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         Report on the last batch.

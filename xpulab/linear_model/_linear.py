@@ -63,7 +63,7 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
         Singular values of the centred columns; not set with `positive`.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -74,8 +74,11 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.linear_model import LinearRegression
+    >>> with xpulab.XPUCluster(n=2):
     ...     LinearRegression().fit([[1, 1], [1, 2], [2, 2], [2, 3]], [6, 8, 9, 11]).coef_
+    array([1., 2.])
     """
 
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}

@@ -78,8 +78,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
     engines. The engines compute the loss and its gradient in one pass over the rows, which stay on the devices; one of
     them runs the solver of SciPy or scikit-learn, with the same stopping rule.
 
-    The signature is that of the installed version of scikit-learn, whose documentation has all parameters. This list
-    has the parameters that differ.
+    The signature is that of the installed version of scikit-learn.
 
     Parameters
     ----------
@@ -95,6 +94,12 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         Whether a fit starts with the coefficients of the previous fit.
     verbose : int, default=0
         Whether to print messages. Those of the Newton solvers appear after the fit.
+    tol : float, default=1e-4
+        Tolerance of the solver's stopping rule, as in scikit-learn.
+    max_iter : int, default=100
+        Largest number of iterations of the solver.
+    fit_intercept : bool, default=True
+        Whether there is a constant term.
     dual, intercept_scaling, random_state, n_jobs : as in scikit-learn
         They have no effect with these solvers.
 
@@ -110,7 +115,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         Number of iterations.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit. Its iterations have the loss (with the
@@ -122,8 +127,11 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.linear_model import LogisticRegression
+    >>> with xpulab.XPUCluster(n=2):
     ...     LogisticRegression().fit([[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"]).predict([[2.5]])
+    array(['yes'], dtype='<U3')
     """
 
     #: For each row, the number of its class and its weight; both exist twice while they are computed.

@@ -73,7 +73,7 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
         It is "svd" if the normal equations were too ill-conditioned. The notes of `report_` name the method.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -81,6 +81,14 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
     See Also
     --------
     sklearn.linear_model.Ridge : The same in one process.
+
+    Examples
+    --------
+    >>> import xpulab
+    >>> from xpulab.linear_model import Ridge
+    >>> with xpulab.XPUCluster(n=2):
+    ...     Ridge(alpha=1.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0]).coef_
+    array([0.66666667])
     """
 
     @_fit_context(prefer_skip_nested_validation=True)

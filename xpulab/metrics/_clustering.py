@@ -103,7 +103,16 @@ def silhouette_score(
 def silhouette_samples(X: Any, labels: Any, *, metric: Any = "euclidean", **kwds: Any) -> np.ndarray:
     """Return the silhouette of each row, as `sklearn.metrics.silhouette_samples`.
 
-    Parameters and errors are those of `silhouette_score`.
+    Parameters
+    ----------
+    X : array-like or ShardedArray of shape (n_samples, n_features)
+        The rows, as for `silhouette_score`.
+    labels : array-like of shape (n_samples,)
+        The cluster of each row.
+    metric : str, default="euclidean"
+        The distance, as for `silhouette_score`.
+    **kwds : float
+        The `p` of "minkowski".
 
     Returns
     -------
@@ -163,7 +172,12 @@ def davies_bouldin_score(X: Any, labels: Any) -> float:
 def calinski_harabasz_score(X: Any, labels: Any) -> float:
     """Return the ratio of the variances between and within clusters, as `sklearn.metrics.calinski_harabasz_score` [1]_.
 
-    Parameters and errors are those of `davies_bouldin_score`.
+    Parameters
+    ----------
+    X : array-like or ShardedArray of shape (n_samples, n_features)
+        The rows, as for `davies_bouldin_score`.
+    labels : array-like of shape (n_samples,)
+        The cluster of each row.
 
     Returns
     -------

@@ -97,7 +97,7 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
         The same for each iteration of the best run.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit. Its iterations have the lower bound.
@@ -113,8 +113,12 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.mixture import GaussianMixture
+    >>> with xpulab.XPUCluster(n=2):
     ...     GaussianMixture(n_components=2, random_state=0).fit([[1.0], [2.0], [1.5], [10.0], [11.0], [10.5]]).means_
+    array([[10.5],
+           [ 1.5]])
     """
 
     #: The largest extra memory is that of k-means, see `xpulab.cluster.KMeans`.

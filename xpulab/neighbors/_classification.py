@@ -60,7 +60,7 @@ class KNeighborsClassifier(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighb
     n_samples_fit_ : int
         Number of rows of the fit.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -71,8 +71,11 @@ class KNeighborsClassifier(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighb
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.neighbors import KNeighborsClassifier
+    >>> with xpulab.XPUCluster(n=2):
     ...     KNeighborsClassifier(n_neighbors=1).fit([[0.0], [1.0]], ["a", "b"]).predict([[0.9]])
+    array(['b'], dtype='<U1')
     """
 
     @_fit_context(prefer_skip_nested_validation=False)

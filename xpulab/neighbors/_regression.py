@@ -52,7 +52,7 @@ class KNeighborsRegressor(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighbo
     n_samples_fit_ : int
         Number of rows of the fit.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -63,8 +63,11 @@ class KNeighborsRegressor(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighbo
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.neighbors import KNeighborsRegressor
+    >>> with xpulab.XPUCluster(n=2):
     ...     KNeighborsRegressor(n_neighbors=2).fit([[0.0], [1.0], [2.0]], [0.0, 0.0, 1.0]).predict([[1.6]])
+    array([0.5])
     """
 
     @_fit_context(prefer_skip_nested_validation=False)

@@ -49,7 +49,7 @@ class NearestNeighbors(NeighborsProxy, sklearn.neighbors.NearestNeighbors):
     n_samples_fit_ : int
         Number of rows of the fit.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -60,8 +60,11 @@ class NearestNeighbors(NeighborsProxy, sklearn.neighbors.NearestNeighbors):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.neighbors import NearestNeighbors
+    >>> with xpulab.XPUCluster(n=2):
     ...     NearestNeighbors(n_neighbors=2).fit([[0.0], [1.0], [3.0]]).kneighbors([[0.9]])
+    (array([[0.1, 0.9]]), array([[1, 0]]))
     """
 
     @_fit_context(prefer_skip_nested_validation=False)

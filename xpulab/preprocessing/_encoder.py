@@ -66,7 +66,7 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
         The categories of each column that share one column.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -77,7 +77,9 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import OneHotEncoder
+    >>> with xpulab.XPUCluster(n=2):
     ...     OneHotEncoder(sparse_output=False).fit_transform([[1, 5], [2, 5], [2, 7]])
     array([[1., 0., 1., 0.],
            [0., 1., 1., 0.],

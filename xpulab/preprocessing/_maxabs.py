@@ -40,7 +40,7 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
         Number of rows.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -51,8 +51,13 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import MaxAbsScaler
+    >>> with xpulab.XPUCluster(n=2):
     ...     MaxAbsScaler().fit_transform([[1.0, -1.0, 2.0], [2.0, 0.0, 0.0], [0.0, 1.0, -1.0]])
+    array([[ 0.5, -1. ,  1. ],
+           [ 1. ,  0. ,  0. ],
+           [ 0. ,  1. , -0.5]])
     """
 
     max_abs_: np.ndarray
@@ -95,7 +100,17 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
     def partial_fit(self, X: Any, y: Any = None) -> MaxAbsScaler:
         """Update the greatest absolute values with more rows. If the call is interrupted, they stay as they were.
 
-        Parameters, results and errors are those of `fit`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            More rows.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        MaxAbsScaler
+            This object. Errors are those of `fit`.
         """
         return self._see("partial_fit", X)
 
@@ -130,7 +145,15 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
     def inverse_transform(self, X: Any) -> Any:
         """Multiply by the greatest absolute values.
 
-        Parameters, results and errors are those of `transform`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            Rows as `transform` returns them.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features)
+            The rows, in the dtype of X. Errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._backward(X, factor=self.scale_)

@@ -41,7 +41,7 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
         Number of rows.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -52,8 +52,14 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import MinMaxScaler
+    >>> with xpulab.XPUCluster(n=2):
     ...     MinMaxScaler().fit_transform([[-1, 2], [-0.5, 6], [0, 10], [1, 18]])
+    array([[0.  , 0.  ],
+           [0.25, 0.25],
+           [0.5 , 0.5 ],
+           [1.  , 1.  ]])
     """
 
     data_min_: np.ndarray
@@ -97,7 +103,17 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
     def partial_fit(self, X: Any, y: Any = None) -> MinMaxScaler:
         """Update minimum and maximum with more rows. If the call is interrupted, they stay as they were.
 
-        Parameters, results and errors are those of `fit`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            More rows.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        MinMaxScaler
+            This object. Errors are those of `fit`.
         """
         return self._see("partial_fit", X)
 
@@ -132,7 +148,15 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
     def inverse_transform(self, X: Any) -> Any:
         """Scale the columns back to the range of the data.
 
-        Parameters, results and errors are those of `transform`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            Rows as `transform` returns them.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features)
+            The rows, in the dtype of X. Errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._backward(X, shift=self.min_, scale=self.scale_)

@@ -40,13 +40,13 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
 
     Attributes
     ----------
-    powers_ : ndarray of shape (n_output_features_, n_features_in_)
+    powers_ : ndarray of shape (`n_output_features_`, `n_features_in_`)
         The power of each column in each product.
     n_output_features_ : int
         Number of products.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
 
     See Also
@@ -55,7 +55,9 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import PolynomialFeatures
+    >>> with xpulab.XPUCluster(n=2):
     ...     PolynomialFeatures().fit_transform([[0, 1], [2, 3]])
     array([[1., 0., 1., 0., 0., 1.],
            [1., 2., 3., 4., 6., 9.]])
@@ -108,7 +110,7 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
 
         Returns
         -------
-        ndarray or ShardedArray of shape (n_samples, n_output_features_), of the dtype of X
+        ndarray or ShardedArray of shape (n_samples, `n_output_features_`), of the dtype of X
             A `ShardedArray` if X is one; its rows stay on the engines.
 
         Raises

@@ -44,13 +44,13 @@ class QuantileTransformer(TransformerProxy, sklearn.preprocessing.QuantileTransf
     ----------
     n_quantiles_ : int
         Number of quantiles.
-    quantiles_ : ndarray of shape (n_quantiles_, n_features)
+    quantiles_ : ndarray of shape (`n_quantiles_`, n_features)
         The quantiles of each column; NaN for a column of NaN.
-    references_ : ndarray of shape (n_quantiles_,)
+    references_ : ndarray of shape (`n_quantiles_`,)
         The share of the values that are below each quantile, from 0 to 1.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -61,7 +61,9 @@ class QuantileTransformer(TransformerProxy, sklearn.preprocessing.QuantileTransf
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import QuantileTransformer
+    >>> with xpulab.XPUCluster(n=2):
     ...     QuantileTransformer(n_quantiles=3).fit_transform([[1.0], [2.0], [10.0]])
     array([[0. ],
            [0.5],
@@ -161,7 +163,15 @@ class QuantileTransformer(TransformerProxy, sklearn.preprocessing.QuantileTransf
     def inverse_transform(self, X: Any) -> Any:
         """Map places in the output distribution back to numbers.
 
-        Parameters, results and errors are those of `transform`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            Rows as `transform` returns them.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features)
+            The rows, in the dtype of X. Errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._spread("inverse_transform", X, self.n_features_in_)

@@ -45,7 +45,7 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
         Divisor of each column; 1 if both quantiles are equal.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -56,8 +56,13 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import RobustScaler
+    >>> with xpulab.XPUCluster(n=2):
     ...     RobustScaler().fit_transform([[1.0, -2.0, 2.0], [-2.0, 1.0, 3.0], [4.0, 1.0, -2.0]])
+    array([[ 0. , -2. ,  0. ],
+           [-1. ,  0. ,  0.4],
+           [ 1. ,  0. , -1.6]])
     """
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -142,7 +147,15 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
     def inverse_transform(self, X: Any) -> Any:
         """Multiply by the ranges, and add the medians.
 
-        Parameters, results and errors are those of `transform`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            Rows as `transform` returns them.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features)
+            The rows, in the dtype of X. Errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._backward(X, factor=self.scale_, offset=self.center_)

@@ -46,7 +46,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         Number of values that are not NaN, or the sum of their weights. A single number if it is equal for all columns.
     n_features_in_ : int
         Number of columns of the input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit.
@@ -57,8 +57,14 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
 
     Examples
     --------
-    >>> with xpulab.XPUCluster(n=2):  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.preprocessing import StandardScaler
+    >>> with xpulab.XPUCluster(n=2):
     ...     StandardScaler().fit_transform([[0, 0], [0, 0], [1, 1], [1, 1]])
+    array([[-1., -1.],
+           [-1., -1.],
+           [ 1.,  1.],
+           [ 1.,  1.]])
     """
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -100,7 +106,19 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> StandardScaler:
         """Update mean and standard deviation with more rows. If the call is interrupted, they stay as they were.
 
-        Parameters, results and errors are those of `fit`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            More rows.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows; 1 by default.
+
+        Returns
+        -------
+        StandardScaler
+            This object. Errors are those of `fit`.
         """
         return self._see("partial_fit", X, sample_weight)
 
@@ -138,7 +156,17 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
     def inverse_transform(self, X: Any, copy: bool | None = None) -> Any:
         """Multiply by the standard deviations, and add the means.
 
-        Parameters, results and errors are those of `transform`.
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            Rows as `transform` returns them.
+        copy : bool, optional
+            Accepted for compatibility with scikit-learn: the input is never changed.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features)
+            The rows, in the dtype of X. Errors are those of `transform`.
         """
         check_is_fitted(self)
         return self._backward(

@@ -24,7 +24,50 @@ __all__ = ["PHASES", "Comparison", "EngineReport", "FitReport", "Iteration", "St
 class FitReport(FitRecord, Displayed):
     """The report of one call of an estimator: its engines, its iterations, and the seconds of each phase.
 
-    Its parameters and attributes are those of `FitRecord`.
+    `report_` of an estimator is the report of its last fit, and `XPUCluster.last` returns that of the last call. A
+    notebook shows it as a table; `str` makes text of it, `to_html` a page, and `plot` a figure.
+
+    Attributes
+    ----------
+    estimator : str
+        The estimator's name, ``"KMeans"``.
+    method : str
+        The method called, ``"fit"``.
+    parameters : dict
+        The estimator's parameters as plain values, as far as they can be described. An array is replaced by a
+        description of its shape, so the report contains no data.
+    n_samples, n_features : int
+        Shape of the data.
+    dtype : str
+        Type in which the engines computed, ``"float32"``.
+    status : {"running", "finished", "interrupted", "failed"}
+        State of the call.
+    message : str
+        While the call runs, its present step. At the end, why it was interrupted or failed.
+    started : str
+        Start of the call in UTC, in ISO 8601; by default the time of construction.
+    seconds : float
+        Wall time of the call in the calling process.
+    n_init : int
+        Number of runs from different starts.
+    engines : list of EngineReport
+        One per rank, in the order of the ranks.
+    iterations : list of Iteration
+        The iterations of all runs, in the order in which they ran.
+    versions : dict of str to str
+        Package or driver -> its version.
+    notes : list of str
+        Remarks on the call and on the placement of the engines, such as ``"2 engines share the cores 0-1"``.
+    sent : float
+        Seconds in which the calling process copied the rows to where the engines read them.
+    waited : float
+        Seconds until the call of another client had ended.
+    converged : bool, optional
+        Whether the call ended because the algorithm had converged; None if the algorithm does not say.
+
+    See Also
+    --------
+    Comparison : Two reports side by side.
     """
 
     def line(self) -> str:

@@ -255,7 +255,13 @@ class FitRecord(Timed):
 
     @classmethod
     def from_dict(cls: type[Self], content: Mapping[str, Any]) -> Self:
-        """Return the report whose `to_dict` returned ``content``."""
+        """Return the report that `to_dict` has described.
+
+        Parameters
+        ----------
+        content : mapping
+            What `to_dict` returned.
+        """
         parts = {
             "engines": [EngineReport(**engine) for engine in content["engines"]],
             "iterations": [Iteration(**iteration) for iteration in content["iterations"]],

@@ -1,14 +1,14 @@
 """PyTorch on the engines.
 
-In the notebook:
+In the notebook::
 
->>> from xpulab.torch import NeuralNetClassifier  # doctest: +SKIP
->>> net = NeuralNetClassifier(Net, max_epochs=10, lr=0.1, batch_size=256).fit(X, y)  # doctest: +SKIP
+    from xpulab.torch import NeuralNetClassifier
+    net = NeuralNetClassifier(Net, max_epochs=10, lr=0.1, batch_size=256).fit(X, y)
 
-In a ``%%xpu`` cell, or in a script under ``xpulab run``:
+In a ``%%xpu`` cell, or in a script under ``xpulab run``::
 
->>> import torch, xpulab.torch  # doctest: +SKIP
->>> model, loader = xpulab.torch.prepare(Net(), dataset, batch_size=64)  # doctest: +SKIP
+    import torch, xpulab.torch
+    model, loader = xpulab.torch.prepare(Net(), dataset, batch_size=64)
 """
 
 from __future__ import annotations

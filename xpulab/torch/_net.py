@@ -255,6 +255,15 @@ class _OnEngines:
     def forward_iter(self, X: Any, training: bool = False, device: str = "cpu") -> Any:
         """Yield the output of the module for the rows of X, a batch at a time, computed on the engines.
 
+        Parameters
+        ----------
+        X : array-like, ShardedArray, torch.utils.data.Dataset, or a list or dict of arrays
+            The rows, as for `partial_fit`.
+        training : bool, default=False
+            Whether the module computes as in training, with dropout.
+        device : str, default="cpu"
+            Accepted as in skorch; the output is in this process.
+
         Raises
         ------
         NoClusterError
@@ -297,7 +306,7 @@ class _OnEngines:
 
 
 class NeuralNetClassifier(_OnEngines, skorch.NeuralNetClassifier):
-    """skorch's NeuralNetClassifier, whose module is trained on all engines.
+    """Classification by a network of PyTorch that all engines train, with skorch's interface.
 
     Parameters, methods and fitted attributes are those of `skorch.NeuralNetClassifier`. Each engine computes its part
     of every batch, so that `batch_size` is that of one process, and the result is the same for any number of engines,
@@ -305,25 +314,69 @@ class NeuralNetClassifier(_OnEngines, skorch.NeuralNetClassifier):
     skorch prints. Dropout draws other masks on each engine. Batch normalisation uses the rows of each engine's part of
     a batch, and keeps the statistics of rank 0.
 
+    Parameters
+    ----------
+    module : torch.nn.Module (class or instance)
+        The network. A class is made with the parameters `module__...`.
+    *args, **kwargs : Any
+        The other parameters of `skorch.NeuralNet`, such as `max_epochs`, `lr`, `batch_size`, `optimizer`, `criterion`,
+        `train_split` and `callbacks`. `batch_size` is that of one process: each engine computes its part of a batch.
+
     Attributes
     ----------
+    module_ : torch.nn.Module
+        The trained network, with the same weights as on all engines.
+    history_ : skorch.history.History
+        The losses, scores and seconds of each epoch, over all rows.
     report_ : FitReport
         The report of the last fit.
 
+    See Also
+    --------
+    skorch.NeuralNetClassifier : The same in one process.
+
     Examples
     --------
-    >>> from xpulab.torch import NeuralNetClassifier  # doctest: +SKIP
-    >>> net = NeuralNetClassifier(Net, max_epochs=10, lr=0.1, batch_size=256).fit(X, y)  # doctest: +SKIP
+    >>> import xpulab
+    >>> from xpulab.torch import NeuralNetClassifier
+    >>> import numpy as np, torch
+    >>> generator = torch.manual_seed(0)
+    >>> X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(-1, 1)
+    >>> y = (X[:, 0] > 0).astype(np.int64)
+    >>> net = NeuralNetClassifier(torch.nn.Linear(1, 2), criterion=torch.nn.CrossEntropyLoss, max_epochs=20, lr=1.0)
+    >>> with xpulab.XPUCluster(n=2):
+    ...     net = net.fit(X, y)
+    >>> bool(net.to_skorch().score(X, y) > 0.9)
+    True
     """
 
 
 class NeuralNetRegressor(_OnEngines, skorch.NeuralNetRegressor):
-    """skorch's NeuralNetRegressor, whose module is trained on all engines; see `NeuralNetClassifier`.
+    """Regression by a network of PyTorch that all engines train, with skorch's interface.
+
+    Parameters, methods and fitted attributes are those of `skorch.NeuralNetRegressor`. `NeuralNetClassifier` says how
+    the engines compute.
+
+    Parameters
+    ----------
+    module : torch.nn.Module (class or instance)
+        The network. A class is made with the parameters `module__...`.
+    *args, **kwargs : Any
+        The other parameters of `skorch.NeuralNet`, such as `max_epochs`, `lr`, `batch_size`, `optimizer`, `criterion`,
+        `train_split` and `callbacks`. `batch_size` is that of one process: each engine computes its part of a batch.
 
     Attributes
     ----------
+    module_ : torch.nn.Module
+        The trained network, with the same weights as on all engines.
+    history_ : skorch.history.History
+        The losses, scores and seconds of each epoch, over all rows.
     report_ : FitReport
         The report of the last fit.
+
+    See Also
+    --------
+    skorch.NeuralNetRegressor : The same in one process.
     """
 
 

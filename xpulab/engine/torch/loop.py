@@ -147,12 +147,14 @@ def prepare(
 
     Examples
     --------
-    >>> model, loader = xpulab.torch.prepare(Net(), dataset, batch_size=64)  # doctest: +SKIP
-    >>> for epoch in xpulab.torch.epochs(5, loader):  # doctest: +SKIP
-    ...     for x, y in loader:
-    ...         optimizer.zero_grad()
-    ...         loss(model(x), y).backward()
-    ...         optimizer.step()
+    In a ``%%xpu`` cell, or in a script under ``xpulab run``::
+
+        model, loader = xpulab.torch.prepare(Net(), dataset, batch_size=64)
+        for epoch in xpulab.torch.epochs(5, loader):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss(model(x), y).backward()
+                optimizer.step()
     """
     setting = init(backend, device)
     if isinstance(dataset, DataLoader):

@@ -82,8 +82,9 @@ def init(backend: str | None = None, device: str | None = None) -> Setting:
 
     Examples
     --------
-    >>> xpulab.torch.init().device  # doctest: +SKIP
-    device(type='cpu')
+    In a ``%%xpu`` cell, or in a script under ``xpulab run``::
+
+        device = xpulab.torch.init().device  # device(type='cpu') without a GPU
     """
     register()
     ranks = reachable()

@@ -75,7 +75,20 @@ def allgather(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int = 0) -> torch.Tensor:
-    """Return the tensor of one rank on all ranks, in a new tensor."""
+    """Return the tensor of one rank on all ranks, in a new tensor.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        The tensor of this rank, of the same shape and dtype on all ranks.
+    root_rank : int, default=0
+        The rank whose tensor counts.
+
+    Returns
+    -------
+    torch.Tensor
+        A copy of the tensor of `root_rank`.
+    """
     _check_root(root_rank)
     result = tensor.detach().clone()
     dist.broadcast(result, root_rank)
