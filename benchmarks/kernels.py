@@ -23,7 +23,7 @@ KERNELS = {"nearest": "the nearest centre of each row", "moves": "rows that move
 
 def profile(task: Any, rows: int, features: int, clusters: int, iterations: int) -> dict[str, list[float]]:
     """On the engine: seconds of each kernel in each iteration, by the device's clock, and of a sum of all elements."""
-    from xpulab.kernels import dense
+    from xpulab.kernels.kmeans import dense
     from xpulab.kernels.rows import Rows
 
     device, seen = task.device, []

@@ -93,7 +93,7 @@ class TestOnEngines:
         right = KMeans(3, max_iter=5, random_state=0, tol=0).fit(X)
 
         def fill(task: Any, iteration: int) -> None:
-            from xpulab.kernels import dense
+            from xpulab.kernels.kmeans import dense
 
             step, done = dense.lloyd_step, iter(range(100))
 
@@ -115,7 +115,7 @@ class TestOnEngines:
 
 def _restored(task: Any) -> None:
     """Restore the original step."""
-    from xpulab.kernels import dense
-    from xpulab.kernels.lloyd import lloyd_step
+    from xpulab.kernels.kmeans import dense
+    from xpulab.kernels.kmeans.lloyd import lloyd_step
 
     dense.lloyd_step = lloyd_step

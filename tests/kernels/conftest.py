@@ -10,7 +10,7 @@ from xpulab import oneapi
 
 oneapi.load()
 
-from xpulab.kernels.device import Array, Device  # noqa: E402
+from xpulab.kernels.runtime.device import Array, Device  # noqa: E402
 
 
 @pytest.fixture(scope="session", params=["the CPU", "with memory of its own", "as a GPU"])

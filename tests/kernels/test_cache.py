@@ -17,10 +17,11 @@ import pytest
 from samples import times
 
 from xpulab import oneapi
-from xpulab.kernels import cache, catalogue, lloyd, program
-from xpulab.kernels.device import Device
-from xpulab.kernels.launch import launch
-from xpulab.kernels.opencl import Compiler, CompilerError
+from xpulab.kernels.kmeans import lloyd
+from xpulab.kernels.runtime import cache, catalogue, program
+from xpulab.kernels.runtime.device import Device
+from xpulab.kernels.runtime.launch import launch
+from xpulab.kernels.runtime.opencl import Compiler, CompilerError
 
 
 @pytest.fixture(autouse=True)

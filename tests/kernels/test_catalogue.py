@@ -15,11 +15,13 @@ import samples
 
 import xpulab
 from xpulab.exceptions import KernelBuildError
-from xpulab.kernels import catalogue, forest_functions, host, language, tree_functions
-from xpulab.kernels.build import PYTHON, kernels_of
-from xpulab.kernels.catalogue import COMMAND, Compiled, find, pack, shelf_file, unpack
-from xpulab.kernels.host_functions import FUNCTIONS
+from xpulab.kernels import language
+from xpulab.kernels.compile.build import PYTHON, kernels_of
 from xpulab.kernels.language import Kernel, device_function, kernel
+from xpulab.kernels.on_cpu import forest_functions, host, tree_functions
+from xpulab.kernels.on_cpu.host_functions import FUNCTIONS
+from xpulab.kernels.runtime import catalogue
+from xpulab.kernels.runtime.catalogue import COMMAND, Compiled, find, pack, shelf_file, unpack
 
 ROOT = Path(xpulab.__file__).parents[1]
 FOLDER = ROOT / "xpulab" / "kernels" / "catalogue"
@@ -48,13 +50,13 @@ def test_a_sample_compiles_to_what_is_in_the_catalogue(package: str, count: int)
     """Each run compares another sample, byte by byte, and the sources of all kernels and of the host's functions."""
     if sys.version_info[:2] != PYTHON:
         pytest.skip("numba compiles bytecode, which differs between Pythons")
-    command = [sys.executable, "-m", "xpulab.kernels.build", "--check", str(count), package]
+    command = [sys.executable, "-m", "xpulab.kernels.compile.build", "--check", str(count), package]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_another_python_is_told_which_one_compiles() -> None:
-    command = [sys.executable, "-m", "xpulab.kernels.build", "--check", "0", "tests.kernels"]
+    command = [sys.executable, "-m", "xpulab.kernels.compile.build", "--check", "0", "tests.kernels"]
     done = subprocess.run(command, capture_output=True, text=True)
     if sys.version_info[:2] == PYTHON:
         assert done.returncode == 0, done.stderr
@@ -189,7 +191,7 @@ def test_the_digest_is_of_what_a_kernel_closes_over_and_of_the_functions_and_num
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert samples.times(3).digest != samples.times(4).digest
-    from xpulab.kernels import compare, lloyd
+    from xpulab.kernels.kmeans import compare, lloyd
 
     digest = next(iter(lloyd.every_kernel())).digest
     lloyd._moves_kernel.cache_clear()

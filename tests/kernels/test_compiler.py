@@ -9,7 +9,7 @@ from xpulab.kernels.language import index, kernel
 
 pytest.importorskip("numba_dpex")
 
-from xpulab.kernels.compiler import compiled
+from xpulab.kernels.compile.compiler import compiled
 
 
 def test_a_kernel_that_does_not_compile_raises():

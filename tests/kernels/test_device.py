@@ -5,9 +5,9 @@ import pytest
 from samples import add
 
 from xpulab.exceptions import DeviceError
-from xpulab.kernels.device import Device
-from xpulab.kernels.launch import launch
 from xpulab.kernels.rows import Rows, column_sums
+from xpulab.kernels.runtime.device import Device
+from xpulab.kernels.runtime.launch import launch
 
 
 def test_describe_names_the_device(device):

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from xpulab.kernels import distances as module
-from xpulab.kernels.distances import transform
+from xpulab.kernels.kmeans import distances as module
+from xpulab.kernels.kmeans.distances import transform
 from xpulab.kernels.rows import Rows
 
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.tree import DecisionTreeRegressor
 
 from xpulab.ensemble import RandomForestRegressor
-from xpulab.kernels.forests import Edges, Room, Rules, add_values, grow_tree
+from xpulab.kernels.on_cpu.forests import Edges, Room, Rules, add_values, grow_tree
 
 
 @pytest.mark.parametrize("values", [1, 2, 3, 254, 255, 256, 1000])

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from scipy import sparse as scipy_sparse
 
-from xpulab.kernels import dense, sparse
-from xpulab.kernels.gather import Batches, subset
+from xpulab.kernels.kmeans import dense, sparse
+from xpulab.kernels.kmeans.gather import Batches, subset
+from xpulab.kernels.kmeans.sparse import SparseRows
 from xpulab.kernels.rows import BLOCK, Rows, take
-from xpulab.kernels.sparse import SparseRows
 
 RNG = np.random.default_rng(0)
 

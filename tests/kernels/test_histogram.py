@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from spirv import FLOAT64, capabilities
 
-from xpulab.kernels.catalogue import find
-from xpulab.kernels.device import Device
-from xpulab.kernels.histogram import count_pixels, ranges
-from xpulab.kernels.lloyd import assign, labels_to_host, new_labels
+from xpulab.kernels.kmeans.histogram import count_pixels, ranges
+from xpulab.kernels.kmeans.lloyd import assign, labels_to_host, new_labels
 from xpulab.kernels.rows import Rows
+from xpulab.kernels.runtime.catalogue import find
+from xpulab.kernels.runtime.device import Device
 
 FLOATS = [np.float32, np.float64]
 LOW, HIGH, SHAPE = (-8.0, -4.0), (8.0, 12.0), (32, 64)  # 4 columns and 2 lines per unit, so every edge is exact

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from xpulab.exceptions import KernelBuildError
-from xpulab.kernels import host
-from xpulab.kernels.host_functions import FUNCTIONS
+from xpulab.kernels.on_cpu import host
+from xpulab.kernels.on_cpu.host_functions import FUNCTIONS
 
 
 @pytest.fixture(params=["float32", "float64"])

@@ -3,11 +3,11 @@ import pytest
 from samples import add, add_after_asking, divide, fused, reverse, weigh
 
 from xpulab.exceptions import DeviceError, KernelBuildError, KernelLaunchError
-from xpulab.kernels import launch as module
-from xpulab.kernels.catalogue import Compiled, find
-from xpulab.kernels.device import Device
 from xpulab.kernels.language import INTRINSICS, Local, device_function, kernel
-from xpulab.kernels.launch import launch, program_of
+from xpulab.kernels.runtime import launch as module
+from xpulab.kernels.runtime.catalogue import Compiled, find
+from xpulab.kernels.runtime.device import Device
+from xpulab.kernels.runtime.launch import launch, program_of
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 

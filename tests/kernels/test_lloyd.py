@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.spatial.distance import cdist
 
-from xpulab.kernels import lloyd, nearest
-from xpulab.kernels.lloyd import assign, inertia, labels_to_host, lloyd_step, new_labels, own_distances
+from xpulab.kernels.kmeans import lloyd, nearest
+from xpulab.kernels.kmeans.lloyd import assign, inertia, labels_to_host, lloyd_step, new_labels, own_distances
 from xpulab.kernels.rows import Rows
 
 FLOATS = [np.float32, np.float64]

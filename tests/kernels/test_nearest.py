@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from xpulab.kernels import nearest
-from xpulab.kernels.lloyd import labels_to_host, lloyd_step
-from xpulab.kernels.nearest import find_nearest
+from xpulab.kernels.kmeans import nearest
+from xpulab.kernels.kmeans.lloyd import labels_to_host, lloyd_step
+from xpulab.kernels.kmeans.nearest import find_nearest
 from xpulab.kernels.rows import Rows
 
 

@@ -3,10 +3,10 @@ import pytest
 from scipy.sparse import csr_matrix
 from sklearn.cluster import kmeans_plusplus
 
-from xpulab.kernels import dense, sparse
-from xpulab.kernels.plusplus import accept, candidate_potentials, place_of, search, start
+from xpulab.kernels.kmeans import dense, sparse
+from xpulab.kernels.kmeans.plusplus import accept, candidate_potentials, place_of, search, start
+from xpulab.kernels.kmeans.sparse import SparseRows
 from xpulab.kernels.rows import Rows, take
-from xpulab.kernels.sparse import SparseRows
 
 FLOATS = [np.float32, np.float64]
 TOLERANCE = {np.float32: 2e-6, np.float64: 1e-13}

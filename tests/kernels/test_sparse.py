@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from xpulab.kernels import dense
-from xpulab.kernels import sparse as ours
+from xpulab.kernels.kmeans import dense
+from xpulab.kernels.kmeans import sparse as ours
+from xpulab.kernels.kmeans.sparse import SparseRows
 from xpulab.kernels.rows import Rows
-from xpulab.kernels.sparse import SparseRows
 
 FLOATS = [np.float32, np.float64]
 SHAPES = [(2500, 30, 20, 0.2), (1030, 14, 150, 0.5), (5, 3, 2, 0.5), (300, 400, 8, 0.01), (70, 6, 3, 0.0)]

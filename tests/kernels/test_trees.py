@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from xpulab.kernels.trees import BEYOND, Near, Tree, count_near, joined, least_listed, least_near, link_near, roots_of
+from xpulab.kernels.on_cpu.trees import (
+    BEYOND,
+    Near,
+    Tree,
+    count_near,
+    joined,
+    least_listed,
+    least_near,
+    link_near,
+    roots_of,
+)
 
 
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (48, 2), (49, 2), (1000, 3), (1000, 20)])

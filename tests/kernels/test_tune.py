@@ -12,13 +12,13 @@ import pytest
 from spirv import FLOAT64, capabilities
 
 from xpulab.exceptions import DeviceError, KernelBuildError
-from xpulab.kernels import lloyd, nearest, tune
-from xpulab.kernels.catalogue import find
-from xpulab.kernels.device import Device
-from xpulab.kernels.nearest import Labels, find_nearest, tile_for
+from xpulab.kernels.kmeans import lloyd, nearest, tune
+from xpulab.kernels.kmeans.nearest import Labels, find_nearest, tile_for
+from xpulab.kernels.kmeans.tiles import Tile, default_tile, shapes, size_class, space, variants
+from xpulab.kernels.kmeans.tune import Tuner
 from xpulab.kernels.rows import BLOCK, Rows
-from xpulab.kernels.tiles import Tile, default_tile, shapes, size_class, space, variants
-from xpulab.kernels.tune import Tuner
+from xpulab.kernels.runtime.catalogue import find
+from xpulab.kernels.runtime.device import Device
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 SIZES = [(F32, 14), (F64, 2), (F32, 70), (F64, 14), (F32, 2), (F64, 70)]

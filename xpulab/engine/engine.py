@@ -24,9 +24,9 @@ from xpulab.engine.interruptible import WORLD, Intracomm
 from xpulab.engine.travel import travelled
 from xpulab.engine.waiting import interrupt
 from xpulab.exceptions import NeverAnsweredError
-from xpulab.kernels.device import Device
+from xpulab.kernels.kmeans.tune import MODE, Tuner
 from xpulab.kernels.rows import Fill, Rows
-from xpulab.kernels.tune import MODE, Tuner
+from xpulab.kernels.runtime.device import Device
 from xpulab.sharing.board import PHASES, Board
 from xpulab.sharing.checkpoint import Checkpoint
 from xpulab.sharing.hangs import Watch

@@ -343,7 +343,7 @@ class ForestProxy(Proxy):
         return means
 
     def _packed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return nodes, roots, and the values of the leaves, as `xpulab.kernels.forests.add_values` takes them."""
+        """Return nodes, roots, and the values of the leaves, as `kernels.on_cpu.forests.add_values` takes them."""
         trees = [tree.tree_ for tree in self.estimators_]
         roots = np.cumsum([0, *(tree.node_count for tree in trees)])
         first_leaves = np.cumsum([0, *(tree.n_leaves for tree in trees)])

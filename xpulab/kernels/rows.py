@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.device import Array, Device
 from xpulab.kernels.language import (
     DeviceFunction,
     Kernel,
@@ -21,7 +20,8 @@ from xpulab.kernels.language import (
     kernel,
     transpose,
 )
-from xpulab.kernels.launch import launch
+from xpulab.kernels.runtime.device import Array, Device
+from xpulab.kernels.runtime.launch import launch
 from xpulab.sharing.memory import SharedBlock
 
 __all__ = [
