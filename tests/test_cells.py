@@ -158,7 +158,7 @@ with ThreadPoolExecutor() as pool:
             run_cell(self.pair, "1", ranks=[0, 7])
 
     def test_a_cell_on_some_ranks_does_not_wait_for_output_of_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("xpulab.deploy.exchange._PRINTED", 20.0)
+        monkeypatch.setattr("xpulab.deploy.tasks.exchange._PRINTED", 20.0)
         started = time.monotonic()
         run_cell(self.pair, "1", ranks=[1])
         assert time.monotonic() - started < 10
@@ -283,7 +283,7 @@ with ThreadPoolExecutor() as pool:
             assert self.capsys.readouterr().out == "[0-1] so far\n"
 
     def test_a_rank_that_goes_on_after_another_raised_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("xpulab.deploy.users_code._PATIENCE", 0.3)
+        monkeypatch.setattr("xpulab.deploy.tasks.users_code._PATIENCE", 0.3)
         with pytest.raises(EngineError):
             run_cell(self.pair, "import time\n1 / 0 if rank else time.sleep(3)")
         said = self.capsys.readouterr().err

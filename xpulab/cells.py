@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from xpulab.deploy.cluster import XPUCluster
-from xpulab.deploy.merging import merged
-from xpulab.deploy.probe import core_ranges
-from xpulab.deploy.signals import interruptible
-from xpulab.deploy.users_code import LINES, CellInterrupted, CellOutput, raise_for_users, results_of
-from xpulab.deploy.variables import checked_ranks, received
+from xpulab.deploy.plan.probe import core_ranges
+from xpulab.deploy.tasks.merging import merged
+from xpulab.deploy.tasks.users_code import LINES, CellInterrupted, CellOutput, raise_for_users, results_of
+from xpulab.deploy.tasks.variables import checked_ranks, received
+from xpulab.deploy.watch.signals import interruptible
 from xpulab.exceptions import UsageError
 from xpulab.rendering import in_notebook
 from xpulab.report import usage

@@ -21,8 +21,8 @@ from typing import Any, Literal
 from xpulab import oneapi
 from xpulab.deploy.mpi import intel
 from xpulab.deploy.mpi.command import HERE, Ranks
-from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
-from xpulab.deploy.record import new_folder
+from xpulab.deploy.plan.probe import DeviceInfo, Probe, core_ranges, probe
+from xpulab.deploy.processes.record import new_folder
 from xpulab.exceptions import ClusterStartError
 from xpulab.rendering import Displayed, block, escape, format_size, plain, table_html
 

@@ -31,13 +31,13 @@ from xpulab.commands import (
     numbers,
     placement,
 )
-from xpulab.deploy.addresses import addresses
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster, latest_start
-from xpulab.deploy.hosts import look
-from xpulab.deploy.keys import make_keys
-from xpulab.deploy.ports import ports
-from xpulab.deploy.signals import interruptible
+from xpulab.deploy.plan.addresses import addresses
+from xpulab.deploy.plan.ports import ports
+from xpulab.deploy.remote.hosts import look
+from xpulab.deploy.remote.keys import make_keys
 from xpulab.deploy.status import ClusterStatus
+from xpulab.deploy.watch.signals import interruptible
 from xpulab.exceptions import ClusterError, UsageError
 from xpulab.rendering import Text, counted
 from xpulab.report.profile import profiled

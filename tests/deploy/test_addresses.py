@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import xpulab
-from xpulab.deploy.addresses import Address, addresses, is_here
 from xpulab.deploy.mpi.command import Ranks
-from xpulab.deploy.plan import Offer, Plan, plan
-from xpulab.deploy.probe import DeviceInfo, Probe
+from xpulab.deploy.plan.addresses import Address, addresses, is_here
+from xpulab.deploy.plan.plan import Offer, Plan, plan
+from xpulab.deploy.plan.probe import DeviceInfo, Probe
 from xpulab.exceptions import DeviceNotFoundError, PlanError, UsageError
 
 CPU = DeviceInfo("opencl", 0, "cpu", "CPU", "Intel", "1", 4, 2**34, 2**32, 2**15, 4096, True, True, True, 0, None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xpulab.deploy.agent import Lines, _Agent
+from xpulab.deploy.remote.agent import Lines, _Agent
 from xpulab.sharing.board import Board
 from xpulab.sharing.folder import BOARD, HOST, write_private
 

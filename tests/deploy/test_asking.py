@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from xpulab.deploy import asking
-from xpulab.deploy.asking import Asked
+from xpulab.deploy.remote import asking
+from xpulab.deploy.remote.asking import Asked
 
 
 @pytest.mark.parametrize(

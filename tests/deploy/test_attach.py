@@ -22,8 +22,8 @@ from waiting import until
 import xpulab
 from xpulab import cli
 from xpulab.cluster import KMeans
-from xpulab.deploy.processes import Processes
-from xpulab.deploy.record import Record, choose, find
+from xpulab.deploy.processes.processes import Processes
+from xpulab.deploy.processes.record import Record, choose, find
 from xpulab.exceptions import ClusterError, HandleError, NoClusterError
 from xpulab.report import progress
 

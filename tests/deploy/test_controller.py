@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from xpulab.deploy import controller
+from xpulab.deploy.processes import controller
 
 
 def test_heartbeats_become_rare_after_the_last_engine_has_registered() -> None:

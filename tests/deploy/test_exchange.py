@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from xpulab.deploy import exchange
-from xpulab.deploy.exchange import Exchange
+from xpulab.deploy.tasks import exchange
+from xpulab.deploy.tasks.exchange import Exchange
 from xpulab.exceptions import EngineStuckError
 from xpulab.sharing.board import Board
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from xpulab.deploy.addresses import Address
-from xpulab.deploy.keys import HostKey, Keys, make_keys
 from xpulab.deploy.launchers import ssh
+from xpulab.deploy.plan.addresses import Address
+from xpulab.deploy.remote.keys import HostKey, Keys, make_keys
 from xpulab.exceptions import ClusterStartError, UsageError
 
 BATCH = "-oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval=5"

@@ -11,7 +11,7 @@ from scipy import sparse
 
 import xpulab
 from xpulab.cluster import KMeans
-from xpulab.deploy.limits import Demand, require_room
+from xpulab.deploy.tasks.limits import Demand, require_room
 from xpulab.exceptions import DeviceError, EngineError, NotEnoughMemoryError
 
 GIB = 1 << 30
@@ -75,7 +75,7 @@ class TestOnEngines:
     def test_rows_that_do_not_fit_are_not_sent(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fitted = KMeans(3, max_iter=2, random_state=0).fit(X)
         stored = sparse.csr_matrix(X[:20_000])
-        monkeypatch.setattr("xpulab.deploy.rows.LEAST", 0)
+        monkeypatch.setattr("xpulab.deploy.tasks.rows.LEAST", 0)
         with monkeypatch.context() as patch:
             patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
             patch.setattr("psutil.swap_memory", lambda: SimpleNamespace(free=0))

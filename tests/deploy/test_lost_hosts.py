@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from xpulab.deploy.conversation import Conversation
 from xpulab.deploy.launchers.ssh import CONNECT, HURRIED, Ssh
 from xpulab.deploy.mpi import openmpi
-from xpulab.deploy.processes import RELAY, Processes
-from xpulab.deploy.record import Record, identity
-from xpulab.deploy.relay import LOST, _Link
+from xpulab.deploy.processes.processes import RELAY, Processes
+from xpulab.deploy.processes.record import Record, identity
+from xpulab.deploy.remote.relay import LOST, _Link
+from xpulab.deploy.tasks.conversation import Conversation
 from xpulab.exceptions import ClusterStartError, EngineLostError
 from xpulab.sharing.program import program
 
@@ -56,7 +56,7 @@ class _Here:
         self.folder, self.then, self.number = folder, then, 0
 
     def command(self, words: Sequence[str]) -> list[str]:
-        assert list(words) == program("xpulab.deploy.agent")
+        assert list(words) == program("xpulab.deploy.remote.agent")
         self.number += 1
         return ["sh", "-c", f"head -n 1 > {self.folder}/{self.number}; echo '{{}}'; {self.then}"]
 
@@ -113,7 +113,7 @@ def test_an_agent_that_is_to_remove_ends_the_engines_of_the_cluster_only(tmp_pat
         environment = {**os.environ, "XPULAB_ENGINE": json.dumps({"folder": str(folder)})}
         engines.append(subprocess.Popen(["sleep", "100"], env=environment))
     message = json.dumps({"folder": str(mine), "remove": True}) + "\n"
-    words = program("xpulab.deploy.agent")
+    words = program("xpulab.deploy.remote.agent")
     try:
         subprocess.run(words, input=message, text=True, check=True, timeout=60)
         assert engines[0].wait(10) == -signal.SIGKILL
@@ -152,7 +152,7 @@ def full(path, *given, **named):
         raise OSError(28, "No space left on device", str(path))
     return opened(path, *given, **named)
 os.open = full
-runpy.run_module("xpulab.deploy.agent", run_name="__main__")
+runpy.run_module("xpulab.deploy.remote.agent", run_name="__main__")
 """
 
 

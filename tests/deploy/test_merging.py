@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpulab.commands import numbers
-from xpulab.deploy.merging import Merging, merged
+from xpulab.deploy.tasks.merging import Merging, merged
 
 
 class Clock:

@@ -23,8 +23,8 @@ import xpulab
 from xpulab import cli, oneapi
 from xpulab.deploy.mpi import intel
 from xpulab.deploy.mpi.command import HERE, Ranks
-from xpulab.deploy.plan import Plan, plan
-from xpulab.deploy.probe import DeviceInfo, Probe, probe
+from xpulab.deploy.plan.plan import Plan, plan
+from xpulab.deploy.plan.probe import DeviceInfo, Probe, probe
 from xpulab.exceptions import DeviceNotFoundError, PlanError
 
 MACHINES = Path(__file__).parent / "probes"
@@ -364,7 +364,7 @@ def test_plan_does_not_change_when_the_probe_travels_as_json(offer: Probe, n: in
 
 def test_plan_is_the_same_under_every_hash_seed() -> None:
     code = (
-        "import json, sys; from xpulab.deploy.plan import plan; from xpulab.deploy.probe import Probe;"
+        "import json, sys; from xpulab.deploy.plan.plan import plan; from xpulab.deploy.plan.probe import Probe;"
         "print(plan(Probe.from_dict(json.load(open(sys.argv[1]))), 6))"
     )
     answers = {

@@ -13,7 +13,7 @@ import xpulab
 from xpulab import cli
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import HERE, Found, Ranks
-from xpulab.deploy.ports import EACH_HOST, Ports, listening, ports
+from xpulab.deploy.plan.ports import EACH_HOST, Ports, listening, ports
 from xpulab.exceptions import UsageError
 
 
@@ -47,7 +47,9 @@ def few() -> Ports:
     return Ports(port - 3, port)
 
 
-CLAIMING = "import sys; from xpulab.deploy.ports import *; print(*claimed(ports(sys.argv[1])), flush=True); input()"
+CLAIMING = (
+    "import sys; from xpulab.deploy.plan.ports import *; print(*claimed(ports(sys.argv[1])), flush=True); input()"
+)
 
 
 def claiming(few: Ports) -> subprocess.Popen[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from xpulab import oneapi
-from xpulab.deploy.probe import Probe, core_ranges, probe
+from xpulab.deploy.plan.probe import Probe, core_ranges, probe
 from xpulab.exceptions import DeviceError
 
 
@@ -55,9 +55,7 @@ def test_probe_sees_all_devices_whatever_the_users_shell_selects(monkeypatch: py
 
 def test_probe_sees_only_the_cores_that_the_notebook_may_use() -> None:
     core = min(os.sched_getaffinity(0))
-    code = (
-        f"import os; os.sched_setaffinity(0, {{{core}}}); from xpulab.deploy.probe import probe; print(probe().cores)"
-    )
+    code = f"import os; os.sched_setaffinity(0, {{{core}}}); from xpulab.deploy.plan.probe import probe; print(probe().cores)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"(({core},),)"
 
@@ -72,7 +70,7 @@ def test_notebook_side_and_subprocess_import_only_what_they_need() -> None:
     code = (
         "import sys\n"
         "heavy = {'numba', 'numba_dpex', 'dpnp', 'mpi4py', 'ipyparallel', 'sklearn', 'IPython', 'ipywidgets'}\n"
-        "import xpulab.deploy.plan, xpulab.doctor\n"
+        "import xpulab.deploy.plan.plan, xpulab.doctor\n"
         "assert heavy.isdisjoint(sys.modules) and 'dpctl' not in sys.modules, heavy & set(sys.modules)\n"
         "from xpulab.engine.devices import describe\n"
         "assert describe()['devices'] and 'dpctl' in sys.modules\n"

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from xpulab.deploy import record
 from xpulab.deploy.devices import Devices
-from xpulab.deploy.plan import Plan, plan
-from xpulab.deploy.probe import Probe
-from xpulab.deploy.record import Record, choose, find, identity, in_use, new_folder
+from xpulab.deploy.plan.plan import Plan, plan
+from xpulab.deploy.plan.probe import Probe
+from xpulab.deploy.processes import record
+from xpulab.deploy.processes.record import Record, choose, find, identity, in_use, new_folder
 from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
 

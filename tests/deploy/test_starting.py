@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from xpulab.deploy.agent import _Agent
-from xpulab.deploy.starting import Starting
+from xpulab.deploy.remote.agent import _Agent
+from xpulab.deploy.watch.starting import Starting
 from xpulab.sharing.board import Board
 from xpulab.sharing.folder import BOARD, write_private
 

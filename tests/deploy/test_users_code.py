@@ -16,8 +16,8 @@ import pytest
 
 import xpulab
 from xpulab.cells import CellInterrupted, run_cell
-from xpulab.deploy import exchange
 from xpulab.deploy.cluster import latest_cluster
+from xpulab.deploy.tasks import exchange
 from xpulab.exceptions import EngineError, EngineLostError, EngineStuckError
 
 pytestmark = pytest.mark.cluster
@@ -107,7 +107,7 @@ def test_many_lines_are_kept_and_a_limit_is_said_while_the_cell_runs(
     pair.run(lambda here: print("\n" * 100))
     assert capsys.readouterr().out.endswith("more lines; to see them, type: %xpu_cluster last --output\n")
     assert pair.last_output.printed == dict.fromkeys(range(2), "\n" * 101)
-    for module in "xpulab.deploy.users_code", "xpulab.sharing.transcript":
+    for module in "xpulab.deploy.tasks.users_code", "xpulab.sharing.transcript":
         monkeypatch.setattr(f"{module}.LIMIT", 1000)
     run_cell(pair, "print('x' * 1000)")
     assert "rank 0-1 has printed 1000 B, the most that xpulab keeps of a rank's output" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 import xpulab
 from xpulab.cells import run_cell
-from xpulab.deploy import variables
+from xpulab.deploy.tasks import variables
 from xpulab.exceptions import EngineError, HandleError, UsageError
 
 pytestmark = pytest.mark.cluster

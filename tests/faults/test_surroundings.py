@@ -143,7 +143,7 @@ def test_without_a_free_port_the_error_has_the_controllers_message(
     (tmp_path / "sitecustomize.py").write_text(
         "import socket, sys\n"
         "def refuse(*_): raise OSError(98, 'Address already in use')\n"
-        "if any('xpulab.deploy.controller' in word for word in sys.orig_argv): socket.socket.bind = refuse\n"
+        "if any('xpulab.deploy.processes.controller' in word for word in sys.orig_argv): socket.socket.bind = refuse\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     with pytest.raises(ClusterStartError, match=r"(?s)controller ended while .*Address already in use"):

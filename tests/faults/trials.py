@@ -360,7 +360,7 @@ def later(seconds: float, act: Callable[[], Any]) -> Iterator[None]:
 
 # How their command lines begin; mpiexec's goes on with the engines'.
 ENGINE = f"{sys.executable} -m xpulab.engine"
-CONTROLLER = f"{sys.executable} -m xpulab.deploy.controller"
+CONTROLLER = f"{sys.executable} -m xpulab.deploy.processes.controller"
 MPIEXEC = str(oneapi.mpiexec())
 
 FAULTS: dict[str, Callable[[Bench, random.Random], None]] = {

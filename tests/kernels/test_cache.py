@@ -175,7 +175,7 @@ def test_a_full_disk_leaves_nothing_half_written(own_folder: Path) -> None:
     """The test runs in a separate process, because the limit holds for all files that a process writes."""
     code = (
         "import resource\n"
-        "from xpulab.kernels import cache\n"
+        "from xpulab.kernels.runtime import cache\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))\n"  # bytes; Python ignores the signal
         "cache.store('key', bytes(1000))\n"
     )

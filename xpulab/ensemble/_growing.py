@@ -17,8 +17,8 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from xpulab.checks import ONE_AT_A_TIME, type_of_target
 from xpulab.data import Outgoing, ShardedArray, mapped
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import current_cluster
+from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import gathered_targets
 from xpulab.sharing.memory import SharedBlock

@@ -11,7 +11,7 @@ from xpulab import oneapi
 from xpulab.deploy.launchers import ssh
 from xpulab.deploy.mpi.command import HERE, Command, Ranks, ending
 from xpulab.deploy.mpi.hydra import LOG_ENDS, of_libfabric, of_ranks, statuses
-from xpulab.deploy.ports import Ports
+from xpulab.deploy.plan.ports import Ports
 from xpulab.libmpi import LABELS
 
 __all__ = [

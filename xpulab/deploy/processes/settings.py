@@ -10,7 +10,7 @@ from pathlib import Path
 from traitlets.config import Config
 
 from xpulab.deploy.mpi.command import Command, shown
-from xpulab.deploy.ports import Ports
+from xpulab.deploy.plan.ports import Ports
 from xpulab.sharing.program import program
 
 __all__ = ["ENGINES", "controller_settings", "engine_settings", "engines_shown"]
@@ -36,7 +36,7 @@ def controller_settings(folder: Path, owner: int, address: str = "", ports: Port
     # The engines import their packages while the controller starts, and then wait for its connection file.
     config.Cluster.send_engines_connection_env = False
     config.Cluster.delay = 0
-    config.LocalControllerLauncher.controller_cmd = program("xpulab.deploy.controller")
+    config.LocalControllerLauncher.controller_cmd = program("xpulab.deploy.processes.controller")
     config.LocalControllerLauncher.controller_args = [
         "--IPController.client_ip=127.0.0.1",
         f"--IPController.engine_ip={address or '127.0.0.1'}",

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from xpulab.advice import of_interrupt
-from xpulab.deploy.answers import raise_errors
-from xpulab.deploy.merging import Merging, merged
-from xpulab.deploy.probe import core_ranges
+from xpulab.deploy.plan.probe import core_ranges
+from xpulab.deploy.tasks.answers import raise_errors
+from xpulab.deploy.tasks.merging import Merging, merged
 from xpulab.exceptions import CallInterrupted
 from xpulab.rendering import Text, format_size, in_notebook
 from xpulab.report import usage

@@ -1,4 +1,4 @@
-"""``python -m xpulab.deploy.keeper``: submits a job to a scheduler, and keeps it as long as its cluster.
+"""``python -m xpulab.deploy.jobs.keeper``: submits a job to a scheduler, and keeps it as long as its cluster.
 
 It runs on the notebook's host, and tells the notebook on its standard output how the job waits, runs and ends, one JSON
 document on each line. From when the job runs, it sends signs of life to the `holder` on the job's first node. The job
@@ -22,10 +22,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from xpulab.deploy.holder import SIGN
+from xpulab.deploy.jobs.holder import SIGN
 from xpulab.deploy.launchers import choice
 from xpulab.deploy.launchers.scheduler import Job, Look
-from xpulab.deploy.relay import LOST
+from xpulab.deploy.remote.relay import LOST
 from xpulab.exceptions import ClusterStartError
 from xpulab.sharing import owner
 from xpulab.sharing.folder import write_private
@@ -263,8 +263,8 @@ def _after(folder: Path) -> set[int]:
 
 def _give_up(folder: Path, why: str) -> None:
     """Say why the cluster was lost, and end its processes on this host."""
-    from xpulab.deploy.processes import JOB, Processes
-    from xpulab.deploy.record import Record
+    from xpulab.deploy.processes.processes import JOB, Processes
+    from xpulab.deploy.processes.record import Record
 
     with contextlib.suppress(OSError, ValueError, TypeError):
         write_private(folder / LOST, json.dumps({"why": why, "ranks": [], "job": True}))

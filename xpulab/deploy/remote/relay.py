@@ -1,4 +1,4 @@
-"""``python -m xpulab.deploy.relay``: connects the notebook's host with the other hosts of a cluster.
+"""``python -m xpulab.deploy.remote.relay``: connects the notebook's host with the other hosts of a cluster.
 
 It runs on the notebook's host, starts an `agent` on each other host by ssh or, in a job of Slurm, by srun, and copies
 between their boards and the board of this host ten times a second: what their engines are doing, requests to stop, and
@@ -23,12 +23,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from xpulab.deploy.agent import STEP, Lines, board_of
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers import munge, slurm
 from xpulab.deploy.launchers.scheduler import Job, Launcher
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice
+from xpulab.deploy.remote.agent import STEP, Lines, board_of
 from xpulab.sharing import owner
 from xpulab.sharing.board import Board
 from xpulab.sharing.folder import HOST, write_private
@@ -79,7 +79,7 @@ class _Link:
     def _begin(self, about: dict[str, Any]) -> None:
         """Start an agent, and send it its first message."""
         self.process = subprocess.Popen(
-            self._launcher.command(program("xpulab.deploy.agent")),
+            self._launcher.command(program("xpulab.deploy.remote.agent")),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 
-from xpulab.deploy.plan import Plan
-from xpulab.deploy.probe import core_ranges
+from xpulab.deploy.plan.plan import Plan
+from xpulab.deploy.plan.probe import core_ranges
 from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
 from xpulab.rendering import counted
 from xpulab.sharing.owner import RECORD

@@ -1,6 +1,6 @@
 """Start and stop the processes of a cluster: ipyparallel's controller, and one engine per rank through mpiexec.
 
-This module does not know what the engines compute. `xpulab.deploy.settings` has what it tells ipyparallel.
+This module does not know what the engines compute. `xpulab.deploy.processes.settings` has what it tells ipyparallel.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ import psutil
 from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLauncher
 
 import xpulab
-from xpulab.deploy import relay
-from xpulab.deploy.descendants import end_descendants, kill, running
 from xpulab.deploy.launchers.scheduler import JobEnded
-from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, LIBMPI, Command, ending
-from xpulab.deploy.plan import Plan
-from xpulab.deploy.ports import Ports
-from xpulab.deploy.record import Record, identity, runs
-from xpulab.deploy.settings import controller_settings, engine_settings
-from xpulab.deploy.starting import Starting
+from xpulab.deploy.plan.plan import Plan
+from xpulab.deploy.plan.ports import Ports
+from xpulab.deploy.processes.record import Record, identity, runs
+from xpulab.deploy.processes.settings import controller_settings, engine_settings
+from xpulab.deploy.remote import relay
+from xpulab.deploy.watch.descendants import end_descendants, kill, running
+from xpulab.deploy.watch.leftovers import remove_leftovers
+from xpulab.deploy.watch.starting import Starting
 from xpulab.exceptions import ClusterError, ClusterStartError
 from xpulab.sharing.folder import ALONE, BOARD
 from xpulab.sharing.owner import RECORD
@@ -57,7 +57,7 @@ _MPIEXEC_GRACE = 2.0  # seconds that an mpiexec has to end the ranks by itself
 
 # ipyparallel warns if a process ends with a status other than 0, as stopped engines do. `Processes.logs` shows users
 # the relevant lines.
-_SILENT = logging.getLogger("xpulab.deploy.processes")
+_SILENT = logging.getLogger("xpulab.deploy.processes.processes")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
@@ -451,7 +451,7 @@ class Launched(Processes):
         (self.folder / "log").mkdir(exist_ok=True)
         with open(self.folder / "log" / "relay.log", "wb") as log:
             self._relay = subprocess.Popen(
-                program("xpulab.deploy.relay", str(self.folder)),
+                program("xpulab.deploy.remote.relay", str(self.folder)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

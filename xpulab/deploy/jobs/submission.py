@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xpulab.deploy import keeper
+from xpulab.deploy.jobs import keeper
 from xpulab.deploy.launchers import choice
 from xpulab.deploy.launchers.scheduler import Job, JobEnded, Wanted, seconds
-from xpulab.deploy.plan import Plan
+from xpulab.deploy.plan.plan import Plan
 from xpulab.exceptions import ClusterStartError, UsageError
 from xpulab.rendering import block, counted, escape, plain
 from xpulab.sharing.program import program
@@ -67,7 +67,7 @@ def wanted(nodes: object, time: object, partition: object, extra: object) -> Wan
 def holding(what: str, name: str) -> list[str]:
     """The words of the program that holds a job's nodes ("hold"), or passes on signs of life to it ("sign")."""
     limit = ["--limit", f"{LIMIT:g}"] if what == "hold" else []
-    return program("xpulab.deploy.holder", what, name, *limit)
+    return program("xpulab.deploy.jobs.holder", what, name, *limit)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Submission:
         (folder / "log").mkdir(exist_ok=True)
         with open(folder / "log" / "job.log", "ab") as log:
             self._keeper = subprocess.Popen(
-                program("xpulab.deploy.keeper", str(folder)),
+                program("xpulab.deploy.jobs.keeper", str(folder)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,4 +1,4 @@
-"""``python -m xpulab.deploy.agent``: connects the engines of another host with the notebook's host.
+"""``python -m xpulab.deploy.remote.agent``: connects the engines of another host with the notebook's host.
 
 `relay` starts this program by ssh, or in a Slurm job by srun, on each host but the notebook's. Relay and agent send
 each other lines of JSON. The agent makes the cluster's folder on its host, and writes the files there that the engines
@@ -25,13 +25,13 @@ from typing import Any, NoReturn
 import numpy as np
 import psutil
 
-from xpulab.deploy.addresses import interface_with, reached_at
-from xpulab.deploy.descendants import kill, marked
 from xpulab.deploy.launchers import munge
-from xpulab.deploy.leftovers import remove_leftovers
 from xpulab.deploy.mpi import choice
-from xpulab.deploy.silence import Signs
-from xpulab.deploy.starting import Starting
+from xpulab.deploy.plan.addresses import interface_with, reached_at
+from xpulab.deploy.watch.descendants import kill, marked
+from xpulab.deploy.watch.leftovers import remove_leftovers
+from xpulab.deploy.watch.silence import Signs
+from xpulab.deploy.watch.starting import Starting
 from xpulab.sharing import host_memory
 from xpulab.sharing.board import USERS, Board
 from xpulab.sharing.folder import BOARD, HOST, write_private

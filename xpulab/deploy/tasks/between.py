@@ -9,7 +9,7 @@ import os
 import threading
 from pathlib import Path
 
-from xpulab.deploy.merging import Merging
+from xpulab.deploy.tasks.merging import Merging
 from xpulab.sharing.transcript import between
 
 __all__ = ["Between"]

@@ -10,8 +10,8 @@ import cloudpickle
 import numpy as np
 
 from xpulab.data import Outgoing, ShardedArray, bounds_of
-from xpulab.deploy.rows import RowsOnEngines
-from xpulab.deploy.signals import interruptible
+from xpulab.deploy.tasks.rows import RowsOnEngines
+from xpulab.deploy.watch.signals import interruptible
 from xpulab.exceptions import UsageError
 from xpulab.sharing.memory import SharedBlock, shared_or_sent
 

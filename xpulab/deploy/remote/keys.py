@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from xpulab.deploy.addresses import Address, is_here
 from xpulab.deploy.launchers import ssh
+from xpulab.deploy.plan.addresses import Address, is_here
 from xpulab.exceptions import ClusterStartError, UsageError
 from xpulab.rendering import Displayed, block, escape, plain, table_html, table_text
 

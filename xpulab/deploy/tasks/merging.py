@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from xpulab.deploy.probe import core_ranges
+from xpulab.deploy.plan.probe import core_ranges
 
 __all__ = ["Merging", "merged", "stamp"]
 

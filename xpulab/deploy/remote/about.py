@@ -1,4 +1,4 @@
-"""``python -m xpulab.deploy.about``: write what a cluster needs to know about this host, as a JSON document.
+"""``python -m xpulab.deploy.remote.about``: write what a cluster needs to know about this host, as a JSON document.
 
 The notebook's host starts this program on each host by ssh or srun, before engines start there. The arguments are the
 name of the MPI, the path that its mpiexec has on the notebook's host, and the ports on which the cluster may listen.
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import xpulab
-from xpulab.deploy.addresses import reached_at
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT
-from xpulab.deploy.ports import listening, ports
-from xpulab.deploy.probe import probe
-from xpulab.deploy.reach import Door, closed_doors
+from xpulab.deploy.plan.addresses import reached_at
+from xpulab.deploy.plan.ports import listening, ports
+from xpulab.deploy.plan.probe import probe
+from xpulab.deploy.remote.reach import Door, closed_doors
 from xpulab.exceptions import XpulabError
 
 __all__ = ["VERSIONS", "describe", "digest", "versions"]

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from xpulab.advice import of_interrupt, to_attach
-from xpulab.deploy.answers import Answer, raise_errors
-from xpulab.deploy.between import Between
-from xpulab.deploy.exchange import Exchange
-from xpulab.deploy.pickling import packed
-from xpulab.deploy.processes import Processes
-from xpulab.deploy.record import runs
-from xpulab.deploy.signals import interruptible, postponed
-from xpulab.deploy.silence import SILENT, Signs, Silence, most_silence
-from xpulab.deploy.users_code import GONE, CellOutput, Following, raise_for_users, results_of
-from xpulab.deploy.waiting import told_of_waiting
+from xpulab.deploy.processes.processes import Processes
+from xpulab.deploy.processes.record import runs
+from xpulab.deploy.tasks.answers import Answer, raise_errors
+from xpulab.deploy.tasks.between import Between
+from xpulab.deploy.tasks.exchange import Exchange
+from xpulab.deploy.tasks.pickling import packed
+from xpulab.deploy.tasks.users_code import GONE, CellOutput, Following, raise_for_users, results_of
+from xpulab.deploy.tasks.waiting import told_of_waiting
+from xpulab.deploy.watch.signals import interruptible, postponed
+from xpulab.deploy.watch.silence import SILENT, Signs, Silence, most_silence
 from xpulab.exceptions import (
     CallInterrupted,
     EngineLostError,

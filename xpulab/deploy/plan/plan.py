@@ -15,7 +15,7 @@ from xpulab import oneapi
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.mpi.command import HERE, Ranks
-from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges
+from xpulab.deploy.plan.probe import DeviceInfo, Probe, core_ranges
 from xpulab.exceptions import DeviceNotFoundError, PlanError
 from xpulab.rendering import Displayed, block, counted, escape, format_size, plain, table_html, table_text
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from xpulab.deploy.answers import Answer
-from xpulab.deploy.conversation import Conversation
-from xpulab.deploy.waiting import told_of_waiting
+from xpulab.deploy.tasks.answers import Answer
+from xpulab.deploy.tasks.conversation import Conversation
+from xpulab.deploy.tasks.waiting import told_of_waiting
 from xpulab.rendering import format_seconds
 from xpulab.report.fit import FitReport, Iteration, Status
 from xpulab.sharing.board import PASSES

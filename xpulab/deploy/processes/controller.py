@@ -1,4 +1,4 @@
-"""``python -m xpulab.deploy.controller``: ipyparallel's controller, which ends with the notebook that started it."""
+"""``python -m xpulab.deploy.processes.controller``: ipyparallel's controller, which ends with the notebook that started it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from xpulab.deploy.ports import claimed, ports
+from xpulab.deploy.plan.ports import claimed, ports
 from xpulab.sharing import owner
 
 _END = 5.0  # seconds that the engines have to end after their notebook
@@ -41,7 +41,7 @@ def _leave_nothing(folder: str) -> None:
     The folder of a cluster that ends with its notebook is removed, too. That of a detached cluster stays, so that those
     who look for the cluster learn that it is gone.
     """
-    from xpulab.deploy.descendants import end_descendants, marked
+    from xpulab.deploy.watch.descendants import end_descendants, marked
 
     end_descendants(folder)
     if owner.successors(folder):

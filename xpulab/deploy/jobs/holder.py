@@ -1,4 +1,4 @@
-"""``python -m xpulab.deploy.holder``: holds the nodes of a job that xpulab has submitted.
+"""``python -m xpulab.deploy.jobs.holder``: holds the nodes of a job that xpulab has submitted.
 
 ``hold NAME --limit S`` is the program of the job's script. It runs until it hears that the cluster has ended, or until
 it has heard nothing for the limit, and its end ends the job. ``sign NAME`` runs on the same node, by srun or ssh. It
@@ -69,7 +69,7 @@ def sign(name: str) -> None:
 
 def main() -> None:
     """Run one of the two."""
-    parser = argparse.ArgumentParser(prog="python -m xpulab.deploy.holder", description="Hold the nodes of a job.")
+    parser = argparse.ArgumentParser(prog="python -m xpulab.deploy.jobs.holder", description="Hold the nodes of a job.")
     parser.add_argument("what", choices=("hold", "sign"))
     parser.add_argument("name", help="the job's name")
     parser.add_argument("--limit", type=float, default=30.0, help="seconds without a sign after which the job ends")

@@ -16,9 +16,9 @@ import numpy as np
 from xpulab.advice import to_attach
 from xpulab.caching import register
 from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, place_named
-from xpulab.deploy.conversation import Conversation
-from xpulab.deploy.limits import LEAST, Demand, require_room
-from xpulab.deploy.signals import interruptible
+from xpulab.deploy.tasks.conversation import Conversation
+from xpulab.deploy.tasks.limits import LEAST, Demand, require_room
+from xpulab.deploy.watch.signals import interruptible
 from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.sharing import host_memory
 from xpulab.sharing.memory import BlockPool, SharedBlock

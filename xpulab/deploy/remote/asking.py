@@ -1,6 +1,6 @@
 """Ask another host, by ssh or srun, what a cluster needs to know of it, and say why a host does not answer.
 
-`xpulab.deploy.about` is the program that answers there.
+`xpulab.deploy.remote.about` is the program that answers there.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from xpulab.deploy.agent import Lines
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.launchers.ssh import CONNECT, Ssh
+from xpulab.deploy.remote.agent import Lines
 from xpulab.sharing.program import program
 
 __all__ = ["Asked"]
@@ -68,7 +68,7 @@ class Asked:
     job : Job or None
         The scheduler's job whose node it is.
     arguments : sequence of str
-        Arguments of the program `xpulab.deploy.about`.
+        Arguments of the program `xpulab.deploy.remote.about`.
     connect : int
         Seconds after which a host that does not answer ssh counts as not reachable.
 
@@ -83,7 +83,7 @@ class Asked:
     ) -> None:
         self._name, self._config, self._job = name, config, job
         self._scheduler = schedulers.module(job.scheduler) if job else None
-        self._program = program("xpulab.deploy.about", *arguments)
+        self._program = program("xpulab.deploy.remote.about", *arguments)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- `end` closes it
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: list[dict[str, Any]] = []
