@@ -22,7 +22,7 @@ from xpulab.deploy.plan.probe import Probe
 from xpulab.doctor import Check, DoctorReport, doctor
 from xpulab.exceptions import DeviceError, OneAPIError
 
-MACHINES = Path(__file__).parent / "deploy" / "probes"
+MACHINES = Path(__file__).parent / "deploy" / "plan" / "probes"
 ARC = "0x56a0"
 
 

@@ -139,7 +139,7 @@ def test_no_circle_of_imports() -> None:
 def test_the_notebook_side_imports_no_device_code() -> None:
     elsewhere = ("engine", "kernels", "spmd", "__main__")
     here = [m for m, _ in modules() if m.split(".")[0] not in elsewhere and m not in WITH_TORCH]
-    names = [f"xpulab.{m}" for m in here if m != "deploy.controller"]
+    names = [f"xpulab.{m}" for m in here if m != "deploy.processes.controller"]
     code = (
         f"import sys, importlib\nfor name in {names!r}: importlib.import_module(name)\n"
         f"print([name for name in {NOTEBOOK_SIDE_NEVER!r} if name in sys.modules])"

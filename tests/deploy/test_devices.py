@@ -14,7 +14,7 @@ from xpulab.deploy.devices import Devices, devices
 from xpulab.deploy.plan.plan import plan
 from xpulab.deploy.plan.probe import Probe
 
-MACHINES = Path(__file__).parent / "probes"
+MACHINES = Path(__file__).parent / "plan" / "probes"
 
 
 def machine(name: str) -> Probe:

@@ -555,7 +555,7 @@ class Task:
 
 
 def _error_fields(error: BaseException) -> dict[str, str]:
-    """The parts of an error that `deploy.answers` needs to raise it in the notebook."""
+    """The parts of an error that `deploy.tasks.answers` needs to raise it in the notebook."""
     return {
         "type": type(error).__name__,
         "module": type(error).__module__,

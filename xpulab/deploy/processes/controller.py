@@ -1,4 +1,7 @@
-"""``python -m xpulab.deploy.processes.controller``: ipyparallel's controller, which ends with the notebook that started it."""
+"""Run ipyparallel's controller, which ends with the notebook that started it.
+
+The command is ``python -m xpulab.deploy.processes.controller``.
+"""
 
 from __future__ import annotations
 

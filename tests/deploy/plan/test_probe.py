@@ -55,7 +55,10 @@ def test_probe_sees_all_devices_whatever_the_users_shell_selects(monkeypatch: py
 
 def test_probe_sees_only_the_cores_that_the_notebook_may_use() -> None:
     core = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, {{{core}}}); from xpulab.deploy.plan.probe import probe; print(probe().cores)"
+    code = (
+        f"import os; os.sched_setaffinity(0, {{{core}}})\n"
+        "from xpulab.deploy.plan.probe import probe; print(probe().cores)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"(({core},),)"
 
