@@ -242,7 +242,7 @@ def planned(machine: str, n: int | None = None, devices: str | None = None) -> P
 
 
 def found_on(machine: str) -> Probe:
-    return Probe.from_dict(json.loads((Path(__file__).parent / "probes" / f"{machine}.json").read_text()))
+    return Probe.from_dict(json.loads((Path(__file__).parents[1] / "plan" / "probes" / f"{machine}.json").read_text()))
 
 
 def test_every_view_shows_the_devices_that_another_notebook_uses() -> None:
