@@ -15,7 +15,7 @@ import numpy as np
 from kmeans import multiply_add
 
 import xpulab
-from xpulab.rendering import table_text
+from xpulab.report.rendering import table_text
 
 #: Part of the compiled kernel's name -> description of the kernel.
 KERNELS = {"nearest": "the nearest centre of each row", "moves": "rows that move from sum to sum"}

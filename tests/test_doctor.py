@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from xpulab import doctor as module
-from xpulab import oneapi
 from xpulab.deploy.plan.probe import Probe
 from xpulab.doctor import Check, DoctorReport, doctor
 from xpulab.exceptions import DeviceError, OneAPIError
+from xpulab.libraries import oneapi
 
 MACHINES = Path(__file__).parent / "deploy" / "plan" / "probes"
 ARC = "0x56a0"

@@ -35,10 +35,10 @@ ESTIMATORS = [
 ]
 LAYERS = [
     ["magics", "cli", "__main__", "demo", "doctor", "spmd.__main__"],
-    ["widgets", "commands", "report.profile", "explorer"],
+    ["widgets", "console", "report.profile", "explorer"],
     ["acceleration"],
     ESTIMATORS,
-    ["estimator", "cells", "explorer.session"],
+    ["estimator", "console.cells", "explorer.session"],
     ["deploy", "data", "caching", "checks"],
     None,
     ["engine"],
@@ -62,14 +62,11 @@ ACROSS = ["spmd"]
 SHARED = [
     "advice",
     "centring",
-    "device_packages",
     "exceptions",
     "explorer.picture",
     "explorer.snapshot",
-    "libmpi",
+    "libraries",
     "missing",
-    "oneapi",
-    "rendering",
     "report",
     "sharing",
 ]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from xpulab import device_packages, missing
+from xpulab import missing
+from xpulab.libraries import device_packages
 
 if TYPE_CHECKING:
     from xpulab import cluster, exceptions

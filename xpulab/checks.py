@@ -16,7 +16,7 @@ import sklearn.utils
 from scipy import sparse
 from sklearn.utils import multiclass, validation
 
-from xpulab.rendering import format_size
+from xpulab.report.rendering import format_size
 
 __all__ = [
     "ONE_AT_A_TIME",

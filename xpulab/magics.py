@@ -15,8 +15,8 @@ from IPython.display import display
 from traitlets import Bool, Enum, Float, Int, Unicode
 
 from xpulab import acceleration, widgets
-from xpulab.cells import run_cell
-from xpulab.commands import (
+from xpulab.console.cells import run_cell
+from xpulab.console.commands import (
     Help,
     Parser,
     add_choice_of_mpi,
@@ -39,9 +39,9 @@ from xpulab.deploy.remote.keys import make_keys
 from xpulab.deploy.status import ClusterStatus
 from xpulab.deploy.watch.signals import interruptible
 from xpulab.exceptions import ClusterError, UsageError
-from xpulab.rendering import Text, counted
 from xpulab.report.profile import profiled
 from xpulab.report.record import DISPLAYS
+from xpulab.report.rendering import Text, counted
 
 __all__ = ["XPUMagics", "load", "unload"]
 

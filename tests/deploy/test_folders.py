@@ -31,7 +31,7 @@ DRIVER = f"""
 import os, sys
 import numpy as np
 import xpulab
-from xpulab.cells import run_cell
+from xpulab.console.cells import run_cell
 from xpulab.cluster import KMeans
 from xpulab.doctor import doctor
 os.chdir(sys.argv[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 
 oneapi.load()
 

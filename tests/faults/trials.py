@@ -22,9 +22,9 @@ import psutil
 from leftovers import processes_of, shared_memory
 
 import xpulab
-from xpulab import oneapi
 from xpulab.cluster import KMeans
 from xpulab.exceptions import XpulabError
+from xpulab.libraries import oneapi
 
 __all__ = ["FAULTS", "PHASES", "Bench", "Trial", "Watched", "forget", "later", "remember", "same"]
 

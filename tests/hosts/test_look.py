@@ -12,11 +12,11 @@ import pytest
 from machines import Host, Network
 
 import xpulab
-from xpulab import oneapi
 from xpulab.deploy.plan.addresses import addresses
 from xpulab.deploy.remote import about
 from xpulab.deploy.remote.hosts import look
 from xpulab.exceptions import ClusterStartError, UsageError
+from xpulab.libraries import oneapi
 
 
 def test_hosts_are_ready_and_what_to_type_is_said(hosts: Network, shell: Any) -> None:

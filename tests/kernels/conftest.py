@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 
 oneapi.load()
 

@@ -36,9 +36,9 @@ from xpulab.exceptions import (
     OversubscribedWarning,
     XpulabError,
 )
-from xpulab.rendering import Displayed, counted
 from xpulab.report import progress
 from xpulab.report.record import Display
+from xpulab.report.rendering import Displayed, counted
 
 __all__ = [
     "XPUCluster",

@@ -10,7 +10,7 @@ from xpulab.deploy.plan.plan import Plan, plan
 from xpulab.deploy.plan.probe import ALIGN, HEADER, DeviceInfo, Probe, core_ranges, row_of
 from xpulab.deploy.processes.record import in_use
 from xpulab.exceptions import PlanError
-from xpulab.rendering import Displayed, Html, block, escape, plain, table_html, table_text
+from xpulab.report.rendering import Displayed, Html, block, escape, plain, table_html, table_text
 
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster

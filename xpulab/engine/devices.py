@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 from xpulab.sharing import host_memory
 
 __all__ = ["describe"]

@@ -34,8 +34,8 @@ from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Engine, this_engine
 from xpulab.engine.interruptible import WORLD
 from xpulab.exceptions import ClusterError, NeverAnsweredError, XpulabWarning
-from xpulab.rendering import counted
 from xpulab.report.fit import FitReport
+from xpulab.report.rendering import counted
 
 __all__ = ["Ranks", "ranks"]
 

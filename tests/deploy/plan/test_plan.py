@@ -20,12 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xpulab
-from xpulab import cli, oneapi
+from xpulab import cli
 from xpulab.deploy.mpi import intel
 from xpulab.deploy.mpi.command import HERE, Ranks
 from xpulab.deploy.plan.plan import Plan, plan
 from xpulab.deploy.plan.probe import DeviceInfo, Probe, probe
 from xpulab.exceptions import DeviceNotFoundError, PlanError
+from xpulab.libraries import oneapi
 
 MACHINES = Path(__file__).parent / "probes"
 GIB = 2**30
@@ -442,7 +443,8 @@ _RANK = """
 import json, os, sys, time
 placement = json.loads(sys.argv[1])
 import xpulab
-from xpulab import cli, oneapi
+from xpulab import cli
+from xpulab.libraries import oneapi
 os.environ.update(placement["environment"])
 oneapi.confine(placement["cores"])
 oneapi.load()
@@ -493,9 +495,7 @@ def test_ranks_on_the_cpu_see_their_device_and_work_on_their_cores_only(here: Pr
 
 @pytest.mark.cluster
 def test_every_selector_of_the_plan_shows_one_device_and_the_right_one(here: Probe) -> None:
-    code = (
-        "from xpulab import oneapi; oneapi.load(); import dpctl; print(*(d.name for d in dpctl.get_devices()), sep='|')"
-    )
+    code = "from xpulab.libraries import oneapi; oneapi.load(); import dpctl; print(*(d.name for d in dpctl.get_devices()), sep='|')"
     for device in {p.device for p in plan(here).ranks}:
         environment = {**os.environ, **oneapi.engine_environment(device.selector)}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from xpulab import oneapi
 from xpulab.deploy.plan.probe import Probe, core_ranges, probe
 from xpulab.exceptions import DeviceError
+from xpulab.libraries import oneapi
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpulab.commands import numbers
+from xpulab.console.commands import numbers
 from xpulab.deploy.tasks.merging import Merging, merged
 
 

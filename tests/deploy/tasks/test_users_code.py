@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import xpulab
-from xpulab.cells import CellInterrupted, run_cell
+from xpulab.console.cells import CellInterrupted, run_cell
 from xpulab.deploy.cluster import latest_cluster
 from xpulab.deploy.tasks import exchange
 from xpulab.exceptions import EngineError, EngineLostError, EngineStuckError

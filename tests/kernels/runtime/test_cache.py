@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from samples import times
 
-from xpulab import oneapi
 from xpulab.kernels.kmeans import lloyd
 from xpulab.kernels.runtime import cache, catalogue, program
 from xpulab.kernels.runtime.device import Device
 from xpulab.kernels.runtime.launch import launch
 from xpulab.kernels.runtime.opencl import Compiler, CompilerError
+from xpulab.libraries import oneapi
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from xpulab.deploy.launchers import choice
 from xpulab.deploy.launchers.scheduler import Job, JobEnded, Wanted, seconds
 from xpulab.deploy.plan.plan import Plan
 from xpulab.exceptions import ClusterStartError, UsageError
-from xpulab.rendering import block, counted, escape, plain
+from xpulab.report.rendering import block, counted, escape, plain
 from xpulab.sharing.program import program
 
 __all__ = ["LIMIT", "JobPlan", "Submission", "holding", "wanted"]

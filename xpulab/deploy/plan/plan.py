@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from xpulab import oneapi
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.mpi.command import HERE, Ranks
 from xpulab.deploy.plan.probe import DeviceInfo, Probe, core_ranges
 from xpulab.exceptions import DeviceNotFoundError, PlanError
-from xpulab.rendering import Displayed, block, counted, escape, format_size, plain, table_html, table_text
+from xpulab.libraries import oneapi
+from xpulab.report.rendering import Displayed, block, counted, escape, format_size, plain, table_html, table_text
 
 __all__ = ["Idle", "Offer", "Placement", "Plan", "plan"]
 

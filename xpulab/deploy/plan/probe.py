@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from xpulab.exceptions import DeviceError
-from xpulab.rendering import Displayed, block, escape, format_size, plain, table_html, table_text
+from xpulab.report.rendering import Displayed, block, escape, format_size, plain, table_html, table_text
 from xpulab.sharing.program import program
 
 __all__ = ["ALIGN", "HEADER", "DeviceInfo", "Probe", "core_ranges", "probe", "row_of"]

@@ -19,7 +19,7 @@ import psutil
 from xpulab.deploy.plan.plan import Plan
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
-from xpulab.rendering import counted
+from xpulab.report.rendering import counted
 from xpulab.sharing.owner import RECORD
 
 __all__ = ["Record", "choose", "find", "identity", "in_use", "new_folder", "runs"]

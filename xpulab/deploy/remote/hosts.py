@@ -26,7 +26,7 @@ from xpulab.deploy.remote import about
 from xpulab.deploy.remote.asking import Asked
 from xpulab.deploy.remote.reach import Closed, Door, closed_doors, opening, sentences
 from xpulab.exceptions import ClusterStartError, DeviceNotFoundError, UsageError
-from xpulab.rendering import Displayed, block, escape, plain, table_html, table_text
+from xpulab.report.rendering import Displayed, block, escape, plain, table_html, table_text
 
 __all__ = ["Host", "Hosts", "interface_to", "look"]
 

@@ -16,7 +16,7 @@ from typing import Any
 from xpulab.deploy.launchers import ssh
 from xpulab.deploy.plan.addresses import Address, is_here
 from xpulab.exceptions import ClusterStartError, UsageError
-from xpulab.rendering import Displayed, block, escape, plain, table_html, table_text
+from xpulab.report.rendering import Displayed, block, escape, plain, table_html, table_text
 
 __all__ = ["HostKey", "Keys", "make_keys"]
 

@@ -7,8 +7,8 @@ import numpy as np
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.deploy.tasks.conversation import Conversation
 from xpulab.deploy.tasks.waiting import told_of_waiting
-from xpulab.rendering import format_seconds
 from xpulab.report.fit import FitReport, Iteration, Status
+from xpulab.report.rendering import format_seconds
 from xpulab.sharing.board import PASSES
 
 __all__ = ["fill", "last_of_engines"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xpulab.exceptions import NotEnoughMemoryError
-from xpulab.rendering import format_size
+from xpulab.report.rendering import format_size
 from xpulab.sharing import host_memory
 
 __all__ = ["LEAST", "TAKE_PARTS", "Demand", "require_free", "require_room"]

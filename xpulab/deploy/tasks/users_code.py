@@ -14,8 +14,8 @@ from xpulab.deploy.plan.probe import core_ranges
 from xpulab.deploy.tasks.answers import raise_errors
 from xpulab.deploy.tasks.merging import Merging, merged
 from xpulab.exceptions import CallInterrupted
-from xpulab.rendering import Text, format_size, in_notebook
 from xpulab.report import usage
+from xpulab.report.rendering import Text, format_size, in_notebook
 from xpulab.sharing.board import awaited, running
 from xpulab.sharing.hangs import Hangs
 from xpulab.sharing.transcript import LIMIT, Transcripts

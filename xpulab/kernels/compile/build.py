@@ -24,11 +24,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from xpulab import oneapi
 from xpulab.exceptions import KernelBuildError
 from xpulab.kernels.language import Kernel
 from xpulab.kernels.on_cpu import host
 from xpulab.kernels.runtime.catalogue import COMMAND, SUFFIX, Compiled, find, pack, shelf_file, unpack
+from xpulab.libraries import oneapi
 from xpulab.sharing.program import program
 
 __all__ = ["PYTHON", "build", "check", "compile_all", "kernels_of", "main"]

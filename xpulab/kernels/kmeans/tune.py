@@ -32,7 +32,7 @@ from xpulab.kernels.kmeans.tiles import Tile, default_tile, shapes, size_class, 
 from xpulab.kernels.rows import BLOCK, Rows
 from xpulab.kernels.runtime.cache import folder, write
 from xpulab.kernels.runtime.device import Device
-from xpulab.rendering import counted
+from xpulab.report.rendering import counted
 
 __all__ = ["MODE", "Tuner", "pass_seconds"]
 

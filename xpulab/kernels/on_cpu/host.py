@@ -16,11 +16,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xpulab import oneapi
 from xpulab.exceptions import KernelBuildError
 from xpulab.kernels.on_cpu import forest_functions, tree_functions  # noqa: F401  # they add their functions
 from xpulab.kernels.on_cpu.host_functions import FUNCTIONS
 from xpulab.kernels.runtime.catalogue import COMMAND
+from xpulab.libraries import oneapi
 
 __all__ = [
     "LEVELS",

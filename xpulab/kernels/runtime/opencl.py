@@ -17,8 +17,8 @@ from typing import Any
 
 import dpctl
 
-from xpulab import oneapi
 from xpulab.kernels.runtime.submit import library
+from xpulab.libraries import oneapi
 
 __all__ = ["Compiler", "CompilerError"]
 

@@ -7,13 +7,13 @@ import json
 from dataclasses import dataclass
 from functools import cache as cached
 
-from xpulab import oneapi
 from xpulab.exceptions import KernelBuildError
 from xpulab.kernels.runtime import cache
 from xpulab.kernels.runtime.catalogue import Compiled
 from xpulab.kernels.runtime.device import Device
 from xpulab.kernels.runtime.opencl import Compiler, CompilerError
 from xpulab.kernels.runtime.submit import library
+from xpulab.libraries import oneapi
 
 __all__ = ["Program", "build"]
 

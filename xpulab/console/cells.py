@@ -15,8 +15,8 @@ from xpulab.deploy.tasks.users_code import LINES, CellInterrupted, CellOutput, r
 from xpulab.deploy.tasks.variables import checked_ranks, received
 from xpulab.deploy.watch.signals import interruptible
 from xpulab.exceptions import UsageError
-from xpulab.rendering import in_notebook
 from xpulab.report import usage
+from xpulab.report.rendering import in_notebook
 
 __all__ = ["CellInterrupted", "CellOutput", "run_cell"]
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 
 
 def run(source: str, *before: str) -> subprocess.CompletedProcess[str]:
@@ -27,16 +27,18 @@ def test_ranks_of_a_plain_mpiexec_find_the_runtime() -> None:
 
 
 def test_xpulab_itself_imports_and_loads_nothing_for_devices() -> None:
-    source = "import sys, xpulab; print({'dpctl', 'ctypes', 'xpulab.oneapi', 'dataclasses'} & set(sys.modules))"
+    source = (
+        "import sys, xpulab; print({'dpctl', 'ctypes', 'xpulab.libraries.oneapi', 'dataclasses'} & set(sys.modules))"
+    )
     assert run(source).stdout == "set()\n"
 
 
 def test_a_runtime_that_is_missing_is_explained() -> None:
     source = """
-import xpulab, xpulab.oneapi
+import xpulab, xpulab.libraries.oneapi
 def load():
-    raise xpulab.oneapi.OneAPIError("the runtime was not found; type: pip install it")
-xpulab.oneapi.load = load
+    raise xpulab.libraries.oneapi.OneAPIError("the runtime was not found; type: pip install it")
+xpulab.libraries.oneapi.load = load
 for _ in range(2):
     try:
         import dpctl

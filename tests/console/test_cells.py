@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import xpulab
-from xpulab.cells import CellInterrupted, CellOutput, run_cell
+from xpulab.console.cells import CellInterrupted, CellOutput, run_cell
 from xpulab.deploy import cluster as registry
 from xpulab.engine.advice import EXAMPLE
 from xpulab.exceptions import EngineError, NoClusterError, UsageError

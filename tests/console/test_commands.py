@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from xpulab.commands import Help, Parser, add_placement, count
+from xpulab.console.commands import Help, Parser, add_placement, count
 from xpulab.exceptions import UsageError
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from xpulab.rendering import (
+from xpulab.report.rendering import (
     Html,
     Text,
     block,

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from mpis import with_mpi
 
-from xpulab import libmpi
 from xpulab.deploy.mpi import choice
+from xpulab.libraries import libmpi
 
 CHECK = """
 import os, sys
-from xpulab import libmpi
+from xpulab.libraries import libmpi
 try:
     libmpi.load({"mpi": sys.argv[1], "n": 2, "mpiexec": "/some/mpiexec", "own": True})
     import mpi4py.MPI

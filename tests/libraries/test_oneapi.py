@@ -13,10 +13,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from xpulab import oneapi
 from xpulab.exceptions import OneAPIError
+from xpulab.libraries import oneapi
 
-PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 CPUINFO = Path("/proc/cpuinfo").read_text()
 TARGET = None if oneapi.STACK.knows_processors else oneapi.cpu_target(CPUINFO)
 
@@ -52,7 +52,7 @@ def test_the_stack_is_that_of_this_python() -> None:
 
 def test_load_makes_dpctl_importable_again_and_again_and_leaves_scipy_alone() -> None:
     code = (
-        "from xpulab import oneapi; assert oneapi.load() == oneapi.load() == oneapi.library_folder();"
+        "from xpulab.libraries import oneapi; assert oneapi.load() == oneapi.load() == oneapi.library_folder();"
         "import dpctl, numpy, scipy.linalg;"
         "numpy.testing.assert_allclose(scipy.linalg.inv(2 * numpy.eye(3)), numpy.eye(3) / 2);"
         "print(dpctl.SyclDevice('cpu').backend.name)"
@@ -68,13 +68,14 @@ def test_load_finds_the_cpu_device_when_the_list_of_drivers_is_empty(
     monkeypatch.delenv(oneapi.OPENCL_VENDORS, raising=False)
     environment = {} if value is None else {oneapi.OPENCL_VENDORS: value}
     done = run(
-        "from xpulab import oneapi; oneapi.load(); import dpctl; print(len(dpctl.get_devices('opencl')))", **environment
+        "from xpulab.libraries import oneapi; oneapi.load(); import dpctl; print(len(dpctl.get_devices('opencl')))",
+        **environment,
     )
     assert int(done.stdout) >= 1, done.stderr
 
 
 def test_load_keeps_the_list_of_drivers_that_a_user_gave() -> None:
-    code = "import os; from xpulab import oneapi; oneapi.load(); print(os.environ[oneapi.OPENCL_VENDORS])"
+    code = "import os; from xpulab.libraries import oneapi; oneapi.load(); print(os.environ[oneapi.OPENCL_VENDORS])"
     assert run(code, **{oneapi.OPENCL_VENDORS: "/opt/mine.so"}).stdout.strip() == "/opt/mine.so"
 
 
@@ -102,12 +103,12 @@ def test_compiler_gets_no_target_for_processors_that_are_not_x86() -> None:
 
 @pytest.mark.parametrize(("given", "expected"), [("core-avx2", "core-avx2"), ("", TARGET or "")])
 def test_load_keeps_the_processor_that_a_user_gave(given: str, expected: str) -> None:
-    code = "import os; from xpulab import oneapi; oneapi.load(); print(os.environ.get(oneapi.CPU_TARGET, ''))"
+    code = "import os; from xpulab.libraries import oneapi; oneapi.load(); print(os.environ.get(oneapi.CPU_TARGET, ''))"
     assert run(code, **{oneapi.CPU_TARGET: given}).stdout.strip() == expected
 
 
 MULTIPLY_ADD = """
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 oneapi.load()
 import dpctl, dpctl.memory
 from dpctl.program import create_program_from_source
@@ -160,7 +161,7 @@ def test_confine_moves_running_and_new_threads() -> None:
     core = max(os.sched_getaffinity(0))
     code = f"""
 import os, threading
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 running, done = threading.Event(), threading.Event()
 seen = {{}}
 def note(name):

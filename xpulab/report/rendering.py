@@ -254,7 +254,7 @@ def drawn(picture: str, words: str) -> Html:
 @functools.cache
 def style(name: str) -> str:
     """Return one of the style sheets in ``xpulab/styles``, on one line and without its comments."""
-    text = (Path(__file__).parent / "styles" / f"{name}.css").read_text()
+    text = (Path(__file__).parents[1] / "styles" / f"{name}.css").read_text()
     return re.sub(r"/\*.*?\*/|\n", "", text, flags=re.DOTALL)
 
 

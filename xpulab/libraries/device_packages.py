@@ -28,7 +28,7 @@ class _LoadsRuntime:  # not a MetaPathFinder: the import of importlib.abc takes 
     ) -> ModuleSpec | None:
         if name not in _PACKAGES:
             return None
-        oneapi: Any = importlib.import_module("xpulab.oneapi")
+        oneapi: Any = importlib.import_module("xpulab.libraries.oneapi")
         why = None
         try:
             oneapi.load()
