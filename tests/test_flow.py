@@ -60,6 +60,7 @@ LAYERS = [
 #: Code that runs on a rank and uses both sides of the gap: the proxies, and the engine of its own process.
 ACROSS = ["spmd"]
 SHARED = [
+    "_version",
     "advice",
     "centring",
     "exceptions",

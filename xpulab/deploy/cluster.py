@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, cast
 
-import xpulab
+from xpulab._version import __version__
 from xpulab.advice import to_start
 from xpulab.deploy.jobs.submission import Submission
 from xpulab.deploy.launchers import choice as schedulers
@@ -499,9 +499,9 @@ class XPUCluster(PlannedEngines, Displayed):
         for cluster in _clusters:
             if cluster._processes is not None and cluster._processes.record.folder == record.folder:
                 return cluster
-        if record.version != xpulab.__version__:
+        if record.version != __version__:
             raise ClusterError(
-                f"the cluster {record.name} was started by xpulab {record.version}, and this is {xpulab.__version__}; "
+                f"the cluster {record.name} was started by xpulab {record.version}, and this is {__version__}; "
                 "attach from an environment with the same version"
             )
         cluster = cls(**record.settings, detach=record.detached, name=record.name)

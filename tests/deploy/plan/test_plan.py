@@ -495,7 +495,10 @@ def test_ranks_on_the_cpu_see_their_device_and_work_on_their_cores_only(here: Pr
 
 @pytest.mark.cluster
 def test_every_selector_of_the_plan_shows_one_device_and_the_right_one(here: Probe) -> None:
-    code = "from xpulab.libraries import oneapi; oneapi.load(); import dpctl; print(*(d.name for d in dpctl.get_devices()), sep='|')"
+    code = (
+        "from xpulab.libraries import oneapi; oneapi.load(); import dpctl\n"
+        "print(*(d.name for d in dpctl.get_devices()), sep='|')"
+    )
     for device in {p.device for p in plan(here).ranks}:
         environment = {**os.environ, **oneapi.engine_environment(device.selector)}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

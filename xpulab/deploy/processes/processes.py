@@ -25,7 +25,7 @@ import ipyparallel as ipp
 import psutil
 from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLauncher
 
-import xpulab
+from xpulab._version import __version__
 from xpulab.deploy.launchers.scheduler import JobEnded
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, LIBMPI, Command, ending
@@ -396,7 +396,7 @@ class Launched(Processes):
     """
 
     def __init__(self, owner: int, name: str | None = None, *, silence: float, hosts: bool = False) -> None:
-        super().__init__(Record.create(name, owner, xpulab.__version__, hosts))
+        super().__init__(Record.create(name, owner, __version__, hosts))
         self._owner = owner
         self._silence = silence
         self._relay: subprocess.Popen[bytes] | None = None

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import xpulab
+from xpulab._version import __version__
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT
 from xpulab.deploy.plan.addresses import reached_at
@@ -51,7 +51,7 @@ def versions(mpi: str = DEFAULT, mpiexec: str = "") -> dict[str, str]:
     found = _version("impi-rt") if mpi == DEFAULT else choice.version_of(mpi, mpiexec)
     label = choice.module(mpi).LABEL
     here = {
-        "xpulab": xpulab.__version__,
+        "xpulab": __version__,
         "digest": digest(),
         "python": platform.python_version(),
         "mpi4py": _version("mpi4py"),
@@ -59,7 +59,7 @@ def versions(mpi: str = DEFAULT, mpiexec: str = "") -> dict[str, str]:
     return {**here, "mpi": f"{label} {found}" if found else f"no {label} in {mpiexec}"}
 
 
-def digest(folder: Path = Path(xpulab.__file__).parent) -> str:
+def digest(folder: Path = Path(__file__).parents[2]) -> str:
     """A digest of the package's files: two sources may have the same version. Takes some hundredths of a second."""
     found = hashlib.blake2b(digest_size=6)
     for path in sorted(folder.rglob("*")):
