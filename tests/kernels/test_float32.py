@@ -19,7 +19,8 @@ from xpulab.kernels.moments import column_facts
 from xpulab.kernels.products import cross, gram
 from xpulab.kernels.project import project, projected
 from xpulab.kernels.quantiles import order_statistics
-from xpulab.kernels.rows import Rows, column_sums, find_nonfinite, take
+from xpulab.kernels.row_passes import column_sums, find_nonfinite, take
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.catalogue import find
 from xpulab.kernels.runtime.device import Device
 

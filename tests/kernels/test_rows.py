@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from xpulab.kernels import rows as module
-from xpulab.kernels.rows import Rows, column_sums, consecutive, copying, find_nonfinite, take
+from xpulab.kernels.row_passes import column_sums, consecutive, find_nonfinite, take
+from xpulab.kernels.rows import Rows, copying
 from xpulab.sharing.memory import SharedBlock
 
 SHAPES = [(1, 1), (5, 3), (64, 14), (257, 2), (10007, 14), (10007, 64), (1030, 130), (257, 300)]

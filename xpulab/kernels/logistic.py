@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.kernels.language import Kernel, PrivateArray, fma, index, kernel
-from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.device import lanes_of
 from xpulab.kernels.runtime.launch import launch
 

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.kernels.language import Kernel, fma, index, kernel
-from xpulab.kernels.rows import BLOCK, SPAN, Fill, Rows, read_pieces
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import SPAN, Fill, Rows, read_pieces
 from xpulab.kernels.runtime.device import Device, lanes_of
 from xpulab.kernels.runtime.launch import launch
 

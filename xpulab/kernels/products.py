@@ -39,7 +39,8 @@ from xpulab.kernels.language import (
     prefetch,
     stage_columns,
 )
-from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.device import Array, Device, lanes_of
 from xpulab.kernels.runtime.launch import launch
 

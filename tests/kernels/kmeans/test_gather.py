@@ -5,7 +5,9 @@ from scipy import sparse as scipy_sparse
 from xpulab.kernels.kmeans import dense, sparse
 from xpulab.kernels.kmeans.gather import Batches, subset
 from xpulab.kernels.kmeans.sparse import SparseRows
-from xpulab.kernels.rows import BLOCK, Rows, take
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.row_passes import take
+from xpulab.kernels.rows import Rows
 
 RNG = np.random.default_rng(0)
 

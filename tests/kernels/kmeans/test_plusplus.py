@@ -6,7 +6,8 @@ from sklearn.cluster import kmeans_plusplus
 from xpulab.kernels.kmeans import dense, sparse
 from xpulab.kernels.kmeans.plusplus import accept, candidate_potentials, place_of, search, start
 from xpulab.kernels.kmeans.sparse import SparseRows
-from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.row_passes import take
+from xpulab.kernels.rows import Rows
 
 FLOATS = [np.float32, np.float64]
 TOLERANCE = {np.float32: 2e-6, np.float64: 1e-13}

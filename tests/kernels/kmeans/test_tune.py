@@ -16,7 +16,8 @@ from xpulab.kernels.kmeans import lloyd, nearest, tune
 from xpulab.kernels.kmeans.nearest import Labels, find_nearest, tile_for
 from xpulab.kernels.kmeans.tiles import Tile, default_tile, shapes, size_class, space, variants
 from xpulab.kernels.kmeans.tune import Tuner
-from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.catalogue import find
 from xpulab.kernels.runtime.device import Device
 

@@ -5,7 +5,8 @@ import pytest
 from samples import add
 
 from xpulab.exceptions import DeviceError
-from xpulab.kernels.rows import Rows, column_sums
+from xpulab.kernels.row_passes import column_sums
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.device import Device
 from xpulab.kernels.runtime.launch import launch
 

@@ -32,7 +32,7 @@ from xpulab.kernels.on_cpu.trees import (
     link_near,
     roots_of,
 )
-from xpulab.kernels.rows import take
+from xpulab.kernels.row_passes import take
 
 __all__ = ["clustered"]
 

@@ -16,7 +16,8 @@ from xpulab.engine.algorithms import kmeans
 from xpulab.engine.dataset import rows_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.kmeans.histogram import count_pixels, ranges
-from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.row_passes import take
+from xpulab.kernels.rows import Rows
 
 __all__ = ["Held", "chosen_rows", "facts", "held_for", "picture", "restart", "step", "whole_fit"]
 

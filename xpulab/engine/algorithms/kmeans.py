@@ -30,8 +30,9 @@ from xpulab.kernels.kmeans import dense
 from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
 from xpulab.kernels.kmeans.plusplus import place_of
 from xpulab.kernels.kmeans.tiles import size_class
+from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.on_cpu.host import count_positive, finish, move_centers
-from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.launch import build_together
 from xpulab.sharing.board import RUNS
 

@@ -31,7 +31,7 @@ from xpulab.kernels.language import (
     kernel,
     prefetch,
 )
-from xpulab.kernels.rows import BLOCK
+from xpulab.kernels.layout import BLOCK
 
 __all__ = ["RING", "chunk_of", "every_kernel", "nearest_kernel"]
 

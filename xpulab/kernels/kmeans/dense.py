@@ -14,7 +14,8 @@ from xpulab.kernels.kmeans.lloyd import (
     own_distances,
 )
 from xpulab.kernels.kmeans.plusplus import accept, candidate_potentials, search, start
-from xpulab.kernels.rows import column_sums, consecutive, find_nonfinite, shift_for, take, weighted
+from xpulab.kernels.row_passes import column_sums, consecutive, find_nonfinite, take
+from xpulab.kernels.rows import shift_for, weighted
 from xpulab.kernels.scaling import divided, reach
 
 __all__ = [

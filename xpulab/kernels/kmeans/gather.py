@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from xpulab.kernels.kmeans.nearest import Labels, new_labels
 from xpulab.kernels.language import Kernel, index, kernel
-from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.device import Device
 from xpulab.kernels.runtime.launch import Prepared, launch, prepare
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from xpulab.explorer.picture import MOST_CELLS
 from xpulab.kernels.kmeans.nearest import Labels
 from xpulab.kernels.language import AtomicRef, Kernel, group_barrier, index, kernel
-from xpulab.kernels.rows import BLOCK, SPAN, Rows
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import SPAN, Rows
 from xpulab.kernels.runtime.launch import launch
 
 __all__ = ["count_pixels", "every_kernel", "ranges"]

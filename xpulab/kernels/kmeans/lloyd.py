@@ -20,7 +20,9 @@ from xpulab.kernels.kmeans.moves import BATCH, MAX_BYTES, MAX_COUNT, QUEUE, Part
 from xpulab.kernels.kmeans.nearest import Labels, find_nearest, new_labels, room_for, tile_for
 from xpulab.kernels.kmeans.plusplus import pass_kernel
 from xpulab.kernels.language import Kernel, fma, index, kernel
-from xpulab.kernels.rows import BLOCK, SPAN, Rows, column_kernels, lay_out_kernels
+from xpulab.kernels.layout import BLOCK, lay_out_kernels
+from xpulab.kernels.row_passes import column_kernels
+from xpulab.kernels.rows import SPAN, Rows
 from xpulab.kernels.runtime.device import Array, Device
 from xpulab.kernels.runtime.launch import launch
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.kernels.language import device_function, group_barrier, index
+from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.on_cpu.host import add_partial_sums
-from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.device import Array
 
 __all__ = ["BATCH", "MAX_BYTES", "MAX_COUNT", "QUEUE", "PartialSums", "move"]

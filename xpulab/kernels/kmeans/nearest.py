@@ -23,8 +23,9 @@ from xpulab.kernels.kmeans.compare import RING, chunk_of, nearest_kernel
 from xpulab.kernels.kmeans.moves import MAX_BYTES, MAX_COUNT, PartialSums
 from xpulab.kernels.kmeans.tiles import ROOMS, Tile, default_tile, size_class
 from xpulab.kernels.language import Local
+from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.on_cpu.host import pack_centers, widen_moved
-from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.device import Array, Device
 from xpulab.kernels.runtime.launch import prepare
 

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel
-from xpulab.kernels.rows import BLOCK, SPAN, Rows
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import SPAN, Rows
 from xpulab.kernels.runtime.device import Array
 from xpulab.kernels.runtime.launch import Prepared, prepare
 

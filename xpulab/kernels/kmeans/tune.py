@@ -29,7 +29,8 @@ import numpy.typing as npt
 from xpulab.exceptions import DeviceError, KernelBuildError, KernelLaunchError
 from xpulab.kernels.kmeans.nearest import Labels, find_nearest, new_labels
 from xpulab.kernels.kmeans.tiles import Tile, default_tile, shapes, size_class, space, variants
-from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.cache import folder, write
 from xpulab.kernels.runtime.device import Device
 from xpulab.report.rendering import counted
