@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import xpulab
-from xpulab.rendering import table_text
+from xpulab.report.rendering import table_text
 
 
 def timed(call: Callable[[], Any]) -> float:

@@ -19,7 +19,7 @@ from xpulab.cluster import KMeans
 from xpulab.decomposition import PCA
 from xpulab.linear_model import LinearRegression
 from xpulab.preprocessing import StandardScaler
-from xpulab.rendering import format_seconds, format_size, table_text
+from xpulab.report.rendering import format_seconds, format_size, table_text
 
 
 def calls(cluster: xpulab.XPUCluster, rows: int) -> dict[str, Callable[[], Any]]:

@@ -208,7 +208,7 @@ def table(
     gflops: float,
 ) -> str:
     """A line for each estimator, and a line with the geometric means of the ratios to the fastest other system."""
-    from xpulab.rendering import table_text
+    from xpulab.report.rendering import table_text
 
     lines, ratios = [], []
     for case, times in seconds.items():

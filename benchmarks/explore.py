@@ -19,7 +19,7 @@ from sklearn.metrics import pairwise_distances_argmin
 import xpulab
 from xpulab.explorer.picture import Picture, colour, encode
 from xpulab.explorer.session import Explorer
-from xpulab.rendering import table_text
+from xpulab.report.rendering import table_text
 
 K = 8
 PARTS = ("trip", "transfer", "kernel", "communicate", "wait", "other", "colour", "PNG")

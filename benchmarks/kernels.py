@@ -15,7 +15,7 @@ import numpy as np
 from kmeans import multiply_add
 
 import xpulab
-from xpulab.rendering import table_text
+from xpulab.report.rendering import table_text
 
 #: Part of the compiled kernel's name -> description of the kernel.
 KERNELS = {"nearest": "the nearest centre of each row", "moves": "rows that move from sum to sum"}
@@ -23,7 +23,7 @@ KERNELS = {"nearest": "the nearest centre of each row", "moves": "rows that move
 
 def profile(task: Any, rows: int, features: int, clusters: int, iterations: int) -> dict[str, list[float]]:
     """On the engine: seconds of each kernel in each iteration, by the device's clock, and of a sum of all elements."""
-    from xpulab.kernels import dense
+    from xpulab.kernels.kmeans import dense
     from xpulab.kernels.rows import Rows
 
     device, seen = task.device, []

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from xpulab.rendering import table_text
+from xpulab.report.rendering import table_text
 
 HERE = Path(__file__).parent
 #: System -> the packages of its own environment; other systems use xpulab's environment.

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 import xpulab
-from xpulab.cells import run_cell
+from xpulab.console.cells import run_cell
 from xpulab.deploy.mpi import intel
 from xpulab.deploy.mpi.command import HERE, Ranks
-from xpulab.rendering import format_seconds, format_size, table_text
+from xpulab.report.rendering import format_seconds, format_size, table_text
 
 MEASURE = """
 import time

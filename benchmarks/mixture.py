@@ -92,7 +92,7 @@ def measure(
     """A line for each type of covariance with the medians; the first turn does not count."""
     from kmeans import limit
 
-    from xpulab.rendering import table_text
+    from xpulab.report.rendering import table_text
 
     lines, gflops = [], limit(cores)["float32"]
     with tempfile.TemporaryDirectory() as folder:

@@ -29,7 +29,7 @@ import psutil
 from scaling_model import FABRIC, Collective, Computation, Link, half_way, predicted
 
 import xpulab
-from xpulab.rendering import table_text
+from xpulab.report.rendering import table_text
 
 MOST = 1024  # engines of the prediction
 ETHERNET = 1.25e9  # bytes per second of 10 Gbit/s: hosts on one machine may have more

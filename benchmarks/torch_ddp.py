@@ -22,8 +22,8 @@ import torch
 import torch_steps
 
 import xpulab
-from xpulab.cells import run_cell
-from xpulab.rendering import table_text
+from xpulab.console.cells import run_cell
+from xpulab.report.rendering import table_text
 from xpulab.torch import NeuralNetClassifier
 
 STEPS = Path(torch_steps.__file__)

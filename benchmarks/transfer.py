@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import xpulab
-from xpulab.rendering import table_text
+from xpulab.report.rendering import table_text
 from xpulab.sharing.memory import SharedBlock
 
 FEATURES = 14

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.rendering import table_text
+from xpulab.report.rendering import table_text
 
 #: The code that runs in the kernel; it prints the result as its last line.
 KERNEL = """

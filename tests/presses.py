@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from xpulab.data import Outgoing
-from xpulab.deploy import conversation
-from xpulab.deploy.exchange import Exchange
+from xpulab.deploy.tasks import conversation
+from xpulab.deploy.tasks.exchange import Exchange
 from xpulab.exceptions import CallInterrupted
 
 __all__ = ["Presses"]

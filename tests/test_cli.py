@@ -37,7 +37,7 @@ def test_results_that_disagree_end_with_1(
 def test_status_where_no_cluster_runs_says_what_to_type(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("xpulab.deploy.record.find", list)
+    monkeypatch.setattr("xpulab.deploy.processes.record.find", list)
     assert cli.main(["status"]) == 0
     assert "%xpu_cluster start" in capsys.readouterr().out
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from xpulab import doctor as module
-from xpulab import oneapi
-from xpulab.deploy.probe import Probe
+from xpulab.deploy.plan.probe import Probe
 from xpulab.doctor import Check, DoctorReport, doctor
 from xpulab.exceptions import DeviceError, OneAPIError
+from xpulab.libraries import oneapi
 
-MACHINES = Path(__file__).parent / "deploy" / "probes"
+MACHINES = Path(__file__).parent / "deploy" / "plan" / "probes"
 ARC = "0x56a0"
 
 
@@ -380,7 +380,7 @@ def test_small_shared_memory_is_a_warning(root: Path, monkeypatch: pytest.Monkey
 
 def test_no_folder_for_the_files_of_a_cluster_is_not_ready(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(doctor(root), "files").status == "ok"
-    monkeypatch.setattr("xpulab.deploy.record._folders", lambda: ["/proc"])
+    monkeypatch.setattr("xpulab.deploy.processes.record._folders", lambda: ["/proc"])
     check = found(doctor(root), "files")
     assert check.status == "fail"
     assert check.found.startswith("no folder has room for the connection files and logs of a cluster (/proc: ")

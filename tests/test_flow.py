@@ -35,10 +35,10 @@ ESTIMATORS = [
 ]
 LAYERS = [
     ["magics", "cli", "__main__", "demo", "doctor", "spmd.__main__"],
-    ["widgets", "commands", "report.profile", "explorer"],
+    ["widgets", "console", "report.profile", "explorer"],
     ["acceleration"],
     ESTIMATORS,
-    ["estimator", "cells", "explorer.session"],
+    ["estimator", "console.cells", "explorer.session"],
     ["deploy", "data", "caching", "checks"],
     None,
     ["engine"],
@@ -60,17 +60,15 @@ LAYERS = [
 #: Code that runs on a rank and uses both sides of the gap: the proxies, and the engine of its own process.
 ACROSS = ["spmd"]
 SHARED = [
+    "_version",
     "advice",
     "calls",
     "centring",
-    "device_packages",
     "exceptions",
     "explorer.picture",
     "explorer.snapshot",
-    "libmpi",
+    "libraries",
     "missing",
-    "oneapi",
-    "rendering",
     "report",
     "sharing",
 ]
@@ -140,7 +138,7 @@ def test_no_circle_of_imports() -> None:
 def test_the_notebook_side_imports_no_device_code() -> None:
     elsewhere = ("engine", "kernels", "spmd", "__main__")
     here = [m for m, _ in modules() if m.split(".")[0] not in elsewhere and m not in WITH_TORCH]
-    names = [f"xpulab.{m}" for m in here if m != "deploy.controller"]
+    names = [f"xpulab.{m}" for m in here if m != "deploy.processes.controller"]
     code = (
         f"import sys, importlib\nfor name in {names!r}: importlib.import_module(name)\n"
         f"print([name for name in {NOTEBOOK_SIDE_NEVER!r} if name in sys.modules])"

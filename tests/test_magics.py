@@ -18,7 +18,7 @@ import xpulab
 from xpulab import magics
 from xpulab.deploy import cluster as registry
 from xpulab.deploy.devices import Devices
-from xpulab.deploy.plan import Plan
+from xpulab.deploy.plan.plan import Plan
 from xpulab.exceptions import ClusterError, DeviceNotFoundError, NoClusterError, UsageError
 from xpulab.report import progress
 

@@ -20,8 +20,8 @@ from reports import EVIL
 from zmq.utils.monitor import recv_monitor_message
 
 import xpulab
-from xpulab.cells import CellOutput
 from xpulab.cluster import KMeans
+from xpulab.console.cells import CellOutput
 from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import EngineError
 from xpulab.explorer.session import Explorer

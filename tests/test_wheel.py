@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import xpulab
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 100 * 2**20  # largest size of a file that package indexes accept by default

@@ -13,7 +13,9 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from xpulab import device_packages, missing
+from xpulab import missing
+from xpulab._version import __version__
+from xpulab.libraries import device_packages
 
 if TYPE_CHECKING:
     from xpulab import cluster, exceptions
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from xpulab.estimator.plain import to_sklearn
     from xpulab.explorer.view import explore
 
-__version__ = "0.1.0"
 __all__ = [
     "ShardedArray",
     "XPUCluster",

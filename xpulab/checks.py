@@ -19,7 +19,7 @@ from sklearn.utils import multiclass, validation
 from xpulab.advice import left_of, of_interrupt
 from xpulab.calls import called
 from xpulab.exceptions import CallInterrupted
-from xpulab.rendering import format_size
+from xpulab.report.rendering import format_size
 
 __all__ = [
     "ONE_AT_A_TIME",

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import xpulab
-from xpulab.commands import Help, Parser, add_hosts, add_placement, count, ended_call, placement
+from xpulab.console.commands import Help, Parser, add_hosts, add_placement, count, ended_call, placement
 from xpulab.deploy.mpi.command import split
-from xpulab.deploy.ports import ports
+from xpulab.deploy.plan.ports import ports
 from xpulab.exceptions import OversubscribedWarning, UsageError, XpulabError, XpulabWarning
 
 __all__ = ["main"]
@@ -177,7 +177,7 @@ def _devices(arguments: Any) -> int:
 
 
 def _status(arguments: Any) -> int:
-    from xpulab.deploy.record import find
+    from xpulab.deploy.processes.record import find
 
     print(
         "\n".join(map(str, find()))
@@ -187,8 +187,8 @@ def _status(arguments: Any) -> int:
 
 
 def _stop(arguments: Any) -> int:
-    from xpulab.deploy.processes import Processes
-    from xpulab.deploy.record import choose
+    from xpulab.deploy.processes.processes import Processes
+    from xpulab.deploy.processes.record import choose
 
     record = choose(arguments.name, "xpulab stop")
     if arguments.only_call:

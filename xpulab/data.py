@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from xpulab.caching import Origin, register
-from xpulab.deploy.signals import interruptible
+from xpulab.deploy.watch.signals import interruptible
 from xpulab.exceptions import HandleError
-from xpulab.rendering import format_size
+from xpulab.report.rendering import format_size
 from xpulab.sharing.memory import BlockPool, SharedBlock, file_state, keep_reachable, reachable
 from xpulab.sharing.process_memory import ProcessMemory
 

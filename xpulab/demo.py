@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from xpulab.exceptions import XpulabError
-from xpulab.rendering import (
+from xpulab.report import progress
+from xpulab.report.fit import FitReport
+from xpulab.report.rendering import (
     Displayed,
     Html,
     escape,
@@ -23,8 +25,6 @@ from xpulab.rendering import (
     table_html,
     table_text,
 )
-from xpulab.report import progress
-from xpulab.report.fit import FitReport
 
 __all__ = ["Demo", "photograph", "quantise"]
 

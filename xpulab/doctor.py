@@ -18,13 +18,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from xpulab import oneapi
 from xpulab.deploy.mpi import intel
 from xpulab.deploy.mpi.command import HERE, Ranks
-from xpulab.deploy.probe import DeviceInfo, Probe, core_ranges, probe
-from xpulab.deploy.record import new_folder
+from xpulab.deploy.plan.probe import DeviceInfo, Probe, core_ranges, probe
+from xpulab.deploy.processes.record import new_folder
 from xpulab.exceptions import ClusterStartError
-from xpulab.rendering import Displayed, block, escape, format_size, plain, table_html
+from xpulab.libraries import oneapi
+from xpulab.report.rendering import Displayed, block, escape, format_size, plain, table_html
 
 __all__ = ["Check", "DoctorReport", "doctor"]
 

@@ -54,7 +54,7 @@ class CallInterrupted(KeyboardInterrupt):
 
     Attributes
     ----------
-    answer : xpulab.deploy.answers.Answer or None
+    answer : xpulab.deploy.tasks.answers.Answer or None
         What the engines had computed by then; None if they had not begun the call.
     """
 

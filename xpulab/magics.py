@@ -15,8 +15,8 @@ from IPython.display import display
 from traitlets import Bool, Enum, Float, Int, Unicode
 
 from xpulab import acceleration, widgets
-from xpulab.cells import run_cell
-from xpulab.commands import (
+from xpulab.console.cells import run_cell
+from xpulab.console.commands import (
     Help,
     Parser,
     add_choice_of_mpi,
@@ -31,17 +31,17 @@ from xpulab.commands import (
     numbers,
     placement,
 )
-from xpulab.deploy.addresses import addresses
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster, latest_start
-from xpulab.deploy.hosts import look
-from xpulab.deploy.keys import make_keys
-from xpulab.deploy.ports import ports
-from xpulab.deploy.signals import interruptible
+from xpulab.deploy.plan.addresses import addresses
+from xpulab.deploy.plan.ports import ports
+from xpulab.deploy.remote.hosts import look
+from xpulab.deploy.remote.keys import make_keys
 from xpulab.deploy.status import ClusterStatus
+from xpulab.deploy.watch.signals import interruptible
 from xpulab.exceptions import ClusterError, UsageError
-from xpulab.rendering import Text, counted
 from xpulab.report.profile import profiled
 from xpulab.report.record import DISPLAYS
+from xpulab.report.rendering import Text, counted
 
 __all__ = ["XPUMagics", "load", "unload"]
 

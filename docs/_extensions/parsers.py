@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from xpulab import cli, magics
-from xpulab.commands import Parser
+from xpulab.console.commands import Parser
 
 _WIDTH = 76  # of a line of usage, in characters
 

@@ -20,9 +20,9 @@ INTERNAL = ("xpulab.widgets",)
 RETURNED = {
     "xpulab.report.fit": ["FitReport", "EngineReport", "Iteration", "Comparison"],
     "xpulab.report.profile": ["Profile"],
-    "xpulab.cells": ["CellOutput"],
+    "xpulab.console.cells": ["CellOutput"],
     "xpulab.deploy.status": ["ClusterStatus", "EngineStatus"],
-    "xpulab.deploy.plan": ["Plan", "Placement"],
+    "xpulab.deploy.plan.plan": ["Plan", "Placement"],
     "xpulab.doctor": ["DoctorReport", "Check"],
     "xpulab.explorer.session": ["Explorer"],
     "xpulab.explorer.snapshot": ["Snapshot"],

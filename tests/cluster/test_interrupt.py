@@ -39,7 +39,7 @@ def interrupted_after(seconds: float, iterations: int = 0, doing: bytes = b"") -
     """
     pressed: list[float] = []
     ended, pressing = threading.Event(), threading.Lock()
-    record = xpulab.deploy.cluster.current_cluster()._board.ranks[0]  # type: ignore[union-attr]
+    record = xpulab.deploy.cluster.current_cluster()._board.ranks[0]
     before = int(record["task"])
 
     def reached() -> bool:

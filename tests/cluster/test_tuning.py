@@ -32,7 +32,7 @@ def fitted(n_clusters: int = 5) -> Any:
 
 
 def _spend_more(task: Any) -> None:
-    from xpulab.kernels import tune
+    from xpulab.kernels.kmeans import tune
 
     tune._SHARE = 1e5
 

@@ -22,8 +22,8 @@ from waiting import until
 import xpulab
 from xpulab import cli
 from xpulab.cluster import KMeans
-from xpulab.deploy.processes import Processes
-from xpulab.deploy.record import Record, choose, find
+from xpulab.deploy.processes.processes import Processes
+from xpulab.deploy.processes.record import Record, choose, find
 from xpulab.exceptions import ClusterError, HandleError, NoClusterError
 from xpulab.report import progress
 
@@ -418,6 +418,6 @@ def test_an_engine_that_ends_before_it_is_watched_is_lost() -> None:
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, ours: xpulab.XPUCluster) -> None:
     monkeypatch.setattr("xpulab.deploy.cluster._clusters", [])
-    monkeypatch.setattr(xpulab, "__version__", "99")
+    monkeypatch.setattr("xpulab.deploy.cluster.__version__", "99")
     with pytest.raises(ClusterError, match=r"started by xpulab .*, and this is 99"):
         xpulab.XPUCluster.attach(name_of(ours))

@@ -26,9 +26,9 @@ from xpulab.deploy import cluster as registry
 from xpulab.deploy.cluster import find_current
 from xpulab.deploy.mpi import intel
 from xpulab.deploy.mpi.command import HERE, Ranks
-from xpulab.deploy.plan import Plan
-from xpulab.deploy.probe import core_ranges
-from xpulab.deploy.processes import Launched
+from xpulab.deploy.plan.plan import Plan
+from xpulab.deploy.plan.probe import core_ranges
+from xpulab.deploy.processes.processes import Launched
 from xpulab.exceptions import (
     ClusterStartError,
     DeviceNotFoundError,
@@ -305,7 +305,7 @@ def test_an_engine_that_cannot_import_shows_its_traceback(monkeypatch: pytest.Mo
 
 def test_a_start_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engines wait for their placement, which is never sent."""
-    monkeypatch.setattr("xpulab.deploy.processes.Launched._place", lambda *_: None)
+    monkeypatch.setattr("xpulab.deploy.processes.processes.Launched._place", lambda *_: None)
     before = set(processes_marked())
     with pytest.raises(ClusterStartError, match="not ready in time"):
         xpulab.XPUCluster(1, timeout=0.5).start()
@@ -444,7 +444,7 @@ def test_a_start_without_its_heart_monitor_ends_at_once(monkeypatch: pytest.Monk
         while not killed and time.monotonic() < until:
             for child in set(psutil.Process().children()) - others:
                 with contextlib.suppress(psutil.Error):
-                    if "xpulab.deploy.controller" in child.cmdline() and (monitors := child.children()):
+                    if "xpulab.deploy.processes.controller" in child.cmdline() and (monitors := child.children()):
                         monitors[0].kill()
                         killed.append(time.monotonic())
 

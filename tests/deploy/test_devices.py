@@ -11,10 +11,10 @@ from reports import EVIL, Document
 
 from xpulab.deploy import devices as module
 from xpulab.deploy.devices import Devices, devices
-from xpulab.deploy.plan import plan
-from xpulab.deploy.probe import Probe
+from xpulab.deploy.plan.plan import plan
+from xpulab.deploy.plan.probe import Probe
 
-MACHINES = Path(__file__).parent / "probes"
+MACHINES = Path(__file__).parent / "plan" / "probes"
 
 
 def machine(name: str) -> Probe:

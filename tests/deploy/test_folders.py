@@ -31,7 +31,7 @@ DRIVER = f"""
 import os, sys
 import numpy as np
 import xpulab
-from xpulab.cells import run_cell
+from xpulab.console.cells import run_cell
 from xpulab.cluster import KMeans
 from xpulab.doctor import doctor
 os.chdir(sys.argv[1])
@@ -76,12 +76,12 @@ def test_a_script_on_ranks_works_in_any_folder(folder: Path) -> None:
     "words",
     [
         ["xpulab.engine.devices"],
-        ["xpulab.deploy.about", "intel", ""],
-        ["xpulab.deploy.agent"],
-        ["xpulab.deploy.relay"],
-        ["xpulab.deploy.keeper"],
-        ["xpulab.deploy.holder", "--help"],
-        ["xpulab.deploy.controller", "--help"],
+        ["xpulab.deploy.remote.about", "intel", ""],
+        ["xpulab.deploy.remote.agent"],
+        ["xpulab.deploy.remote.relay"],
+        ["xpulab.deploy.jobs.keeper"],
+        ["xpulab.deploy.jobs.holder", "--help"],
+        ["xpulab.deploy.processes.controller", "--help"],
         ["xpulab.engine", "--help"],
         ["xpulab.spmd", "--help"],
     ],
@@ -98,7 +98,7 @@ def test_each_program_starts_in_any_folder(words: list[str], folder: Path) -> No
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="this Python imports modules before it runs what -c gives it")
 def test_the_command_line_for_python_3_10_imports_nothing_from_the_folder(folder: Path) -> None:
-    words = program("xpulab.deploy.holder", "--help", version=(3, 10))
+    words = program("xpulab.deploy.jobs.holder", "--help", version=(3, 10))
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: python -m xpulab.deploy.holder")
+    assert done.stdout.startswith("usage: python -m xpulab.deploy.jobs.holder")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import xpulab
-from xpulab.cells import run_cell
 from xpulab.cluster import KMeans
+from xpulab.console.cells import run_cell
 
 pytestmark = [
     pytest.mark.cluster,

@@ -20,7 +20,7 @@ import pytest
 
 import xpulab
 from xpulab import cli
-from xpulab.deploy import holder
+from xpulab.deploy.jobs import holder
 from xpulab.deploy.launchers import choice, pbs, slurm
 from xpulab.deploy.launchers.scheduler import Job, Look, Wanted, lines, seconds
 from xpulab.deploy.mpi.command import Found
@@ -294,7 +294,7 @@ def test_a_start_without_the_programs_of_the_scheduler(monkeypatch: pytest.Monke
 
 def test_the_plan_of_a_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setattr("xpulab.deploy.submission.subprocess", None)
+    monkeypatch.setattr("xpulab.deploy.jobs.submission.subprocess", None)
     words = ["plan", "-n", "3", "--launcher", "slurm", "--nodes", "2", "--time", "30", "--job-args=--gres=gpu:2"]
     assert cli.main([*words, "--show"]) == 0
     said = capsys.readouterr().out
@@ -311,7 +311,7 @@ def test_the_plan_of_a_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 def test_the_program_of_a_job_runs_as_long_as_it_hears_its_notebook() -> None:
     name = f"xpulab-test-{os.getpid()}"
-    words = program("xpulab.deploy.holder")
+    words = program("xpulab.deploy.jobs.holder")
     with (
         subprocess.Popen([*words, "hold", name, "--limit", "1"], stderr=subprocess.PIPE, text=True) as holding,
         subprocess.Popen([*words, "sign", name], stdin=subprocess.PIPE) as sign,

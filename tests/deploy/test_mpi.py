@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import xpulab
-from xpulab import cli, oneapi
+from xpulab import cli
 from xpulab.deploy.launchers import slurm
 from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.launchers.slurm import Srun
@@ -20,6 +20,7 @@ from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice, intel, mpich, openmpi
 from xpulab.deploy.mpi.command import HERE, LIBMPI, Found, Ranks, shown, split
 from xpulab.exceptions import UsageError
+from xpulab.libraries import oneapi
 from xpulab.sharing.program import program
 
 SSH = "-oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval=5"

@@ -18,8 +18,8 @@ from leftovers import shared_memory
 from mpis import with_mpi
 
 import xpulab
-from xpulab.cells import run_cell
 from xpulab.cluster import KMeans
+from xpulab.console.cells import run_cell
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import LIBMPI
 from xpulab.exceptions import ClusterStartError, EngineError, EngineLostError

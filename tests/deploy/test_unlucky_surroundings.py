@@ -11,8 +11,8 @@ import pytest
 from waiting import until
 
 import xpulab
-from xpulab import oneapi
 from xpulab.exceptions import NoClusterError, XpulabWarning
+from xpulab.libraries import oneapi
 
 pytestmark = pytest.mark.cluster
 

@@ -285,7 +285,7 @@ def test_a_float32_fit_uses_no_float64_on_the_device(pair: xpulab.XPUCluster) ->
     X = np.random.RandomState(0).normal(size=(3000, 7)).astype(np.float32)
 
     def programs(here: Any) -> list[tuple[str, bytes]]:
-        from xpulab.kernels.catalogue import find
+        from xpulab.kernels.runtime.catalogue import find
 
         return [(kernel.name, find(kernel).spirv) for kernel in here.task.device.programs]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import xpulab
-from xpulab.cells import CellInterrupted, run_cell
+from xpulab.console.cells import CellInterrupted, run_cell
 
 pytestmark = pytest.mark.cluster
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import xpulab
-from xpulab.cells import run_cell
+from xpulab.console.cells import run_cell
 
 pytestmark = pytest.mark.cluster
 

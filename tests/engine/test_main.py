@@ -40,7 +40,7 @@ def test_a_rank_that_waits_for_ever_for_the_others_is_ended_without_pythons_lock
 def test_the_tasks_are_registered_without_the_libraries_that_take_seconds() -> None:
     code = (
         "import sys\n"
-        "from xpulab import oneapi; oneapi.load()\n"
+        "from xpulab.libraries import oneapi; oneapi.load()\n"
         "import xpulab.engine.tasks\n"
         "print({'sklearn', 'scipy', 'pandas', 'numba', 'dpnp', 'matplotlib'} & set(sys.modules))\n"
     )

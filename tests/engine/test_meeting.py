@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import xpulab
-from xpulab.cells import CellInterrupted, run_cell
+from xpulab.console.cells import CellInterrupted, run_cell
 from xpulab.exceptions import EngineError
 
 pytestmark = pytest.mark.cluster

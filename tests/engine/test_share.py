@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 
 oneapi.load()
 
 from xpulab.engine.algorithms.tuning import share  # noqa: E402
-from xpulab.kernels.tiles import Tile  # noqa: E402
+from xpulab.kernels.kmeans.tiles import Tile  # noqa: E402
 
 A, B, C = Tile(1), Tile(2), Tile(4)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import xpulab
-from xpulab.cells import run_cell
+from xpulab.console.cells import run_cell
 from xpulab.exceptions import EngineError
 from xpulab.report.profile import Profile, profiled
 

@@ -13,7 +13,7 @@ import pytest
 
 import xpulab
 from xpulab.cluster import KMeans
-from xpulab.deploy.answers import Answer
+from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator import call as calls
 from xpulab.estimator.call import Call
 from xpulab.report import progress

@@ -15,7 +15,7 @@ import sklearn.model_selection
 import xpulab
 from xpulab.cluster import BisectingKMeans, KMeans
 from xpulab.decomposition import PCA
-from xpulab.deploy.limits import TAKE_PARTS, Demand
+from xpulab.deploy.tasks.limits import TAKE_PARTS, Demand
 from xpulab.ensemble import RandomForestClassifier
 from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.linear_model import LinearRegression, LogisticRegression
@@ -59,8 +59,8 @@ def small(tmp_path: Path) -> np.memmap:
 
 def free(monkeypatch: pytest.MonkeyPatch, nbytes: int, least: int) -> None:
     monkeypatch.setattr("xpulab.sharing.host_memory.available", lambda swap=False: nbytes)
-    monkeypatch.setattr("xpulab.deploy.rows.LEAST", least)
-    monkeypatch.setattr("xpulab.deploy.limits.LEAST", least)
+    monkeypatch.setattr("xpulab.deploy.tasks.rows.LEAST", least)
+    monkeypatch.setattr("xpulab.deploy.tasks.limits.LEAST", least)
 
 
 def test_the_advice_names_every_estimator_that_takes_parts() -> None:

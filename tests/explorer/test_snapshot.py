@@ -14,7 +14,7 @@ from reports import EVIL, Document
 
 from xpulab.explorer.picture import PALETTE, Picture
 from xpulab.explorer.snapshot import Snapshot
-from xpulab.rendering import escape
+from xpulab.report.rendering import escape
 
 matplotlib.use("Agg")
 

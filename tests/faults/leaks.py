@@ -43,7 +43,9 @@ def state(cluster: xpulab.XPUCluster) -> dict[str, State]:
     """Return the state of the notebook, of the engines by rank, and of the controller and its children."""
     gc.collect()
     pids = {"notebook": os.getpid(), **{f"rank {fact['rank']}": fact["pid"] for fact in cluster.facts}}
-    controllers = sorted(p for p, line in processes_of(os.getpid()).items() if "xpulab.deploy.controller" in line)
+    controllers = sorted(
+        p for p, line in processes_of(os.getpid()).items() if "xpulab.deploy.processes.controller" in line
+    )
     pids |= {f"controller {number}": pid for number, pid in enumerate(controllers)}
     found = {}
     for name, pid in pids.items():

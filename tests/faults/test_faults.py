@@ -23,7 +23,7 @@ import xpulab
 from xpulab.cluster import KMeans
 from xpulab.data import Outgoing
 from xpulab.deploy import cluster as registry
-from xpulab.deploy.silence import Signs, Silence, _device_times
+from xpulab.deploy.watch.silence import Signs, Silence, _device_times
 from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.sharing.checkpoint import Checkpoint
 

@@ -59,7 +59,7 @@ def _break(task: Any, where: str, after: int, ranks: list[int], error: Any) -> N
 @pytest.mark.parametrize(
     ("where", "after"),
     [
-        ("xpulab.kernels.dense.lloyd_step", 5),
+        ("xpulab.kernels.kmeans.dense.lloyd_step", 5),
         ("xpulab.engine.algorithms.kmeans.rows_of", 0),
         ("xpulab.engine.algorithms.kmeans.write_block", 0),
     ],
@@ -81,7 +81,11 @@ def test_an_exception_in_the_middle_of_a_fit(
 
 def test_a_kernel_that_one_device_does_not_take(engines: xpulab.XPUCluster) -> None:
     engines.run(
-        _break, "xpulab.kernels.launch.Prepared.__call__", 3, [1], KernelLaunchError("the device did not take it")
+        _break,
+        "xpulab.kernels.runtime.launch.Prepared.__call__",
+        3,
+        [1],
+        KernelLaunchError("the device did not take it"),
     )
     with pytest.raises(KernelLaunchError, match=r"the device did not take it \[rank 1 on .*\]") as caught:
         KMeans(**FIT).fit(X)
@@ -139,7 +143,7 @@ def test_without_a_free_port_the_error_has_the_controllers_message(
     (tmp_path / "sitecustomize.py").write_text(
         "import socket, sys\n"
         "def refuse(*_): raise OSError(98, 'Address already in use')\n"
-        "if any('xpulab.deploy.controller' in word for word in sys.orig_argv): socket.socket.bind = refuse\n"
+        "if any('xpulab.deploy.processes.controller' in word for word in sys.orig_argv): socket.socket.bind = refuse\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     with pytest.raises(ClusterStartError, match=r"(?s)controller ended while .*Address already in use"):
@@ -186,6 +190,6 @@ def _whole(program: bytes) -> bool:
 
 def _programs(task: Any) -> str:
     """Return the folder of the programs that the compiler of this rank's device has made."""
-    from xpulab.kernels.cache import folder
+    from xpulab.kernels.runtime.cache import folder
 
     return str(folder("programs"))

@@ -22,9 +22,9 @@ import psutil
 from leftovers import processes_of, shared_memory
 
 import xpulab
-from xpulab import oneapi
 from xpulab.cluster import KMeans
 from xpulab.exceptions import XpulabError
+from xpulab.libraries import oneapi
 
 __all__ = ["FAULTS", "PHASES", "Bench", "Trial", "Watched", "forget", "later", "remember", "same"]
 
@@ -360,7 +360,7 @@ def later(seconds: float, act: Callable[[], Any]) -> Iterator[None]:
 
 # How their command lines begin; mpiexec's goes on with the engines'.
 ENGINE = f"{sys.executable} -m xpulab.engine"
-CONTROLLER = f"{sys.executable} -m xpulab.deploy.controller"
+CONTROLLER = f"{sys.executable} -m xpulab.deploy.processes.controller"
 MPIEXEC = str(oneapi.mpiexec())
 
 FAULTS: dict[str, Callable[[Bench, random.Random], None]] = {

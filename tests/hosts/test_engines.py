@@ -22,7 +22,7 @@ from waiting import until
 
 import xpulab
 from xpulab.cluster import KMeans
-from xpulab.deploy.limits import Demand
+from xpulab.deploy.tasks.limits import Demand
 from xpulab.exceptions import EngineError, EngineLostError, NotEnoughMemoryError
 
 pytestmark = pytest.mark.cluster
@@ -215,7 +215,9 @@ def test_keys_are_in_private_files_and_sockets_on_the_chosen_interface(
 def test_a_fit_continues_after_a_rank_of_another_host_is_lost(
     on_both: xpulab.XPUCluster, hosts: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xpulab.deploy.relay.LIMIT", LIMIT)  # for the new engines, whose network the next test cuts
+    monkeypatch.setattr(
+        "xpulab.deploy.remote.relay.LIMIT", LIMIT
+    )  # for the new engines, whose network the next test cuts
     rows = np.random.RandomState(0).rand(100_000, 6).astype(np.float32)
     host, pid = hosts.hosts[0], on_both.facts[2]["pid"]
 

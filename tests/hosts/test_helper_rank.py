@@ -24,8 +24,8 @@ from waiting import until
 
 import xpulab
 from xpulab.cluster import KMeans
-from xpulab.deploy import rows
-from xpulab.deploy.limits import Demand
+from xpulab.deploy.tasks import rows
+from xpulab.deploy.tasks.limits import Demand
 from xpulab.exceptions import EngineError, EngineLostError, NotEnoughMemoryError
 
 pytestmark = pytest.mark.cluster

@@ -12,9 +12,9 @@ import pytest
 from machines import Network
 from mpis import skip_or_fail
 
-from xpulab.deploy.addresses import Address, addresses
-from xpulab.deploy.hosts import look
-from xpulab.deploy.keys import make_keys
+from xpulab.deploy.plan.addresses import Address, addresses
+from xpulab.deploy.remote.hosts import look
+from xpulab.deploy.remote.keys import make_keys
 
 PASSWORD = "a password of the tests"
 PORT = 2222

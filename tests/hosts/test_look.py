@@ -12,11 +12,11 @@ import pytest
 from machines import Host, Network
 
 import xpulab
-from xpulab import oneapi
-from xpulab.deploy import about
-from xpulab.deploy.addresses import addresses
-from xpulab.deploy.hosts import look
+from xpulab.deploy.plan.addresses import addresses
+from xpulab.deploy.remote import about
+from xpulab.deploy.remote.hosts import look
 from xpulab.exceptions import ClusterStartError, UsageError
+from xpulab.libraries import oneapi
 
 
 def test_hosts_are_ready_and_what_to_type_is_said(hosts: Network, shell: Any) -> None:
@@ -59,9 +59,9 @@ def test_hosts_that_are_not_ready_say_what_to_type(
     assert "ssh-copy-id" in problem(f"IdentityFile {tmp_path / 'none'}\n" + whole.replace("IdentityFile", "#"))
     assert "no sshd answers" in problem("Port 9\n" + whole)
     assert "its name is not known" in problem(whole, "no-such-host.invalid")
-    monkeypatch.setattr("xpulab.deploy.asking._TIMEOUT", 0.01)
+    monkeypatch.setattr("xpulab.deploy.remote.asking._TIMEOUT", 0.01)
     assert "did not answer within" in problem(whole)
-    monkeypatch.setattr("xpulab.deploy.asking._TIMEOUT", 60)
+    monkeypatch.setattr("xpulab.deploy.remote.asking._TIMEOUT", 60)
     monkeypatch.setattr("sys.executable", "/no/such/python")
     assert "it has no /no/such/python" in problem(whole)
     monkeypatch.setattr("sys.executable", "/etc/hosts")  # ssh says "Permission denied", too, of a key

@@ -15,10 +15,10 @@ from mpis import with_mpi
 
 import xpulab
 from xpulab.cluster import KMeans
-from xpulab.deploy.addresses import addresses
-from xpulab.deploy.hosts import look
 from xpulab.deploy.mpi import choice
-from xpulab.deploy.ports import ports
+from xpulab.deploy.plan.addresses import addresses
+from xpulab.deploy.plan.ports import ports
+from xpulab.deploy.remote.hosts import look
 from xpulab.exceptions import ClusterStartError, EngineLostError
 
 pytestmark = pytest.mark.cluster

@@ -26,8 +26,8 @@ import xpulab
 from xpulab import cli
 from xpulab.cluster import KMeans
 from xpulab.deploy import cluster as registry
-from xpulab.deploy import submission
 from xpulab.deploy.cluster import find_current
+from xpulab.deploy.jobs import submission
 from xpulab.exceptions import ClusterStartError, EngineLostError, PlanError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]

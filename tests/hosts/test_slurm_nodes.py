@@ -140,7 +140,7 @@ def test_a_stop_leaves_nothing_and_keeps_the_job(both: xpulab.XPUCluster, slurm:
 
 
 def test_a_node_without_this_python_is_named(job: str, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.asking.program", lambda *words: ["/no/python", *words])
+    monkeypatch.setattr("xpulab.deploy.remote.asking.program", lambda *words: ["/no/python", *words])
     with pytest.raises(ClusterStartError, match=rf"{slurm.there.name}: it has no /no/python; .*\n.*--launcher local"):
         xpulab.XPUCluster(2, display="none").plan()
 

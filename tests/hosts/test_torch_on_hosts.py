@@ -18,7 +18,7 @@ from machines import Network
 from waiting import until
 
 import xpulab
-from xpulab.cells import run_cell
+from xpulab.console.cells import run_cell
 
 if any(importlib.util.find_spec(name) is None for name in ("torch", "skorch")):
     pytest.skip("torch and skorch not installed; type: pip install -e '.[torch]'", allow_module_level=True)

@@ -349,7 +349,7 @@ class Bench:
     def age(self, chance: random.Random) -> str:
         """Install another version of xpulab on a host until the end of the trial."""
         host = self.a_host(chance)
-        source = Path(xpulab.__file__)
+        source = Path(xpulab.__file__).with_name("_version.py")
         altered = Path(self.network.ssh_config).with_name("altered.py")
         altered.write_text(source.read_text().replace(f'"{xpulab.__version__}"', f'"{_VERSION}"'))
         host.run("mount", "--bind", str(altered), str(source))
@@ -439,7 +439,9 @@ def files(host: Host) -> list[str]:
 
 # How command lines begin; mpiexec's goes on with the engines'.
 _ENGINE = rf"^{re.escape(sys.executable)} -m xpulab\.engine( |$)"  # not the one that asks for the devices
-_AGENT, _RELAY, _CONTROLLER = (rf"-m xpulab\.deploy\.{name}" for name in ("agent", "relay", "controller"))
+_AGENT, _RELAY, _CONTROLLER = (
+    rf"-m xpulab\.deploy\.{name}" for name in ("remote.agent", "remote.relay", "processes.controller")
+)
 _KILL, _STOP = signal.SIGKILL, signal.SIGSTOP
 
 

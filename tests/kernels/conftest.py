@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 
 oneapi.load()
 
-from xpulab.kernels.device import Array, Device  # noqa: E402
+from xpulab.kernels.runtime.device import Array, Device  # noqa: E402
 
 
 @pytest.fixture(scope="session", params=["the CPU", "with memory of its own", "as a GPU"])

@@ -1,4 +1,7 @@
-"""Kernels for the tests of launching. ``python -m xpulab.kernels.build tests.kernels`` builds their catalogue."""
+"""Kernels for the tests of launching.
+
+``python -m xpulab.kernels.compile.build tests.kernels`` builds their catalogue.
+"""
 
 from __future__ import annotations
 

@@ -5,22 +5,24 @@ import pytest
 from scipy.sparse import csr_matrix
 from spirv import FLOAT64, capabilities
 
-from xpulab.kernels import scaling, sparse
-from xpulab.kernels.build import kernels_of
-from xpulab.kernels.catalogue import find
-from xpulab.kernels.device import Device
+from xpulab.kernels import scaling
+from xpulab.kernels.compile.build import kernels_of
 from xpulab.kernels.distance_sums import Queries
-from xpulab.kernels.distances import transform
-from xpulab.kernels.gather import Batches
-from xpulab.kernels.lloyd import assign, fresh_step, inertia, lloyd_step, new_labels, own_distances
+from xpulab.kernels.kmeans import sparse
+from xpulab.kernels.kmeans.distances import transform
+from xpulab.kernels.kmeans.gather import Batches
+from xpulab.kernels.kmeans.lloyd import assign, fresh_step, inertia, lloyd_step, new_labels, own_distances
+from xpulab.kernels.kmeans.plusplus import accept, candidate_potentials, search, start
 from xpulab.kernels.logistic import loss_gradient, second_products
 from xpulab.kernels.mixture import Densities, expectations, sums_of_densities, sums_of_shares
 from xpulab.kernels.moments import column_facts
-from xpulab.kernels.plusplus import accept, candidate_potentials, search, start
 from xpulab.kernels.products import cross, gram
 from xpulab.kernels.project import project, projected
 from xpulab.kernels.quantiles import order_statistics
-from xpulab.kernels.rows import Rows, column_sums, find_nonfinite, take
+from xpulab.kernels.row_passes import column_sums, find_nonfinite, take
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.runtime.catalogue import find
+from xpulab.kernels.runtime.device import Device
 
 
 def run_everything(device, d, dtype, weighted):

@@ -3,7 +3,8 @@ import pytest
 
 from xpulab.kernels import neighbors as module
 from xpulab.kernels.neighbors import Index, nearest, normalised, rounding_of, within
-from xpulab.kernels.rows import Rows, in_order
+from xpulab.kernels.row_passes import in_order
+from xpulab.kernels.rows import Rows
 
 #: Rows, features, queries, room: no whole runs, a chunk of features and more, rooms up to all rows.
 SHAPES = [(1, 1, 1, 1), (63, 3, 2, 5), (64, 16, 33, 64), (5003, 4, 70, 9), (1030, 300, 65, 20), (9001, 130, 3, 14)]

@@ -4,8 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xpulab.kernels import row_passes
 from xpulab.kernels import rows as module
-from xpulab.kernels.rows import Rows, column_sums, consecutive, copying, find_nonfinite, take
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.row_passes import column_sums, consecutive, find_nonfinite, take
+from xpulab.kernels.rows import Rows, copying
 from xpulab.sharing.memory import SharedBlock
 
 SHAPES = [(1, 1), (5, 3), (64, 14), (257, 2), (10007, 14), (10007, 64), (1030, 130), (257, 300)]
@@ -78,7 +81,7 @@ def test_rows_that_pass_are_all_rows_in_order(device, monkeypatch, units, n):
     seen, last = np.empty((0, 5)), -1
     for rows, first in Rows.passing(device, X.shape, X.dtype, copying(X), weights):
         assert first == len(seen)
-        assert first % module.BLOCK == 0
+        assert first % BLOCK == 0
         np.testing.assert_array_equal(rows.host_weights(), weights[first : first + rows.n_samples])
         seen = np.concatenate([seen, take(rows, np.arange(rows.n_samples))])
         last = find_nonfinite(rows)
@@ -172,7 +175,7 @@ def test_column_sums(device, n, d, dtype, tolerance):
 
 
 def test_column_sums_some_spans_at_a_time(device, monkeypatch):
-    monkeypatch.setattr(module, "_STAGE_BYTES", 3 * 5 * module.BLOCK * 4)
+    monkeypatch.setattr(row_passes, "_PARTIAL_BYTES", 3 * 5 * BLOCK * 4)
     X = table(10_007, 5)
     np.testing.assert_allclose(column_sums(Rows.upload(device, X)), X.sum(axis=0, dtype=np.float64), rtol=1e-6)
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from xpulab.kernels import scaling as module
-from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.row_passes import take
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.scaling import centred, host_pieces, stretched
 
 SHAPES = [(1, 1), (63, 3), (64, 16), (65, 17), (5003, 1), (10007, 70), (1030, 300)]

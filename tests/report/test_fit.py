@@ -309,7 +309,7 @@ def test_plot_draws_on_given_axes() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["xpulab.report.fit", "xpulab.report.progress", "xpulab.rendering", "xpulab.widgets"]
+    "module", ["xpulab.report.fit", "xpulab.report.progress", "xpulab.report.rendering", "xpulab.widgets"]
 )
 def test_importing_is_light(module: str) -> None:
     code = (

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import xpulab
-from xpulab.cells import run_cell
+from xpulab.console.cells import run_cell
 from xpulab.sharing import torchrun
 from xpulab.sharing.torchrun import LOOPBACK, Port, Torchrun, address_of, variables
 

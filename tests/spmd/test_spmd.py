@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import xpulab
-from xpulab.cells import CellInterrupted, run_cell
+from xpulab.console.cells import CellInterrupted, run_cell
 from xpulab.exceptions import EngineError
 
 SCRIPT = Path(__file__).with_name("ranks.py")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import xpulab
-from xpulab.cells import CellInterrupted, run_cell
+from xpulab.console.cells import CellInterrupted, run_cell
 from xpulab.exceptions import EngineError
 
 COLLECTIVES = Path(__file__).with_name("collectives.py").read_text()

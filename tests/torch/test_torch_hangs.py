@@ -10,7 +10,7 @@ import pytest
 from presses import Presses
 
 import xpulab
-from xpulab.cells import run_cell
+from xpulab.console.cells import run_cell
 from xpulab.exceptions import EngineError
 
 skorch: Any = pytest.importorskip("skorch")

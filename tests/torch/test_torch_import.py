@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import xpulab
-from xpulab.cells import run_cell
+from xpulab.console.cells import run_cell
 
 pytestmark = pytest.mark.cluster
 
@@ -94,7 +94,7 @@ def test_ctrl_c_during_the_import_waits_for_its_end() -> None:
     """A half-imported PyTorch would be lost for this engine: it cannot be imported again."""
     code = """
 import os, signal, sys, threading
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 oneapi.load()
 def press():
     while "torch._C" not in sys.modules:

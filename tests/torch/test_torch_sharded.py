@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import xpulab
-from xpulab.cells import run_cell
+from xpulab.console.cells import run_cell
 from xpulab.exceptions import EngineError
 
 SHARDED = Path(__file__).with_name("sharded.py").read_text()

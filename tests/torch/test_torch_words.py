@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import xpulab
-from xpulab.cells import run_cell
+from xpulab.console.cells import run_cell
 from xpulab.exceptions import EngineError
 
 pytestmark = pytest.mark.cluster

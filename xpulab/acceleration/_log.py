@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from xpulab.rendering import Displayed, Html, block, counted, escape, plain
+from xpulab.report.rendering import Displayed, Html, block, counted, escape, plain
 
 __all__ = ["Entry", "Lines", "Log", "about_lacking"]
 

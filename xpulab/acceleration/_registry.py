@@ -7,8 +7,8 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+from pathlib import Path
 
-import xpulab
 from xpulab.estimator.proxy import Proxy
 
 __all__ = ["methods", "pairs"]
@@ -30,7 +30,7 @@ def pairs() -> dict[type, type]:
 
 def _packages() -> list[str]:
     """Return the packages of xpulab that have the name of a package of scikit-learn."""
-    ours = (module.name for module in pkgutil.iter_modules(xpulab.__path__) if module.ispkg)
+    ours = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parents[1])]) if module.ispkg)
     return sorted(name for name in ours if importlib.util.find_spec(f"sklearn.{name}") is not None)
 
 

@@ -24,7 +24,7 @@ from xpulab.acceleration._workers import joined
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import XPUCluster, at_the_last_end, current_cluster, find_current
 from xpulab.exceptions import UsageError, XpulabError
-from xpulab.rendering import Displayed, Html, block, counted, escape
+from xpulab.report.rendering import Displayed, Html, block, counted, escape
 
 __all__ = ["Acceleration", "accel", "active", "status"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from xpulab.acceleration._log import Log, about_lacking
 from xpulab.acceleration._registry import pairs
 from xpulab.acceleration._sizes import Sizes, sizes_of
-from xpulab.rendering import Displayed, Html, block, counted, escape, format_count, plain, table_html, table_text
+from xpulab.report.rendering import Displayed, Html, block, counted, escape, format_count, plain, table_html, table_text
 
 __all__ = ["AccelerationStatus", "Row", "status_of"]
 

@@ -12,8 +12,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from xpulab.checks import check_sample_weight
 from xpulab.data import ShardedArray, place_named
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import current_cluster
+from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.neighbors._metric import Distance, distance_of
 

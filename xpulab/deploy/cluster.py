@@ -11,24 +11,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, cast
 
-import xpulab
+from xpulab._version import __version__
 from xpulab.advice import to_start
-from xpulab.deploy.addresses import Address
-from xpulab.deploy.conversation import LOGS, not_running
+from xpulab.deploy.jobs.submission import Submission
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.scheduler import Job, JobEnded, Wanted
 from xpulab.deploy.mpi.command import DEFAULT, HERE, Ranks
-from xpulab.deploy.plan import Plan
+from xpulab.deploy.plan.addresses import Address
+from xpulab.deploy.plan.plan import Plan
+from xpulab.deploy.plan.probe import DeviceInfo, core_ranges, probe
 from xpulab.deploy.planning import PlannedEngines
-from xpulab.deploy.probe import DeviceInfo, core_ranges, probe
-from xpulab.deploy.processes import Launched, Processes
-from xpulab.deploy.record import choose
-from xpulab.deploy.rows import RowsOnEngines
-from xpulab.deploy.signals import interruptible, uninterrupted
-from xpulab.deploy.silence import SILENT
+from xpulab.deploy.processes.processes import Launched, Processes
+from xpulab.deploy.processes.record import choose
 from xpulab.deploy.status import ClusterStatus, engine_statuses
-from xpulab.deploy.submission import Submission
 from xpulab.deploy.surroundings import about_open_files, warn_of_packages
+from xpulab.deploy.tasks.conversation import LOGS, not_running
+from xpulab.deploy.tasks.rows import RowsOnEngines
+from xpulab.deploy.watch.signals import interruptible, uninterrupted
+from xpulab.deploy.watch.silence import SILENT
 from xpulab.exceptions import (
     ClusterError,
     ClusterStartError,
@@ -36,9 +36,9 @@ from xpulab.exceptions import (
     OversubscribedWarning,
     XpulabError,
 )
-from xpulab.rendering import Displayed, counted
 from xpulab.report import progress
 from xpulab.report.record import Display
+from xpulab.report.rendering import Displayed, counted
 
 __all__ = [
     "XPUCluster",
@@ -503,9 +503,9 @@ class XPUCluster(PlannedEngines, Displayed):
         for cluster in _clusters:
             if cluster._processes is not None and cluster._processes.record.folder == record.folder:
                 return cluster
-        if record.version != xpulab.__version__:
+        if record.version != __version__:
             raise ClusterError(
-                f"the cluster {record.name} was started by xpulab {record.version}, and this is {xpulab.__version__}; "
+                f"the cluster {record.name} was started by xpulab {record.version}, and this is {__version__}; "
                 "attach from an environment with the same version"
             )
         cluster = cls(**record.settings, detach=record.detached, name=record.name)
@@ -661,7 +661,7 @@ class XPUCluster(PlannedEngines, Displayed):
         """
         if self.last_report is not None or not self.attached:
             return self.last_report
-        from xpulab.deploy.last import last_of_engines
+        from xpulab.deploy.tasks.last import last_of_engines
 
         return last_of_engines(self)
 
@@ -691,7 +691,7 @@ class XPUCluster(PlannedEngines, Displayed):
             If no fit was interrupted after an iteration had ended.
         """
         if self.interrupted is None:
-            from xpulab.deploy.resuming import NothingToResumeError
+            from xpulab.deploy.tasks.resuming import NothingToResumeError
 
             raise NothingToResumeError()
         return self.interrupted

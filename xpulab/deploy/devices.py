@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from xpulab.deploy import probe as probes
-from xpulab.deploy.plan import Plan, plan
-from xpulab.deploy.probe import ALIGN, HEADER, DeviceInfo, Probe, core_ranges, row_of
-from xpulab.deploy.record import in_use
+from xpulab.deploy.plan import probe as probes
+from xpulab.deploy.plan.plan import Plan, plan
+from xpulab.deploy.plan.probe import ALIGN, HEADER, DeviceInfo, Probe, core_ranges, row_of
+from xpulab.deploy.processes.record import in_use
 from xpulab.exceptions import PlanError
-from xpulab.rendering import Displayed, Html, block, escape, plain, table_html, table_text
+from xpulab.report.rendering import Displayed, Html, block, escape, plain, table_html, table_text
 
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster

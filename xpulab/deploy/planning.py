@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from xpulab.deploy.addresses import Address, addresses
-from xpulab.deploy.hosts import interface_to, look
+from xpulab.deploy.jobs.submission import JobPlan, holding, wanted
 from xpulab.deploy.launchers import LAUNCHERS
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.choice import SCHEDULERS
@@ -17,14 +16,15 @@ from xpulab.deploy.launchers.scheduler import Job, Wanted
 from xpulab.deploy.launchers.ssh import CONNECT, HURRIED
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import Command, Ranks, split
-from xpulab.deploy.plan import Offer, Plan, plan
-from xpulab.deploy.ports import Ports, ports
-from xpulab.deploy.probe import Probe, probe
-from xpulab.deploy.record import in_use
-from xpulab.deploy.settings import ENGINES, engines_shown
-from xpulab.deploy.signals import interruptible
-from xpulab.deploy.submission import JobPlan, holding, wanted
-from xpulab.deploy.variables import VariablesOnEngines
+from xpulab.deploy.plan.addresses import Address, addresses
+from xpulab.deploy.plan.plan import Offer, Plan, plan
+from xpulab.deploy.plan.ports import Ports, ports
+from xpulab.deploy.plan.probe import Probe, probe
+from xpulab.deploy.processes.record import in_use
+from xpulab.deploy.processes.settings import ENGINES, engines_shown
+from xpulab.deploy.remote.hosts import interface_to, look
+from xpulab.deploy.tasks.variables import VariablesOnEngines
+from xpulab.deploy.watch.signals import interruptible
 from xpulab.exceptions import UsageError
 from xpulab.sharing.program import program
 

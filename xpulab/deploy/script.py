@@ -21,14 +21,14 @@ from typing import IO, TextIO
 
 import psutil
 
-from xpulab.deploy.leftovers import remove_leftovers
-from xpulab.deploy.merging import Merging, stamp
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, HERE, Command, Ranks
 from xpulab.deploy.mpi.command import shown as in_shell
-from xpulab.deploy.plan import Plan
-from xpulab.deploy.ports import Ports
-from xpulab.deploy.probe import core_ranges
+from xpulab.deploy.plan.plan import Plan
+from xpulab.deploy.plan.ports import Ports
+from xpulab.deploy.plan.probe import core_ranges
+from xpulab.deploy.tasks.merging import Merging, stamp
+from xpulab.deploy.watch.leftovers import remove_leftovers
 from xpulab.exceptions import UsageError
 from xpulab.sharing.board import Board
 from xpulab.sharing.hangs import Hangs

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from xpulab.deploy.pickling import packed
-from xpulab.deploy.rows import RowsOnEngines
 from xpulab.deploy.script import Files
+from xpulab.deploy.tasks.pickling import packed
+from xpulab.deploy.tasks.rows import RowsOnEngines
 from xpulab.exceptions import EngineLostError
 
 __all__ = ["run_on_engines"]

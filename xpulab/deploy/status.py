@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import psutil
 
 from xpulab.deploy.status_view import status_html, status_text
-from xpulab.rendering import Displayed, Html
+from xpulab.report.rendering import Displayed, Html
 from xpulab.sharing import host_memory
 from xpulab.sharing.board import metrics_of
 

@@ -6,8 +6,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from xpulab.deploy.probe import core_ranges
-from xpulab.rendering import Html, block, counted, escape, format_seconds, format_size, plain, table_html, table_text
+from xpulab.deploy.plan.probe import core_ranges
+from xpulab.report.rendering import (
+    Html,
+    block,
+    counted,
+    escape,
+    format_seconds,
+    format_size,
+    plain,
+    table_html,
+    table_text,
+)
 
 __all__ = ["status_html", "status_text"]
 

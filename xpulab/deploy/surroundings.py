@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 import warnings
 
-from xpulab import oneapi
 from xpulab.exceptions import XpulabWarning
+from xpulab.libraries import oneapi
 
 __all__ = ["about_open_files", "warn_of_packages"]
 

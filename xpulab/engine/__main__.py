@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from xpulab import libmpi, oneapi
+from xpulab.libraries import libmpi, oneapi
 from xpulab.sharing import keyboard, owner
 from xpulab.sharing.folder import ALONE, HOST, write_private
 from xpulab.sharing.transcript import Writer, between

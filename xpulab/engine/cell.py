@@ -20,7 +20,7 @@ from xpulab.engine.engine import Task, task
 from xpulab.engine.queues import shared_queue
 from xpulab.engine.usage import measured, pickled, queue_of
 from xpulab.engine.users_code import answer_of
-from xpulab.kernels.choice import kernels_for
+from xpulab.kernels.kmeans.choice import kernels_for
 from xpulab.sharing.memory import SharedBlock, shared_or_sent
 
 __all__ = ["pull", "push", "run"]

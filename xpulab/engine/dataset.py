@@ -15,12 +15,14 @@ import numpy as np
 from xpulab.engine.engine import Task
 from xpulab.engine.files import file_rows
 from xpulab.exceptions import HandleError
-from xpulab.kernels import dense, sparse
-from xpulab.kernels.choice import AnyRows, kernels_for
+from xpulab.kernels.kmeans import dense, sparse
+from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
+from xpulab.kernels.kmeans.sparse import SparseRows
+from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.moments import column_facts
-from xpulab.kernels.rows import BLOCK, Fill, Rows, consecutive, copying, take, weighted
+from xpulab.kernels.row_passes import consecutive, take
+from xpulab.kernels.rows import Fill, Rows, copying, weighted
 from xpulab.kernels.scaling import host_pieces
-from xpulab.kernels.sparse import SparseRows
 from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.process_memory import ProcessMemory
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 from xpulab.sharing import host_memory
 
 __all__ = ["describe"]
@@ -29,9 +29,9 @@ def describe() -> dict[str, Any]:
     Returns
     -------
     dict
-        The fields of `xpulab.deploy.probe.Probe`: ``host``; ``cores``, the logical CPUs that this process may use, in
-        one list per physical core; ``memory_total`` and ``memory_available`` in bytes; ``libraries``, the folder of the
-        oneAPI runtime; ``devices``, a list of dicts; and ``errors``, a list of texts.
+        The fields of `xpulab.deploy.plan.probe.Probe`: ``host``; ``cores``, the logical CPUs that this process may use,
+        in one list per physical core; ``memory_total`` and ``memory_available`` in bytes; ``libraries``, the folder of
+        the oneAPI runtime; ``devices``, a list of dicts; and ``errors``, a list of texts.
     """
     document: dict[str, Any] = {
         "host": platform.node(),

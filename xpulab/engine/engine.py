@@ -24,9 +24,9 @@ from xpulab.engine.interruptible import WORLD, Intracomm
 from xpulab.engine.travel import travelled
 from xpulab.engine.waiting import interrupt
 from xpulab.exceptions import NeverAnsweredError
-from xpulab.kernels.device import Device
+from xpulab.kernels.kmeans.tune import MODE, Tuner
 from xpulab.kernels.rows import Fill, Rows
-from xpulab.kernels.tune import MODE, Tuner
+from xpulab.kernels.runtime.device import Device
 from xpulab.sharing.board import PHASES, Board
 from xpulab.sharing.checkpoint import Checkpoint
 from xpulab.sharing.hangs import Watch
@@ -560,7 +560,7 @@ class Task:
 
 
 def _error_fields(error: BaseException) -> dict[str, str]:
-    """The parts of an error that `deploy.answers` needs to raise it in the notebook."""
+    """The parts of an error that `deploy.tasks.answers` needs to raise it in the notebook."""
     return {
         "type": type(error).__name__,
         "module": type(error).__module__,

@@ -21,11 +21,11 @@ from typing import Any, NoReturn
 
 from mpi4py import MPI
 
-from xpulab import libmpi
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.host import RankHost, show_board
 from xpulab.engine.travel import Journey
 from xpulab.engine.waiting import poll
+from xpulab.libraries import libmpi
 from xpulab.sharing.board import Board
 from xpulab.sharing.checkpoint import Checkpoint
 from xpulab.sharing.process_memory import can_read

@@ -38,7 +38,7 @@ from xpulab.engine.engine import Task, task, warm_up
 from xpulab.engine.torch import tasks as torch_tasks
 from xpulab.engine.usage import measured
 from xpulab.engine.users_code import Here, answer_of
-from xpulab.kernels.choice import kernels_for
+from xpulab.kernels.kmeans.choice import kernels_for
 from xpulab.kernels.rows import Rows
 from xpulab.sharing.process_memory import can_read
 

@@ -17,8 +17,8 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from xpulab.checks import ONE_AT_A_TIME, type_of_target
 from xpulab.data import Outgoing, ShardedArray, mapped
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import current_cluster
+from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import gathered_targets
 from xpulab.estimator.scoring import ScoredHere
@@ -344,7 +344,7 @@ class ForestProxy(ScoredHere, Proxy):
         return means
 
     def _packed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return nodes, roots, and the values of the leaves, as `xpulab.kernels.forests.add_values` takes them."""
+        """Return nodes, roots, and the values of the leaves, as `kernels.on_cpu.forests.add_values` takes them."""
         trees = [tree.tree_ for tree in self.estimators_]
         roots = np.cumsum([0, *(tree.node_count for tree in trees)])
         first_leaves = np.cumsum([0, *(tree.n_leaves for tree in trees)])

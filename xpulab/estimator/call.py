@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster
-from xpulab.deploy.last import fill
-from xpulab.deploy.probe import core_ranges
-from xpulab.deploy.silence import most_silence
+from xpulab.deploy.plan.probe import core_ranges
+from xpulab.deploy.tasks.answers import Answer
+from xpulab.deploy.tasks.last import fill
+from xpulab.deploy.watch.silence import most_silence
 from xpulab.estimator.interrupted import sentence
 from xpulab.exceptions import CallInterrupted, EngineLostError
 from xpulab.report import progress

@@ -11,7 +11,7 @@ from sklearn.model_selection._search import BaseSearchCV
 
 from xpulab.advice import left_of, made, of_interrupt, to_resume
 from xpulab.deploy.cluster import current_cluster
-from xpulab.deploy.resuming import NothingToResumeError
+from xpulab.deploy.tasks.resuming import NothingToResumeError
 from xpulab.exceptions import CallInterrupted
 
 __all__ = ["CallInterrupted", "NothingToResumeError", "interrupted", "sentence"]

@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from xpulab.caching import Origin
 from xpulab.data import Outgoing, ShardedArray, mapped
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
-from xpulab.deploy.signals import interruptible
+from xpulab.deploy.tasks.answers import Answer
+from xpulab.deploy.watch.signals import interruptible
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, CallbackSupportMixin, callback_management_context
 from xpulab.estimator.rows import Held, Packing, checked_rows, checked_unnamed, checked_weights, rows_at_once

@@ -21,7 +21,7 @@ from xpulab.data import (
     result_of_engines,
 )
 from xpulab.deploy.cluster import XPUCluster
-from xpulab.deploy.limits import Demand
+from xpulab.deploy.tasks.limits import Demand
 from xpulab.estimator.call import Call
 from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.sharing.memory import SharedBlock

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from xpulab.data import Outgoing, ShardedArray
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current
+from xpulab.deploy.tasks.answers import Answer
 from xpulab.exceptions import HandleError, NoClusterError
 from xpulab.explorer.picture import MOST_CELLS, Picture
 from xpulab.explorer.snapshot import Snapshot

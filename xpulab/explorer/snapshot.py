@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xpulab.explorer.picture import INKS, Picture, ink_on
-from xpulab.rendering import (
+from xpulab.report.curves import polyline, small_curve
+from xpulab.report.rendering import (
     Displayed,
     Html,
     block,
@@ -25,7 +26,6 @@ from xpulab.rendering import (
     table_html,
     table_text,
 )
-from xpulab.report.curves import polyline, small_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from typing import Any
 from xpulab.exceptions import NoClusterError
 from xpulab.explorer.session import ELBOW, Explorer
 from xpulab.explorer.snapshot import Snapshot
-from xpulab.rendering import Html, Text, format_seconds, in_notebook, style, widget_view
+from xpulab.report.rendering import Html, Text, format_seconds, in_notebook, style, widget_view
 
 __all__ = ["ExploreView", "Latest", "explore"]
 

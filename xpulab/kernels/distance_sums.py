@@ -23,9 +23,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.device import Array, Device
 from xpulab.kernels.language import Kernel, PrivateArray, fma, index, kernel
-from xpulab.kernels.launch import launch
+from xpulab.kernels.runtime.device import Array, Device
+from xpulab.kernels.runtime.launch import launch
 
 __all__ = ["Kind", "Queries", "every_kernel"]
 

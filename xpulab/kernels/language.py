@@ -1,8 +1,8 @@
 """The language of kernels: functions that have a meaning only inside of a kernel, and the class of kernels.
 
 A kernel is a Python function of ``(item, *arguments)``. This module neither compiles nor runs kernels:
-`xpulab.kernels.compiler` maps the names here to those of a compiler, and `xpulab.kernels.launch` starts compiled
-kernels. So a module with kernels can be imported without a compiler.
+`xpulab.kernels.compile.compiler` maps the names here to those of a compiler, and `xpulab.kernels.runtime.launch`
+starts compiled kernels. So a module with kernels can be imported without a compiler.
 """
 
 from __future__ import annotations
@@ -190,8 +190,9 @@ class Kernel:
 
     @property
     def folder(self) -> Path:
-        """Folder of the catalogue that has the kernel, in the folder of the kernel's module."""
-        return Path(self.function.__code__.co_filename).parent / "catalogue"
+        """Folder of the catalogue that has the kernel: beside its module, or of this package for its own kernels."""
+        module, package = Path(self.function.__code__.co_filename), Path(__file__).parent
+        return (package if package in module.parents else module.parent) / "catalogue"
 
     @cached_property
     def digest(self) -> str:
@@ -273,7 +274,7 @@ def _meaning(function: Callable[..., Any]) -> list[str]:
 @cache
 def _definition() -> str:
     """Return the source of the functions that compute with vectors."""
-    return Path(__file__).with_name("compiler_vectors.py").read_text()
+    return Path(__file__).with_name("compile").joinpath("compiler_vectors.py").read_text()
 
 
 @cache

@@ -25,10 +25,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.device import lanes_of
 from xpulab.kernels.language import Kernel, PrivateArray, fma, index, kernel
-from xpulab.kernels.launch import launch
-from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.runtime.device import lanes_of
+from xpulab.kernels.runtime.launch import launch
 
 __all__ = ["Densities", "Sums", "every_kernel", "expectations", "sums_of_densities", "sums_of_shares"]
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.device import Device, lanes_of
 from xpulab.kernels.language import Kernel, fma, index, kernel
-from xpulab.kernels.launch import launch
-from xpulab.kernels.rows import BLOCK, SPAN, Fill, Rows, read_pieces
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import SPAN, Fill, Rows, read_pieces
+from xpulab.kernels.runtime.device import Device, lanes_of
+from xpulab.kernels.runtime.launch import launch
 
 __all__ = ["ColumnFacts", "column_facts", "column_facts_in_passing", "every_kernel"]
 

@@ -27,11 +27,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.device import Array, Device
-from xpulab.kernels.host import compare_with
 from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel
-from xpulab.kernels.launch import launch
-from xpulab.kernels.rows import BLOCK, Rows, in_order
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.on_cpu.host import compare_with
+from xpulab.kernels.row_passes import in_order
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.runtime.device import Array, Device
+from xpulab.kernels.runtime.launch import launch
 from xpulab.kernels.scaling import divided
 
 __all__ = ["Index", "Kind", "every_kernel", "nearest", "normalised", "rounding_of", "within"]

@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.device import Array, Device, lanes_of
 from xpulab.kernels.language import (
     Kernel,
     PrivateArray,
@@ -40,8 +39,10 @@ from xpulab.kernels.language import (
     prefetch,
     stage_columns,
 )
-from xpulab.kernels.launch import launch
-from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.runtime.device import Array, Device, lanes_of
+from xpulab.kernels.runtime.launch import launch
 
 __all__ = ["cross", "every_kernel", "gram"]
 

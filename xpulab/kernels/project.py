@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.device import Array
 from xpulab.kernels.language import Kernel, PrivateArray, fma, index, kernel
-from xpulab.kernels.launch import launch
-from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.runtime.device import Array
+from xpulab.kernels.runtime.launch import launch
 
 __all__ = ["every_kernel", "project", "projected"]
 

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.kernels.language import Kernel, index, kernel
-from xpulab.kernels.launch import launch
+from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.moments import column_facts
-from xpulab.kernels.rows import BLOCK, Rows, consecutive
+from xpulab.kernels.row_passes import consecutive
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.runtime.launch import launch
 
 __all__ = ["centred", "divided", "every_kernel", "host_pieces", "reach", "stretched"]
 

@@ -15,8 +15,8 @@ from sklearn.utils._metadata_requests import _raise_for_params
 from sklearn.utils.metadata_routing import _routing_enabled, process_routing
 
 from xpulab.data import ShardedArray
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import current_cluster
+from xpulab.deploy.tasks.answers import Answer
 from xpulab.linear_model._folds import folds_of, groups_of
 from xpulab.linear_model._path import Sums, converged, descended, grid_of, mean_squared_errors, sums_of
 from xpulab.linear_model._proxy import LinearProxy

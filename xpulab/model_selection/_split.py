@@ -11,8 +11,8 @@ from sklearn.model_selection._split import _validate_shuffle_split
 
 from xpulab.data import ShardedArray, bounds_of
 from xpulab.deploy.cluster import current_cluster
-from xpulab.deploy.limits import require_free
-from xpulab.deploy.signals import interruptible
+from xpulab.deploy.tasks.limits import require_free
+from xpulab.deploy.watch.signals import interruptible
 from xpulab.estimator.call import Call, Functions
 from xpulab.estimator.rows import Packing
 

@@ -12,8 +12,8 @@ from sklearn.neighbors._base import NeighborsBase
 from sklearn.utils.validation import _to_object_array, check_is_fitted
 
 from xpulab.data import Outgoing, ShardedArray, bounds_of, mapped
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.call import Call
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import Packing, rows_at_once

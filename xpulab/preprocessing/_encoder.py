@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from xpulab.checks import check_array
 from xpulab.data import ShardedArray
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import current_cluster
+from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.proxy import TransformerProxy
 
 try:

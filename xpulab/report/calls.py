@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from xpulab.rendering import (
+from xpulab.report.html import as_of_html, css, fit_parts, message_html
+from xpulab.report.record import FitRecord
+from xpulab.report.rendering import (
     Displayed,
     as_of,
     block,
@@ -17,8 +19,6 @@ from xpulab.rendering import (
     table_html,
     table_text,
 )
-from xpulab.report.html import as_of_html, css, fit_parts, message_html
-from xpulab.report.record import FitRecord
 from xpulab.report.text import fit_text, worded
 
 __all__ = ["Calls", "differing"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from xpulab.rendering import counted, format_seconds
 from xpulab.report.record import FitRecord
+from xpulab.report.rendering import counted, format_seconds
 
 __all__ = ["conclusion", "slowest_engine", "split"]
 

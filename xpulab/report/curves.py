@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from xpulab.rendering import drawn, escape, format_number
+from xpulab.report.rendering import drawn, escape, format_number
 
 __all__ = ["curve_of_runs", "polyline", "small_curve"]
 

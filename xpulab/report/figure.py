@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xpulab.rendering import format_seconds, plain, shorten
 from xpulab.report.record import FitRecord
+from xpulab.report.rendering import format_seconds, plain, shorten
 from xpulab.report.text import time_unit, worded
 
 if TYPE_CHECKING:

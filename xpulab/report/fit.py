@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xpulab.rendering import Displayed
 from xpulab.report.html import comparison_html, fit_html, page_html
 from xpulab.report.record import PHASES, EngineReport, FitRecord, Iteration, Pair, Status, Timed
+from xpulab.report.rendering import Displayed
 from xpulab.report.text import comparison_text, fit_line, fit_text
 
 if TYPE_CHECKING:

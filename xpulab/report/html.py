@@ -9,7 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from xpulab.rendering import (
+from xpulab.report.conclusion import conclusion, slowest_engine, split
+from xpulab.report.curves import curve_of_runs
+from xpulab.report.figure import COLOURS
+from xpulab.report.record import EngineReport, FitRecord, Pair, TaskRecord, Timed
+from xpulab.report.rendering import (
     Html,
     as_of,
     block,
@@ -21,10 +25,6 @@ from xpulab.rendering import (
     style,
     table_html,
 )
-from xpulab.report.conclusion import conclusion, slowest_engine, split
-from xpulab.report.curves import curve_of_runs
-from xpulab.report.figure import COLOURS
-from xpulab.report.record import EngineReport, FitRecord, Pair, TaskRecord, Timed
 from xpulab.report.text import NAMES, comparison_names, comparison_table, time_unit, worded
 
 __all__ = ["as_of_html", "comparison_html", "css", "fit_html", "fit_parts", "message_html", "page_html", "task_html"]

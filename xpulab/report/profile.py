@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from xpulab.rendering import (
+from xpulab.report import progress
+from xpulab.report.fit import PHASES, FitReport
+from xpulab.report.rendering import (
     Displayed,
     Html,
     block,
@@ -20,8 +22,6 @@ from xpulab.rendering import (
     table_html,
     table_text,
 )
-from xpulab.report import progress
-from xpulab.report.fit import PHASES, FitReport
 from xpulab.report.usage import LEGEND, CellUsage, collecting
 
 __all__ = ["Profile", "profiled"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal, TypeVar, get_args
 
-from xpulab.rendering import counted, format_count, format_number, format_seconds, plain
+from xpulab.report.rendering import counted, format_count, format_number, format_seconds, plain
 from xpulab.sharing.board import PASSES, PHASES
 
 __all__ = [

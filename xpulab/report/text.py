@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from xpulab.rendering import as_of, format_count, format_number, format_seconds, plain, shorten, table_text
 from xpulab.report.conclusion import conclusion, slowest_engine, split
 from xpulab.report.record import EngineReport, FitRecord, Pair
+from xpulab.report.rendering import as_of, format_count, format_number, format_seconds, plain, shorten, table_text
 
 __all__ = ["NAMES", "comparison_names", "comparison_table", "comparison_text", "fit_line", "fit_text", "time_unit"]
 

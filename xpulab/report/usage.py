@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from xpulab.rendering import (
+from xpulab.report.rendering import (
     Html,
     escape,
     format_count,

@@ -46,7 +46,7 @@ _NOTHING = bytes(8 * _CANCELLED)  # content of the slots if no task should stop
 
 _RANK = np.dtype(
     [
-        ("pid", "i8"),  # 0 for a rank of another host, whose record `xpulab.deploy.relay` copies
+        ("pid", "i8"),  # 0 for a rank of another host, whose record `xpulab.deploy.remote.relay` copies
         ("heartbeat", "f8"),  # seconds since the epoch
         ("task", "u8"),  # number of the running task, 0 if the rank is idle
         ("name", "S32"),  # name of the task

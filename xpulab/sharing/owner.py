@@ -14,7 +14,7 @@ from pathlib import Path
 
 __all__ = ["RECORD", "end_with", "successors"]
 
-#: The file in a cluster's folder that names its owner; `xpulab.deploy.record` writes it.
+#: The file in a cluster's folder that names its owner; `xpulab.deploy.processes.record` writes it.
 RECORD = "cluster.json"
 
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL

@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Iterable, Sequence
 
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 
 __all__ = ["INTERFACE", "LOOPBACK", "Port", "Torchrun", "address_of", "here", "variables"]
 

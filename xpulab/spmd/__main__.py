@@ -18,8 +18,8 @@ import types
 from pathlib import Path
 from typing import IO, Any
 
-from xpulab import libmpi, oneapi
-from xpulab.commands import numbers
+from xpulab.console.commands import numbers
+from xpulab.libraries import libmpi, oneapi
 from xpulab.sharing import keyboard, owner
 from xpulab.sharing.hangs import Watch
 from xpulab.sharing.torchrun import INTERFACE, LOOPBACK, Port, Torchrun

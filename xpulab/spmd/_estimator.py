@@ -14,7 +14,7 @@ from sklearn.base import is_classifier
 from sklearn.utils import check_random_state
 from sklearn.utils._set_output import _get_output_config
 
-from xpulab.deploy.probe import core_ranges
+from xpulab.deploy.plan.probe import core_ranges
 from xpulab.estimator.scoring import ScoredHere
 from xpulab.exceptions import UsageError
 from xpulab.spmd._local import LocalRows, checked, kind_of, on_host

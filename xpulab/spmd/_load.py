@@ -2,7 +2,7 @@
 
 import sys
 
-from xpulab import oneapi
+from xpulab.libraries import oneapi
 
 if "dpctl" not in sys.modules:
     oneapi.load()

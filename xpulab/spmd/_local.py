@@ -12,8 +12,8 @@ import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
 from xpulab.checks import check_array
 from xpulab.data import ShardedArray
 from xpulab.exceptions import HandleError
-from xpulab.kernels.device import Device
 from xpulab.kernels.rows import Rows, weighted
+from xpulab.kernels.runtime.device import Device
 
 __all__ = ["LocalRows", "checked", "kind_of", "on_host"]
 

@@ -26,16 +26,16 @@ from mpi4py import MPI
 
 import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
 from xpulab.data import Outgoing
-from xpulab.deploy.answers import raise_errors
 from xpulab.deploy.cluster import in_place_of_cluster
-from xpulab.deploy.rows import RowsOnEngines
+from xpulab.deploy.tasks.answers import raise_errors
+from xpulab.deploy.tasks.rows import RowsOnEngines
 from xpulab.engine import algorithms
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Engine, this_engine
 from xpulab.engine.interruptible import WORLD
 from xpulab.exceptions import ClusterError, NeverAnsweredError, XpulabWarning
-from xpulab.rendering import counted
 from xpulab.report.fit import FitReport
+from xpulab.report.rendering import counted
 
 __all__ = ["Ranks", "ranks"]
 

@@ -14,9 +14,9 @@ import torch
 from skorch.dataset import get_len
 
 from xpulab.data import Outgoing, ShardedArray, mapped
-from xpulab.deploy.answers import Answer
 from xpulab.deploy.cluster import XPUCluster, current_cluster
-from xpulab.deploy.pickling import by_value
+from xpulab.deploy.tasks.answers import Answer
+from xpulab.deploy.tasks.pickling import by_value
 from xpulab.estimator.call import Call
 from xpulab.estimator.interrupted import CallInterrupted, NothingToResumeError
 from xpulab.exceptions import EngineLostError, NoClusterError, UsageError

@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from xpulab.rendering import in_notebook
 from xpulab.report import progress
+from xpulab.report.rendering import in_notebook
 from xpulab.report.terminal import TextView
 from xpulab.widgets.cluster_view import ClusterView
 from xpulab.widgets.fit_view import CellViews, NotebookViews, TaskView, TerminalViews

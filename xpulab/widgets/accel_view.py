@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from xpulab.acceleration import Lines, active
 from xpulab.deploy.cluster import find_current
-from xpulab.rendering import in_notebook
+from xpulab.report.rendering import in_notebook
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

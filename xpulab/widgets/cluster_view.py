@@ -18,8 +18,8 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from xpulab.rendering import Html, as_of, block, counted, escape, style, widget_view
 from xpulab.report.progress import SHARE
+from xpulab.report.rendering import Html, as_of, block, counted, escape, style, widget_view
 
 if TYPE_CHECKING:
     from xpulab.deploy.cluster import XPUCluster

@@ -17,9 +17,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from xpulab.deploy.addresses import is_here
 from xpulab.deploy.launchers.scheduler import Job, Launcher, Look, Wanted, body, lines, seconds
 from xpulab.deploy.launchers.ssh import Ssh
+from xpulab.deploy.plan.addresses import is_here
 from xpulab.exceptions import ClusterStartError
 
 __all__ = [

@@ -60,7 +60,7 @@ def options(config: str | None, connect: int = CONNECT) -> list[str]:
 
 
 def key_file() -> Path:
-    """The file of xpulab's own key, in the user's folder for data; `xpulab.deploy.keys` makes it."""
+    """The file of xpulab's own key, in the user's folder for data; `xpulab.deploy.remote.keys` makes it."""
     return Path(platformdirs.user_data_dir("xpulab")) / "ssh" / "id_ed25519"
 
 

@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from xpulab import oneapi
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.mpi import intel, mpich, openmpi
 from xpulab.deploy.mpi.command import LIBMPI, NAMES, Command, Found, Ranks
-from xpulab.deploy.ports import Ports
+from xpulab.deploy.plan.ports import Ports
 from xpulab.exceptions import ClusterStartError, UsageError
+from xpulab.libraries import oneapi
 
 __all__ = ["command", "environment_of", "find", "module", "require", "version_of"]
 

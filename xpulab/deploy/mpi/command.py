@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xpulab.exceptions import UsageError
-from xpulab.libmpi import LIBMPI
+from xpulab.libraries.libmpi import LIBMPI
 
 __all__ = ["DEFAULT", "HERE", "LIBMPI", "NAMES", "Command", "Found", "Ranks", "ending", "shown", "split"]
 
@@ -60,7 +60,7 @@ class Command:
     own_library: bool = False
 
     def expected(self, n: int) -> dict[str, Any]:
-        """What `n` ranks compare with what they find, see `xpulab.libmpi`."""
+        """What `n` ranks compare with what they find, see `xpulab.libraries.libmpi`."""
         return {"mpi": self.mpi, "n": n, "mpiexec": self.words[0], "own": self.own_library}
 
 

@@ -7,12 +7,12 @@ import shlex
 import signal
 from collections.abc import Sequence
 
-from xpulab import oneapi
 from xpulab.deploy.launchers import ssh
 from xpulab.deploy.mpi.command import HERE, Command, Ranks, ending
 from xpulab.deploy.mpi.hydra import LOG_ENDS, of_libfabric, of_ranks, statuses
-from xpulab.deploy.ports import Ports
-from xpulab.libmpi import LABELS
+from xpulab.deploy.plan.ports import Ports
+from xpulab.libraries import oneapi
+from xpulab.libraries.libmpi import LABELS
 
 __all__ = [
     "LABEL",

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from xpulab.deploy.launchers import ssh
 from xpulab.deploy.mpi.command import HERE, Command, Found, Ranks, ending
-from xpulab.deploy.ports import Ports
-from xpulab.libmpi import LABELS
+from xpulab.deploy.plan.ports import Ports
+from xpulab.libraries.libmpi import LABELS
 
 __all__ = [
     "LABEL",

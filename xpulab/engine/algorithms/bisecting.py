@@ -22,9 +22,9 @@ from xpulab.engine.algorithms.kmeans import Outcome, Problem, inertia, lloyd, st
 from xpulab.engine.algorithms.ranges import ordinary, unit_of
 from xpulab.engine.dataset import kind_of, rows_of, weights_of, write_block
 from xpulab.engine.engine import Task, task
-from xpulab.kernels.choice import AnyRows, kernels_for
-from xpulab.kernels.launch import build_together
+from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
 from xpulab.kernels.rows import Rows
+from xpulab.kernels.runtime.launch import build_together
 
 __all__ = ["Leaf", "Options", "bisect"]
 

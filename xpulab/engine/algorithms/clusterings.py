@@ -9,7 +9,7 @@ import numpy as np
 
 from xpulab.engine.dataset import Data, data_of, pieces
 from xpulab.engine.engine import Task, task
-from xpulab.kernels.rows import take
+from xpulab.kernels.row_passes import take
 
 __all__ = ["spreads"]
 

@@ -11,7 +11,8 @@ from xpulab.engine.algorithms.quantiles import neighbours
 from xpulab.engine.dataset import data_of, give_computed, on_host, pieces
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.moments import column_facts
-from xpulab.kernels.rows import Rows, consecutive
+from xpulab.kernels.row_passes import consecutive
+from xpulab.kernels.rows import Rows
 
 __all__ = ["distinct", "where_missing"]
 

@@ -21,8 +21,18 @@ import numpy as np
 from xpulab.engine.dataset import data_of, on_host, weights_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.neighbors import normalised
-from xpulab.kernels.rows import take
-from xpulab.kernels.trees import BEYOND, Near, Tree, count_near, joined, least_listed, least_near, link_near, roots_of
+from xpulab.kernels.on_cpu.trees import (
+    BEYOND,
+    Near,
+    Tree,
+    count_near,
+    joined,
+    least_listed,
+    least_near,
+    link_near,
+    roots_of,
+)
+from xpulab.kernels.row_passes import take
 
 __all__ = ["clustered"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from xpulab.engine.algorithms.columns import distinct
 from xpulab.engine.dataset import data_of, give_computed, on_host
 from xpulab.engine.engine import Task, task
-from xpulab.kernels.rows import take
+from xpulab.kernels.row_passes import take
 
 _SHOWN = 100  # unknown numbers of a column in an error
 #: Numbers that are so close to the ends are mapped to them; the value of scikit-learn.

@@ -15,8 +15,9 @@ import numpy as np
 from xpulab.engine.algorithms import kmeans
 from xpulab.engine.dataset import rows_of, write_block
 from xpulab.engine.engine import Task, task
-from xpulab.kernels.histogram import count_pixels, ranges
-from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.kmeans.histogram import count_pixels, ranges
+from xpulab.kernels.row_passes import take
+from xpulab.kernels.rows import Rows
 
 __all__ = ["Held", "chosen_rows", "facts", "held_for", "picture", "restart", "step", "whole_fit"]
 

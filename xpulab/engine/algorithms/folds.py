@@ -16,7 +16,8 @@ from xpulab.engine.algorithms.qr import products_of, triangle_of
 from xpulab.engine.dataset import Data, data_of
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.products import gram
-from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.row_passes import take
+from xpulab.kernels.rows import Rows
 
 __all__ = ["fold_sums", "sharp_products"]
 

@@ -25,7 +25,7 @@ import numpy as np
 from xpulab.engine.dataset import array_of, data_of, on_host, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.exceptions import HandleError
-from xpulab.kernels.forests import Edges, Grown, Room, Rules, add_unsampled, add_values, grow_tree
+from xpulab.kernels.on_cpu.forests import Edges, Grown, Room, Rules, add_unsampled, add_values, grow_tree
 from xpulab.kernels.rows import Rows
 from xpulab.sharing.memory import SharedBlock
 
@@ -42,7 +42,7 @@ class Forest:
     Attributes
     ----------
     nodes, roots, values : numpy.ndarray
-        As `xpulab.kernels.forests.add_values` takes them.
+        As `xpulab.kernels.on_cpu.forests.add_values` takes them.
     """
 
     nodes: np.ndarray

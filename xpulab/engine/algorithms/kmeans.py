@@ -26,13 +26,14 @@ from xpulab.engine.algorithms.ranges import largest_of, ordinary, unit_of
 from xpulab.engine.algorithms.tuning import tune
 from xpulab.engine.dataset import held_open, kind_of, pieces, rows_of, weights_of, write_block
 from xpulab.engine.engine import Engine, Interrupted, Task, task, warms_up
-from xpulab.kernels import dense
-from xpulab.kernels.choice import AnyRows, kernels_for
-from xpulab.kernels.host import count_positive, finish, move_centers
-from xpulab.kernels.launch import build_together
-from xpulab.kernels.plusplus import place_of
-from xpulab.kernels.rows import BLOCK, Rows
-from xpulab.kernels.tiles import size_class
+from xpulab.kernels.kmeans import dense
+from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
+from xpulab.kernels.kmeans.plusplus import place_of
+from xpulab.kernels.kmeans.tiles import size_class
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.on_cpu.host import count_positive, finish, move_centers
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.runtime.launch import build_together
 from xpulab.sharing.board import RUNS
 
 __all__ = ["Outcome", "Problem", "Turn", "fit", "inertia", "iterate", "lloyd", "parts", "start"]
@@ -95,7 +96,7 @@ class Problem:
     unit : float
         A power of two; 1 for ordinary rows. Means, shift, centres and squares are those of the divided rows.
     kernels : module
-        `xpulab.kernels.dense` or `xpulab.kernels.sparse`.
+        `xpulab.kernels.kmeans.dense` or `xpulab.kernels.kmeans.sparse`.
     mean : numpy.ndarray of float64 of shape (n_features,)
         Mean of all rows.
     shift : numpy.ndarray of shape (n_features,)

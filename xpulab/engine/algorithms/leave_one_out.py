@@ -25,7 +25,8 @@ from xpulab.engine.algorithms.qr import triangle_of
 from xpulab.engine.dataset import Data, data_of, pieces, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.project import project
-from xpulab.kernels.rows import Rows, consecutive
+from xpulab.kernels.row_passes import consecutive
+from xpulab.kernels.rows import Rows
 
 __all__ = ["leave_one_out"]
 

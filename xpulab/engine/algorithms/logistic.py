@@ -34,7 +34,8 @@ from xpulab.exceptions import HandleError
 from xpulab.kernels.logistic import loss_gradient, second_products
 from xpulab.kernels.products import gram
 from xpulab.kernels.project import project
-from xpulab.kernels.rows import Rows, consecutive, weighted
+from xpulab.kernels.row_passes import consecutive
+from xpulab.kernels.rows import Rows, weighted
 
 __all__ = ["Objective", "Problem", "solve"]
 

@@ -24,7 +24,7 @@ import numpy as np
 from xpulab.engine.algorithms.kmeans import Problem, parts
 from xpulab.engine.dataset import held_open, kind_of, rows_of, weights_of, write_block
 from xpulab.engine.engine import Interrupted, Task, task
-from xpulab.kernels.launch import build_together
+from xpulab.kernels.runtime.launch import build_together
 
 __all__ = ["Draws", "Options", "State", "Total", "fit", "update"]
 

@@ -29,7 +29,8 @@ from xpulab.engine.dataset import Data, data_of, held_open, write_block
 from xpulab.engine.engine import Interrupted, Task, task
 from xpulab.kernels.mixture import Sums, expectations, sums_of_densities, sums_of_shares
 from xpulab.kernels.products import gram
-from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.row_passes import take
+from xpulab.kernels.rows import Rows
 from xpulab.sharing.board import RUNS
 
 __all__ = ["Given", "Outcome", "Problem", "fit"]

@@ -21,7 +21,8 @@ from xpulab.engine.engine import Task, task
 from xpulab.kernels.moments import ColumnFacts, column_facts, column_facts_in_passing
 from xpulab.kernels.products import gram
 from xpulab.kernels.project import project, projected
-from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.row_passes import take
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.scaling import centred, stretched
 
 __all__ = ["Moments", "Products", "may_be_precise", "moments", "products", "rough_mean"]

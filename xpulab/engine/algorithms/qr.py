@@ -22,7 +22,8 @@ from xpulab.centring import less_mean
 from xpulab.engine.algorithms.passes import Products, may_be_precise, products, rough_mean
 from xpulab.engine.dataset import Data, data_of
 from xpulab.engine.engine import Task, task
-from xpulab.kernels.rows import BLOCK, Rows
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import Rows
 
 __all__ = ["Triangle", "centred_triangle", "local_triangle", "products_of", "triangle_of", "triangular"]
 

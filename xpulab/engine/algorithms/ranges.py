@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.engine import Task
-from xpulab.kernels.choice import AnyRows, kernels_for
+from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
 
 __all__ = ["largest_of", "ordinary", "unit_of"]
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from xpulab.engine.dataset import Data, data_of, pieces
 from xpulab.engine.engine import Task, task
-from xpulab.kernels.rows import Rows, consecutive, take
+from xpulab.kernels.row_passes import consecutive, take
+from xpulab.kernels.rows import Rows
 
 __all__ = ["confusion", "distinct", "log_losses", "regression_sums"]
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from xpulab.engine.dataset import array_of, data_of, give_rows
 from xpulab.engine.engine import Task, task
-from xpulab.kernels.rows import Rows, take
+from xpulab.kernels.row_passes import take
+from xpulab.kernels.rows import Rows
 
 __all__ = ["selected"]
 

@@ -21,7 +21,8 @@ from xpulab.engine.dataset import Data, data_of, pieces, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.distance_sums import Kind, Queries
 from xpulab.kernels.neighbors import normalised
-from xpulab.kernels.rows import Rows, consecutive, take
+from xpulab.kernels.row_passes import consecutive, take
+from xpulab.kernels.rows import Rows
 
 __all__ = ["Labelled", "silhouettes"]
 

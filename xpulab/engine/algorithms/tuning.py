@@ -7,9 +7,10 @@ import time
 import numpy as np
 
 from xpulab.engine.engine import Interrupted, Task
-from xpulab.kernels.choice import AnyRows
-from xpulab.kernels.rows import BLOCK, Rows
-from xpulab.kernels.tiles import Tile, size_class
+from xpulab.kernels.kmeans.choice import AnyRows
+from xpulab.kernels.kmeans.tiles import Tile, size_class
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.rows import Rows
 
 __all__ = ["share", "tune"]
 

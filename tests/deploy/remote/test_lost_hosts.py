@@ -1,0 +1,234 @@
+"""What is said and removed after a relay, an agent or a host was lost, without any cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xpulab.deploy.launchers.ssh import CONNECT, HURRIED, Ssh
+from xpulab.deploy.mpi import openmpi
+from xpulab.deploy.processes.processes import RELAY, Processes
+from xpulab.deploy.processes.record import Record, identity
+from xpulab.deploy.remote.relay import LOST, _Link
+from xpulab.deploy.tasks.conversation import Conversation
+from xpulab.exceptions import ClusterStartError, EngineLostError
+from xpulab.sharing.program import program
+
+
+@pytest.fixture
+def relayed(tmp_path: Path) -> Iterator[tuple[Processes, subprocess.Popen[bytes]]]:
+    """The processes of a cluster of which only the relay runs, and the process in its place."""
+    processes = Processes(Record(str(tmp_path), "test", identity(os.getpid()), "0"))
+    with subprocess.Popen(["sleep", "100"]) as relay:
+        processes._watched[RELAY] = (relay.pid, os.pidfd_open(relay.pid))
+        yield processes, relay
+        relay.kill()
+    processes.leave()
+
+
+def test_a_relay_that_was_killed_is_named(relayed: tuple[Processes, subprocess.Popen[bytes]]) -> None:
+    processes, relay = relayed
+    assert processes.lost_on_hosts() is None
+    relay.kill()
+    assert processes.lost_on_hosts() == {"why": "the relay, which connects the hosts, ended", "ranks": []}
+
+
+def test_what_a_relay_has_lost_is_said_after_its_end(relayed: tuple[Processes, subprocess.Popen[bytes]]) -> None:
+    processes, relay = relayed
+    (processes.folder / LOST).write_text('{"why": "", "ranks": [2]}')
+    relay.kill()
+    assert processes.lost_on_hosts() == {"why": "", "ranks": [2]}
+
+
+class _Here:
+    """Starts a program on this host, in place of the agent, which writes its messages into a new file."""
+
+    def __init__(self, folder: Path, then: str) -> None:
+        self.folder, self.then, self.number = folder, then, 0
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        assert list(words) == program("xpulab.deploy.remote.agent")
+        self.number += 1
+        return ["sh", "-c", f"head -n 1 > {self.folder}/{self.number}; echo '{{}}'; {self.then}"]
+
+    def message(self, number: int) -> Any:
+        path, deadline = self.folder / str(number), time.monotonic() + 10
+        while not (path.exists() and path.read_text().endswith("\n")):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return json.loads(path.read_text())
+
+
+def _begun(here: _Here, about: dict[str, Any]) -> _Link:
+    link = _Link("node1", here, about)
+    link.process.wait(10)
+    link.lines.read()
+    assert not link.lines.open
+    return link
+
+
+def test_another_agent_removes_what_one_that_was_killed_has_left(tmp_path: Path) -> None:
+    here = _Here(tmp_path, "")
+    link = _begun(here, {"folder": "/tmp/one"})
+    link.heard = time.monotonic()
+    link.end(silent=False)
+    assert here.message(2) == {"folder": "/tmp/one", "remove": True}
+    with link.process:
+        pass
+
+
+def test_an_agent_that_has_never_said_anything_is_not_replaced(tmp_path: Path) -> None:
+    """It has made no folder: the folder there, if any, may be that of this host, or another user's."""
+    here = _Here(tmp_path, "")
+    link = _begun(here, {"folder": "/tmp/one"})
+    link.end(silent=False)
+    assert here.number == 1
+    with link.process:
+        pass
+
+
+def test_the_agent_of_a_silent_host_is_not_waited_for(tmp_path: Path) -> None:
+    here = _Here(tmp_path, "exec sleep 100")
+    link = _Link("node1", here, {})
+    assert here.message(1) == {}
+    with link.process:
+        link.end(silent=True)
+    assert link.process.returncode == -signal.SIGKILL
+
+
+def test_an_agent_that_is_to_remove_ends_the_engines_of_the_cluster_only(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    engines = []
+    for folder in (mine, other):
+        (folder / "security").mkdir(parents=True)
+        environment = {**os.environ, "XPULAB_ENGINE": json.dumps({"folder": str(folder)})}
+        engines.append(subprocess.Popen(["sleep", "100"], env=environment))
+    message = json.dumps({"folder": str(mine), "remove": True}) + "\n"
+    words = program("xpulab.deploy.remote.agent")
+    try:
+        subprocess.run(words, input=message, text=True, check=True, timeout=60)
+        assert engines[0].wait(10) == -signal.SIGKILL
+        assert engines[1].poll() is None
+        assert not mine.exists()
+        assert other.exists()
+    finally:
+        for engine in engines:
+            engine.kill()
+            engine.wait()
+
+
+def test_an_agent_that_cannot_write_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "kept").mkdir()
+    words = [sys.executable, "-c", _FULL]
+    for folder in (tmp_path / "file" / "one", tmp_path / "kept"):
+        about = {"folder": str(folder), "silence": 1, "mpi": "intel", "munge": "", "limit": 10}
+        found = subprocess.run(words, input=json.dumps(about) + "\n", text=True, capture_output=True, timeout=60)
+        said = json.loads(found.stdout)["lost"]
+        assert said.startswith(f"the files of the cluster cannot be written into {folder} there: ")
+        assert "File exists" in said
+    folder = tmp_path / "new" / "one"
+    about["folder"] = str(folder)
+    found = subprocess.run(words, input=json.dumps(about) + "\n", text=True, capture_output=True, timeout=60)
+    assert "No space left on device" in json.loads(found.stdout)["lost"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "kept"]
+
+
+#: A program whose disk is full as soon as it has made folders.
+_FULL = """
+import os, runpy
+opened = os.open
+def full(path, *given, **named):
+    if str(path).endswith(".part"):
+        raise OSError(28, "No space left on device", str(path))
+    return opened(path, *given, **named)
+os.open = full
+runpy.run_module("xpulab.deploy.remote.agent", run_name="__main__")
+"""
+
+
+class _Lost(Conversation):
+    """Engines that cannot be started again."""
+
+    def start(self) -> Any:
+        assert self._replaces
+        raise ClusterStartError("node1: it cannot be reached")
+
+    def logs(self, lines: int = 40) -> str:
+        return ""
+
+    def _close(self, on_purpose: bool, keep_job: bool = False) -> None:
+        pass
+
+
+def test_an_error_of_new_engines_begins_with_what_was_lost() -> None:
+    lost = _Lost(recover=True, silence=30)
+    with pytest.raises(ClusterStartError) as error:
+        lost.start_again(EngineLostError("words\nlogs", "nothing was heard of node1 for 15 s"))
+    assert str(error.value) == (
+        "nothing was heard of node1 for 15 s.\nNew engines could not be started: node1: it cannot be reached"
+    )
+    assert not lost._replaces
+
+
+def test_ssh_waits_less_for_a_host_while_a_call_waits() -> None:
+    assert f"-oConnectTimeout={HURRIED}" in Ssh("node1", None, HURRIED).command(["true"])
+    assert f"-oConnectTimeout={CONNECT}" in Ssh("node1").command(["true"])
+    assert HURRIED < CONNECT
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (
+            "node1 noticed that process rank 2 with PID 332 on node node1 exited on signal 9 (Killed).",
+            "rank 2 (pid 332",
+        ),
+        ("nothing of use", "rank 0 (pid 330"),
+    ],
+)
+def test_the_engine_that_mpiexec_names_was_lost_first(
+    relayed: tuple[Processes, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, log: str, said: str
+) -> None:
+    """The relay may hear of an engine of this host, which Open MPI has ended, before it hears of another host's."""
+    processes, relay = relayed
+    processes._mpi = openmpi
+    monkeypatch.setattr(processes, "logs", lambda lines=40: f"mpirun {log}")
+    monkeypatch.setattr(Record, "stopped", False)
+    monkeypatch.setattr(Conversation, "_close", lambda self, on_purpose, keep_job=False: None)
+    (processes.folder / LOST).write_text('{"why": "", "ranks": [0]}')
+    relay.kill()
+    relay.wait()
+    conversation = Conversation(recover=True, silence=30.0)
+    conversation._processes = processes
+    conversation.facts = [
+        {"rank": rank, "pid": 330 + rank, "host": "there", "here": False, "device": {"name": "d"}} for rank in range(3)
+    ]
+    with pytest.raises(EngineLostError) as lost:
+        conversation._require_alive(processes)
+    assert lost.value.reason.startswith(said)
+
+
+@pytest.mark.parametrize(("log", "killed"), [("", True), ("[mpiexec@vm] Exit codes: [vm:0] 9,768", False)])
+def test_an_mpiexec_that_was_killed_says_nothing_of_ranks(
+    relayed: tuple[Processes, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, log: str, killed: bool
+) -> None:
+    processes, _ = relayed
+    monkeypatch.setattr(processes, "logs", lambda lines=40: log)
+    assert not processes.mpiexec_was_killed()  # this process has not started one
+    with subprocess.Popen(["sleep", "100"]) as mpiexec:
+        processes._watched["mpiexec"] = (mpiexec.pid, os.pidfd_open(mpiexec.pid))
+        assert not processes.mpiexec_was_killed()
+        mpiexec.kill()
+        mpiexec.wait()
+        assert processes.mpiexec_was_killed() is killed
+    assert processes._ends_of_ranks() == ("" if killed else "rank 1 exited with status 3")

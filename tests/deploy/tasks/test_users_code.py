@@ -1,0 +1,236 @@
+"""A user's code on engines that crash, stand still or do not end: the output, the losses, and the next call."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import xpulab
+from xpulab.console.cells import CellInterrupted, run_cell
+from xpulab.deploy.cluster import latest_cluster
+from xpulab.deploy.tasks import exchange
+from xpulab.exceptions import EngineError, EngineLostError, EngineStuckError
+
+pytestmark = pytest.mark.cluster
+
+LONG = "sum(range(10**11))"  # one call that does not check for signals
+SOME_SECONDS = "import time; any(map((time.monotonic() + 1.5).__lt__, iter(time.monotonic, None)))"
+
+
+@pytest.fixture(scope="module")
+def often_lost() -> Iterator[xpulab.XPUCluster]:
+    with xpulab.XPUCluster(2, silence=1.0, timeout=60) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def engines(often_lost: xpulab.XPUCluster) -> xpulab.XPUCluster:
+    """A cluster of 2 engines that a test may lose."""
+    often_lost.recover = True
+    return often_lost.start()
+
+
+@contextmanager
+def after(seconds: float, act: Callable[[], object]) -> Iterator[None]:
+    timer = threading.Timer(seconds, act)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+class Screen(io.StringIO):
+    """Records the time at which each line was printed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments: dict[str, float] = {}
+
+    def write(self, text: str) -> int:
+        self.moments.setdefault(text, time.monotonic())
+        return super().write(text)
+
+
+def test_lines_come_while_the_cell_runs(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", screen)
+        run_cell(pair, "import time, os\nprint('first')\ntime.sleep(1)\nos.system('echo a child')\nprint('last')")
+    assert screen.getvalue() == "[0-1] first\n[0-1] a child\n[0-1] last\n"
+    assert screen.moments["[0-1] last"] - screen.moments["[0-1] first"] > 0.8
+
+
+def test_threads_are_heard_after_their_cell(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    source = """
+import logging, sys, threading, time
+handler = logging.StreamHandler(sys.stdout)
+def later():
+    time.sleep(0.7)
+    print("of a thread")
+    handler.emit(logging.makeLogRecord({"msg": "of a log"}))
+threading.Thread(target=later).start()
+print("of the cell")
+"""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", screen)
+        run_cell(pair, source)
+        assert screen.getvalue() == "[0-1] of the cell\n"
+        deadline = time.monotonic() + 10
+        while screen.getvalue().count("\n") < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert screen.getvalue() == "[0-1] of the cell\n[0-1] of a thread\n[0-1] of a log\n"
+
+
+def test_many_lines_are_kept_and_a_limit_is_said_while_the_cell_runs(
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_cell(pair, "for i in range(50_000): print(f'{i:025}')")
+    assert capsys.readouterr().out.endswith("more lines; to see them, type: %xpu_cluster last --output\n")
+    for rank in range(2):
+        assert pair.last_output.printed[rank].splitlines() == [f"{i:025}" for i in range(50_000)]
+    pair.run(lambda here: print("\n" * 100))
+    assert capsys.readouterr().out.endswith("more lines; to see them, type: %xpu_cluster last --output\n")
+    assert pair.last_output.printed == dict.fromkeys(range(2), "\n" * 101)
+    for module in "xpulab.deploy.tasks.users_code", "xpulab.sharing.transcript":
+        monkeypatch.setattr(f"{module}.LIMIT", 1000)
+    run_cell(pair, "print('x' * 1000)")
+    assert "rank 0-1 has printed 1000 B, the most that xpulab keeps of a rank's output" in capsys.readouterr().err
+
+
+def test_a_function_has_the_comm_the_prints_and_the_stop_of_a_cell(
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def both(here: Any) -> Any:
+        import numpy as np
+        from mpi4py import MPI
+
+        total = np.zeros(1)
+        here.comm.Allreduce(np.ones(1), total)
+        print("hello")
+        mine = here.engine.namespace["comm"] is here.comm is MPI.COMM_WORLD
+        return here.comm.allreduce({here.rank}, op=set.union), total.tolist(), here.size, mine
+
+    run_cell(pair, "comm")
+    capsys.readouterr()
+    assert pair.run(both) == [({0, 1}, [2.0], 2, True)] * 2
+    assert capsys.readouterr().out == "[0-1] hello\n"
+    with after(0.5, interrupt), pytest.raises(CellInterrupted, match=r"rank 0 was in line \d+"):
+        pair.run(lambda here: here.comm.recv(source=0) if here.rank == 0 else None)
+    run_cell(pair, "comm;")
+    assert pair.run(both) == [({0, 1}, [2.0], 2, True)] * 2
+
+
+def test_a_crash_loses_no_output_and_new_engines_start(
+    engines: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = """
+print("before")
+if rank == 1:
+    raise ValueError("the cause")
+import ctypes, os, time
+time.sleep(0.3)
+os.write(1, b"said by a library\\n")
+ctypes.string_at(0)
+"""
+    with pytest.raises(EngineLostError) as caught:
+        run_cell(engines, source)
+    message = str(caught.value)
+    assert "rank 0" in message.splitlines()[0]
+    assert "segmentation fault" in message.splitlines()[0]
+    assert "Before, rank 1 raised:\nTraceback" in message
+    assert "ValueError: the cause" in message
+    assert "New engines were started; the variables of %%xpu cells and the rows" in message
+    said = capsys.readouterr().out
+    assert said.startswith("[0-1] before\n[0] said by a library\n[0] Fatal Python error: Segmentation fault")
+    assert "line 8 in <module>" in said
+    assert "xpulab/engine" not in said
+    assert str(engines.last_output.text()) == said.rstrip("\n")
+    logs = engines.logs()
+    assert "said by a library" in logs
+    assert "ValueError: the cause" in logs
+    assert engines.run(lambda here: here.comm.allreduce(1)) == [2, 2]
+
+
+def test_a_rank_that_leaves_with_status_0_is_the_one_that_is_named(engines: xpulab.XPUCluster) -> None:
+    with pytest.raises(EngineLostError, match=r"^rank 0 \(pid \d+ on .*\) ended: exited with status 0\.") as caught:
+        run_cell(engines, "import os\nif rank == 0:\n    os._exit(0)\ncomm.barrier()")
+    assert "rank 1" not in str(caught.value).splitlines()[0]
+
+
+def test_without_recovery_the_error_says_how_to_start_and_restart_works(
+    engines: xpulab.XPUCluster, shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ipyparallel.client.client.get_ipython", lambda: shell)
+    engines.activate()
+    engines.recover = False
+    with pytest.raises(EngineLostError, match=r"(?s)killed.*type: %xpu_cluster start"):
+        engines.run(lambda here: os.kill(os.getpid(), signal.SIGKILL))
+    assert not engines.running
+    assert latest_cluster() is engines
+    shell.run_line_magic("xpu_cluster", "restart")
+    assert engines.running
+    assert "px" not in shell.magics_manager.magics["line"]
+
+
+def test_a_second_stop_ends_the_engines_in_a_long_call(
+    engines: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "_USERS_GRACE", 0.3)
+    run_cell(engines, "kept = rank")
+    with after(0.3, interrupt), pytest.raises(CellInterrupted, match="rank 0 was in line 2: "):
+        run_cell(engines, f"print('so far')\nif rank == 0: {SOME_SECONDS}; kept = 7")
+    said = capsys.readouterr()
+    assert said.out == "[0-1] so far\n"
+    assert "rank 0 is still in a call that cannot be interrupted; the code ends when this call returns" in said.err
+    assert run_cell(engines, "kept = kept + 1", out=["kept"]).values["kept"] == [1, 2]
+
+    with after(0.3, interrupt), after(1.5, interrupt), pytest.raises(EngineStuckError) as caught:
+        run_cell(engines, f"print('so far')\n1 / 0 if rank else {LONG}")
+    assert "rank 0 was in a call that cannot be interrupted, and all engines were ended at your second" in str(
+        caught.value
+    )
+    assert "Before, rank 1 raised:" in str(caught.value)
+    assert "ZeroDivisionError" in str(caught.value)
+    assert capsys.readouterr().out == "[0-1] so far\n"
+    assert engines.run(lambda here: here.comm.allreduce(1)) == [2, 2]
+
+
+def test_a_rank_that_stands_still_in_a_users_code_is_named_and_may_go_on(
+    engines: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pid = engines.facts[1]["pid"]
+    with after(0.3, lambda: os.kill(pid, signal.SIGSTOP)), after(3.0, lambda: os.kill(pid, signal.SIGCONT)):
+        assert run_cell(engines, "import time; time.sleep(1); x = comm.allreduce(1)", out=["x"]).values["x"] == [2, 2]
+    said = capsys.readouterr().err
+    assert said.count("rank 1 has stood still for 1 s") == 1
+    assert "the engines are ended 9 s from now" in said
+    assert engines.facts[1]["pid"] == pid
+
+
+def test_the_error_of_a_late_rank_is_told_to_those_that_wait_in_any_communicator(pair: xpulab.XPUCluster) -> None:
+    with pytest.raises(EngineError, match="1 of 2 engines raised ValueError"):
+        pair.run(_raise_on_rank_1)
+
+
+def _raise_on_rank_1(here: Any) -> None:
+    from mpi4py import MPI
+
+    if here.rank == 1:
+        raise ValueError("no")
+    MPI.COMM_WORLD.Create_cart([2]).Barrier()

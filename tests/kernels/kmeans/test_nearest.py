@@ -1,0 +1,146 @@
+"""Rows that the search skips have the same label as if they were compared with all centres."""
+
+import numpy as np
+import pytest
+
+from xpulab.kernels.kmeans import nearest
+from xpulab.kernels.kmeans.lloyd import labels_to_host, lloyd_step
+from xpulab.kernels.kmeans.nearest import find_nearest
+from xpulab.kernels.rows import Rows
+
+
+@pytest.fixture(autouse=True)
+def never_give_up(request, monkeypatch):
+    """Use slacks from the first pass on, even if they save no time."""
+    if "pause" not in request.node.name:
+        monkeypatch.setattr(nearest, "_MOST_LISTED", 2)
+
+
+def new_labels(device, n):
+    state = nearest.new_labels(device, n)
+    state._pause = 0
+    return state
+
+
+def data(n, d, k, dtype=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)).astype(dtype)
+    return X, X[:k] + rng.normal(0, 0.01, (k, d)).astype(dtype)
+
+
+def labels_of_all(device, rows, centers):
+    """Return the labels of the kernel that compares every row."""
+    state = new_labels(device, rows.n_samples)
+    find_nearest(rows, None, centers, state, again=False)
+    assert not state.span
+    return labels_to_host(state, rows.n_samples)
+
+
+def looked_at(device, state):
+    """Return the number of rows that the last call compared."""
+    n_spans = -(-state.current.size // state.span)
+    return int(device.fetch(state.counts, stop=n_spans).sum())
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "k", "dtype"),
+    [
+        (10007, 14, 127, np.float32),
+        (10007, 14, 127, np.float64),
+        (63, 14, 60, np.float32),
+        (1030, 600, 127, np.float32),
+    ],
+)
+def test_forty_iterations_of_lloyd(device, n, d, k, dtype):
+    X, centers = data(n, d, k, dtype)
+    rows, state = Rows.upload(device, X), new_labels(device, n)
+    counts = []
+    for _ in range(40):
+        sums, weights, _ = lloyd_step(rows, None, centers, state)
+        np.testing.assert_array_equal(labels_to_host(state, n), labels_of_all(device, rows, centers))
+        counts.append(looked_at(device, state))
+        centers = np.where(weights[:, None] > 0, sums / np.maximum(weights, 1)[:, None], centers).astype(dtype)
+    assert counts[0] == n
+    assert counts[-1] < n / 2
+
+
+def test_rows_are_skipped_if_the_centres_stand_still(device):
+    X, centers = data(5000, 14, 127)
+    rows, state = Rows.upload(device, X), new_labels(device, 5000)
+    find_nearest(rows, None, centers, state)
+    find_nearest(rows, None, centers, state)
+    assert looked_at(device, state) < 10
+
+
+def test_centres_that_jump_or_change_places(device):
+    X, centers = data(5000, 14, 127)
+    rows, state = Rows.upload(device, X), new_labels(device, 5000)
+    for now in (centers, centers[::-1].copy(), np.roll(centers, 1, axis=0), centers + 5, centers * 0, centers):
+        find_nearest(rows, None, now, state)
+        np.testing.assert_array_equal(labels_to_host(state, 5000), labels_of_all(device, rows, now))
+
+
+def test_with_other_rows_another_shift_or_another_k_all_rows_are_compared(device):
+    X, centers = data(5000, 14, 127)
+    state = new_labels(device, 5000)
+    for rows in (Rows.upload(device, X), Rows.upload(device, -X)):
+        for shift in (None, X[0]):
+            for now in (centers, centers[:60]):
+                find_nearest(rows, shift, now, state)
+                assert looked_at(device, state) == 5000
+                expected = new_labels(device, 5000)
+                find_nearest(rows, shift, now, expected, again=False)
+                np.testing.assert_array_equal(labels_to_host(state, 5000), labels_to_host(expected, 5000))
+
+
+def test_ties_are_compared_and_go_to_the_first(device):
+    X = np.repeat(data(500, 14, 1)[0], 3, axis=0)
+    centers = np.concatenate([X[:90:3], X[:90:3], X[300:600:3]])
+    rows, state = Rows.upload(device, X), new_labels(device, len(X))
+    for _ in range(3):
+        find_nearest(rows, None, centers, state)
+        np.testing.assert_array_equal(labels_to_host(state, len(X)), labels_of_all(device, rows, centers))
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e18])
+def test_rounding_and_overflow_never_skip_a_row_that_may_change(device, offset):
+    X, centers = data(5000, 14, 127)
+    rows, state = Rows.upload(device, X + np.float32(offset)), new_labels(device, 5000)
+    for step in range(5):
+        now = centers + np.float32(offset) + np.float32(step * 1e-3)
+        find_nearest(rows, None, now, state)
+        np.testing.assert_array_equal(labels_to_host(state, 5000), labels_of_all(device, rows, now))
+
+
+def test_few_centres_are_compared_with_every_row(device):
+    X, centers = data(5000, 14, 8)
+    state = new_labels(device, 5000)
+    find_nearest(Rows.upload(device, X), None, centers, state)
+    assert not state.span
+
+
+def test_slacks_that_save_no_time_pause_for_longer_and_longer(device):
+    X, centers = data(5000, 14, 127)
+    rows, state = Rows.upload(device, X), nearest.new_labels(device, 5000)
+    bounded = []
+    for step in range(40):
+        now = np.roll(centers, step, axis=0)  # every centre goes far
+        find_nearest(rows, None, now, state)
+        bounded.append(state.span > 0)
+        np.testing.assert_array_equal(labels_to_host(state, 5000), labels_of_all(device, rows, now))
+    tried = np.flatnonzero(bounded)
+    assert tried[:2].tolist() == [2, 3]
+    assert np.diff(tried[::2]).tolist() == sorted(np.diff(tried[::2]).tolist())
+    assert len(tried) <= 8
+
+
+def test_after_a_pause_the_slacks_are_tried_again(device):
+    X, centers = data(5000, 14, 127)
+    rows, state = Rows.upload(device, X), nearest.new_labels(device, 5000)
+    for _ in range(2):
+        find_nearest(rows, None, centers, state)
+        assert not state.span
+    for _ in range(3):
+        find_nearest(rows, None, centers + np.float32(1e-6), state)
+        assert state.span
+    assert looked_at(device, state) < 500

@@ -1,0 +1,1 @@
+"""Jobs of a scheduler, such as Slurm, in which engines run."""

@@ -1,0 +1,1 @@
+"""Which engine runs where: what the hosts have, and the plan that follows from it."""

@@ -1,0 +1,119 @@
+"""``python -m xpulab.deploy.remote.about``: write what a cluster needs to know about this host, as a JSON document.
+
+The notebook's host starts this program on each host by ssh or srun, before engines start there. The arguments are the
+name of the MPI, the path that its mpiexec has on the notebook's host, and the ports on which the cluster may listen.
+The program then listens on such a port, and when it reads where the other hosts listen, it says to which of them it
+cannot connect.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from xpulab._version import __version__
+from xpulab.deploy.mpi import choice
+from xpulab.deploy.mpi.command import DEFAULT
+from xpulab.deploy.plan.addresses import reached_at
+from xpulab.deploy.plan.ports import listening, ports
+from xpulab.deploy.plan.probe import probe
+from xpulab.deploy.remote.reach import Door, closed_doors
+from xpulab.exceptions import XpulabError
+
+__all__ = ["VERSIONS", "describe", "digest", "versions"]
+
+#: What has to be the same on all hosts: the key in the document -> its name in messages.
+VERSIONS = {
+    "xpulab": "xpulab",
+    "digest": "a source of xpulab with the digest",
+    "python": "Python",
+    "mpi4py": "mpi4py",
+    "mpi": "",
+}
+
+
+def versions(mpi: str = DEFAULT, mpiexec: str = "") -> dict[str, str]:
+    """The versions of this environment that have to be the same on all hosts, under the keys of `VERSIONS`.
+
+    Parameters
+    ----------
+    mpi : str
+        Name of the MPI.
+    mpiexec : str
+        Path of its mpiexec; not needed for Intel MPI, which is in the environment.
+    """
+    found = _version("impi-rt") if mpi == DEFAULT else choice.version_of(mpi, mpiexec)
+    label = choice.module(mpi).LABEL
+    here = {
+        "xpulab": __version__,
+        "digest": digest(),
+        "python": platform.python_version(),
+        "mpi4py": _version("mpi4py"),
+    }
+    return {**here, "mpi": f"{label} {found}" if found else f"no {label} in {mpiexec}"}
+
+
+def digest(folder: Path = Path(__file__).parents[2]) -> str:
+    """A digest of the package's files: two sources may have the same version. Takes some hundredths of a second."""
+    found = hashlib.blake2b(digest_size=6)
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
+            content = path.read_bytes()
+            found.update(f"{name}\0{len(content)}\0".encode() + content)
+    return found.hexdigest()
+
+
+def describe(mpi: str = DEFAULT, mpiexec: str = "") -> dict[str, Any]:
+    """Versions, devices, and the address at which the notebook's host has reached this host.
+
+    Parameters
+    ----------
+    mpi, mpiexec : str
+        As for `versions`.
+
+    Returns
+    -------
+    dict
+        ``versions``; ``probe``, the fields of `Probe`, or None; ``error``, why there is no probe, or no mpiexec;
+        ``address``, empty if neither ssh nor srun has started this program.
+    """
+    document: dict[str, Any] = {"versions": versions(mpi, mpiexec), "probe": None, "error": ""}
+    document["address"] = reached_at()
+    try:
+        document["probe"] = probe().to_dict()
+        if mpi == DEFAULT:
+            choice.find(mpi)
+    except XpulabError as error:
+        document["error"] = str(error)
+    return document
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def main() -> None:
+    """Describe this host, and say to which other hosts it cannot connect. Ends with its standard input."""
+    mpi, mpiexec, among = sys.argv[1:]
+    document = describe(mpi, mpiexec)
+    listeners = listening(document["address"], ports(among or None)) if document["address"] else []
+    document["ports"] = [listener.getsockname()[1] for listener in listeners]
+    print(json.dumps(document), flush=True)
+    for line in sys.stdin:  # while this program waits for the end, the others can connect
+        message = json.loads(line)
+        closed = closed_doors(message["source"], [Door(**door) for door in message["doors"]])
+        print(json.dumps({"closed": [asdict(each) for each in closed]}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""``python -m xpulab.deploy.remote.agent``: connects the engines of another host with the notebook's host.
+
+`relay` starts this program by ssh, or in a Slurm job by srun, on each host but the notebook's. Relay and agent send
+each other lines of JSON. The agent makes the cluster's folder on its host, and writes the files there that the engines
+wait for. It sends the relay what its engines write on the board of this host, and writes on the board which tasks
+should stop. It signals and watches the engines, because a process of another host cannot. It ends all of them, and
+removes what they leave, when the relay says so, when the connection ends, or when the relay has sent nothing for a set
+time, because nothing else shows that a network was cut for good.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import psutil
+
+from xpulab.deploy.launchers import munge
+from xpulab.deploy.mpi import choice
+from xpulab.deploy.plan.addresses import interface_with, reached_at
+from xpulab.deploy.watch.descendants import kill, marked
+from xpulab.deploy.watch.leftovers import remove_leftovers
+from xpulab.deploy.watch.silence import Signs
+from xpulab.deploy.watch.starting import Starting
+from xpulab.sharing import host_memory
+from xpulab.sharing.board import USERS, Board
+from xpulab.sharing.folder import BOARD, HOST, write_private
+
+__all__ = ["STEP", "Lines", "board_of"]
+
+STEP = 0.1  # seconds between two looks at the board
+_SAID = 0.5  # seconds after which a message is sent also if nothing has changed
+_AGAIN = 0.5  # seconds until SIGINT is repeated to a user's code
+_END = 3.0  # seconds that killed processes have to end
+_CLEAN = 0.5  # seconds that the programs of MPI which have started the engines have to end by themselves
+
+_ENGINE = "xpulab.engine"  # a word of the command line of an engine, but not of the programs that it starts
+
+#: What the names of these programs begin with: of Intel MPI and MPICH, Open MPI 4, and Open MPI 5.
+_LAUNCHERS = ("hydra", "orted", "prted")
+
+
+def board_of(folder: Path) -> tuple[Board, list[int]] | None:
+    """The board of this host, and the ranks that run on it; None until the engines have made it."""
+    with contextlib.suppress(FileNotFoundError):
+        about = json.loads((folder / BOARD).read_text())
+        return Board.open(about["path"]), about["ranks"]
+    return None
+
+
+class Lines:
+    """Messages from a pipe, one JSON document on each line.
+
+    Parameters
+    ----------
+    descriptor : int
+
+    Attributes
+    ----------
+    open : bool
+        Whether more can come.
+    other : bytes
+        The last line that was no message.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.open = True
+        self.other = b""
+        self._rest = b""
+
+    def read(self) -> list[dict[str, Any]]:
+        """The messages that have come. Lines that are none, as a shell's start file may print, are left out."""
+        while self.open:
+            try:
+                found = os.read(self.descriptor, 1 << 20)
+            except BlockingIOError:
+                break
+            self._rest += found
+            self.open = bool(found)
+        *lines, self._rest = self._rest.split(b"\n")
+        messages = []
+        for line in lines:
+            try:
+                messages.append(json.loads(line))
+            except ValueError:
+                self.other = line
+        return [message for message in messages if isinstance(message, dict)]
+
+
+class _Agent:
+    """The agent of this host.
+
+    Parameters
+    ----------
+    start : dict
+        The relay's first message: ``folder``, ``limit``, the seconds of silence after which the engines end,
+        ``silence``, the seconds that an engine may stand still while it starts, ``mpi``, and ``munge``, the socket of
+        munge's daemon.
+    """
+
+    def __init__(self, start: dict[str, Any]) -> None:
+        self.folder = Path(start["folder"])
+        self.made_parent = not self.folder.parent.exists()
+        self.folder.parent.mkdir(0o700, exist_ok=True)
+        self.folder.mkdir(0o700)  # an error if it is there: it would be another user's
+        self.socket: str = start["munge"]
+        self.board: Board | None = None
+        self.ranks: list[int] = []
+        self.told: dict[str, Any] = {}  # the latest message of the relay about tasks
+        self.starting: Starting | None = Starting(start["silence"])  # None after the first task
+        self.signs: Signs | None = None
+        self.watched: dict[int, int] = {}  # descriptor -> rank
+        self.launchers: set[psutil.Process] = set()
+        self.engines: set[int] = set()
+        self.logs: dict[Path, int] = {}
+        self._signalled = 0.0
+        self._sent: Any = None
+        self._said = 0.0
+        environment = choice.environment_of(start["mpi"], interface_with(reached_at()))
+        try:
+            for name in ("log", "security"):
+                (self.folder / name).mkdir(0o700)
+            write_private(self.folder / HOST, json.dumps({"owner": os.getpid(), "environment": environment}))
+        except OSError:
+            self._remove()
+            raise
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Do what a message of the relay says."""
+        for name, text in message.get("files", {}).items():
+            write_private(self.folder / name, text)
+        for name, text in message.get("sealed", {}).items():
+            write_private(self.folder / name, munge.opened(text, self.socket))
+        if "cancelled" in message:
+            self.told = message
+        if self.board is None or not self.told:
+            return
+        self.board.requests = self.told["cancelled"]
+        for rank, number in enumerate(self.told["failed"]):
+            if rank not in self.ranks:
+                self.board.every["failed"][rank] = number
+
+    def look(self) -> None:
+        """Open the board of this host when the engines have made it, and send what has changed."""
+        self._look_at_start()
+        if self.board is None:
+            found = board_of(self.folder)
+            if found is None:
+                self._say({})
+                return
+            self.board, self.ranks = found
+        records = self.board.every[self.ranks]
+        if self.signs is None:
+            if not records["pid"].all():
+                return
+            self._watch([int(pid) for pid in records["pid"]])
+        assert self.signs is not None
+        self._interrupt(records)
+        now, zeros = time.time(), np.zeros(len(self.ranks))
+        about = {
+            str(rank): {
+                "record": base64.b64encode(record.tobytes()).decode(),
+                "age": now - float(record["heartbeat"]),
+                "signs": float(signs),
+                "memory": _resident(int(record["pid"])),
+            }
+            for rank, record, signs in zip(self.ranks, records, self.signs(zeros), strict=True)
+        }
+        self._say({"ranks": about, "free": host_memory.available(), "logs": self._new_lines()}, records.tobytes())
+
+    def _look_at_start(self) -> None:
+        """Tell the relay of an engine that ends or is stopped before its first task, when nothing else shows it."""
+        if self.board is not None and (self.board.every["name"][self.ranks] != b"").all():
+            self.starting = None
+        if self.starting is not None and (what := self.starting.lost(self._engines)):
+            say({"lost": f"{what} while the cluster was starting"})
+
+    def _engines(self) -> set[int]:
+        """The engines of this host, also those that have ended, while the program that has started them runs."""
+        for process in marked(self.folder):
+            with contextlib.suppress(psutil.Error):
+                if _ENGINE in process.cmdline():
+                    self.engines.add(process.pid)
+        return self.engines
+
+    def _say(self, message: dict[str, Any], state: Any = None) -> None:
+        """Send a message if the state has changed, or if nothing was sent for a while."""
+        if state == self._sent and not message.get("logs") and time.monotonic() - self._said < _SAID:
+            return
+        self._sent, self._said = state, time.monotonic()
+        say(message)
+
+    def _watch(self, pids: list[int]) -> None:
+        self.signs = Signs(pids, _SAID)
+        for rank, pid in zip(self.ranks, pids, strict=True):
+            with contextlib.suppress(ProcessLookupError):
+                self.watched[os.pidfd_open(pid)] = rank
+            with contextlib.suppress(psutil.Error):
+                self.launchers |= {each for each in psutil.Process(pid).parents() if each.name().startswith(_LAUNCHERS)}
+
+    def _interrupt(self, records: Any) -> None:
+        """Send SIGINT to the ranks whose user's code was asked to end."""
+        assert self.board is not None
+        if time.monotonic() - self._signalled < _AGAIN:
+            return
+        for record in records:
+            busy = record["task"] and record["ended"] != record["task"] and bytes(record["name"]).decode() in USERS
+            if busy and self.board.cancelled(int(record["task"])):
+                self._signalled = time.monotonic()
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(record["pid"]), signal.SIGINT)
+
+    def _new_lines(self) -> dict[str, str]:
+        """What the ranks of this host have printed into files since the last look: name -> bytes as base64."""
+        found = {}
+        for path in (self.folder / "log").glob("rank-*.log"):
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                file.seek(self.logs.get(path, 0))
+                if text := file.read():
+                    self.logs[path] = file.tell()
+                    found[path.name] = base64.b64encode(text).decode()
+        return found
+
+    def end(self) -> None:
+        """End the processes of this host, and remove what they leave."""
+        _end_all(self.folder, self.launchers)
+        self._remove()
+
+    def _remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.made_parent:
+            with contextlib.suppress(OSError):  # it has the folder of another cluster
+                self.folder.parent.rmdir()
+
+
+def _end_all(folder: Path, launchers: set[psutil.Process]) -> None:
+    """End the processes of the cluster with this folder on this host, and remove what they leave."""
+    kill(engines := marked(folder))
+    _, left = psutil.wait_procs(launchers, _CLEAN)  # they remove their files after the engines have ended
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                end(process)
+        _, left = psutil.wait_procs(left, _CLEAN)
+    psutil.wait_procs([*left, *engines], _END)
+    shutil.rmtree(folder, ignore_errors=True)
+    remove_leftovers()
+
+
+def say(message: dict[str, Any]) -> None:
+    """Send a message to the relay."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def main() -> None:
+    """Run until the relay ends, or nothing is heard of it."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the connection's end is seen on standard input
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _ended)  # Slurm ends a job with it, and kills what is left some seconds later
+    lines = Lines(sys.stdin.fileno())
+    messages: list[dict[str, Any]] = []
+    poll = select.poll()
+    poll.register(lines.descriptor, select.POLLIN)
+    while lines.open and not messages:
+        poll.poll(1000)
+        messages = lines.read()
+    if not messages:
+        return
+    start = messages.pop(0)
+    if start.get("remove"):
+        _end_all(Path(start["folder"]), set())
+        return
+    try:
+        agent = _Agent(start)
+        try:
+            _serve(agent, lines, messages, poll, start["limit"])
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            agent.end()
+    except OSError as error:
+        with contextlib.suppress(BrokenPipeError):
+            say({"lost": f"the files of the cluster cannot be written into {start['folder']} there: {error}"})
+
+
+def _ended(*_: Any) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _serve(agent: _Agent, lines: Lines, messages: list[dict[str, Any]], poll: select.poll, limit: float) -> None:
+    heard = time.monotonic()
+    known: set[int] = set()
+    while lines.open and time.monotonic() - heard < limit:
+        if any("end" in message for message in messages):  # of a start that failed, it comes with the first message
+            return
+        for message in messages:
+            agent.take(message)
+        with contextlib.suppress(BrokenPipeError):
+            agent.look()
+            for descriptor in agent.watched.keys() - known:
+                poll.register(descriptor, select.POLLIN)
+                known.add(descriptor)
+            ready = {descriptor for descriptor, _ in poll.poll(1000 * STEP)}
+            if gone := sorted(agent.watched[descriptor] for descriptor in ready & known):
+                say({"gone": gone})
+                for descriptor in ready & known:
+                    poll.unregister(descriptor)
+        messages = lines.read()
+        heard = time.monotonic() if messages else heard
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Merges the lines that several ranks print. Ranks that print the same text share one copy, marked with their ranks."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from xpulab.deploy.plan.probe import core_ranges
+
+__all__ = ["Merging", "merged", "stamp"]
+
+_HOLD = 0.5  # seconds that a line waits for other ranks to print the same line
+_PER_SECOND = 10  # lines per second of a group of ranks that are shown in addition to the first ones
+
+
+class Merging:
+    """Passes on the lines of several ranks while the ranks print.
+
+    Parameters
+    ----------
+    say : callable
+        Called with each line.
+    most : int, optional
+        Number of lines of each group of ranks that are passed on at once; further lines are only counted. By default
+        all lines are passed on.
+    timestamps : bool
+        Whether each line begins with the time at which it came.
+    """
+
+    def __init__(self, say: Callable[[str], None], most: int | None = None, timestamps: bool = False) -> None:
+        self._say = say
+        self._timestamps = timestamps
+        self._most = most
+        self._begun = time.monotonic()
+        self._lines: dict[int, deque[tuple[float, str]]] = {}
+        self._waiting: dict[int, Counter[str]] = {}  # how often each line is among those of a rank
+        self._rest: dict[int, str] = {}  # the beginning of a line that is not yet complete
+        self._shown: Counter[tuple[int, ...]] = Counter()
+        self._omitted: Counter[tuple[int, ...]] = Counter()
+
+    def add(self, rank: int, text: str) -> None:
+        """Add text that a rank has printed."""
+        if not text:
+            return
+        now = time.monotonic()
+        *lines, self._rest[rank] = (self._rest.get(rank, "") + text).split("\n")
+        # Of a line that a progress bar overwrites many times, only the visible text is kept.
+        self._rest[rank] = "\r" * ("\r" in self._rest[rank]) + _visible(self._rest[rank])
+        self._append(rank, now, [_visible(line) for line in lines])
+
+    def _append(self, rank: int, now: float, lines: Sequence[str]) -> None:
+        self._lines.setdefault(rank, deque()).extend((now, line) for line in lines)
+        self._waiting.setdefault(rank, Counter()).update(lines)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are lines that were not passed on yet."""
+        return any(self._lines.values()) or any(self._rest.values())
+
+    def unfinished(self) -> str:
+        """A line that a rank has begun but not ended, such as a progress bar; "" if there is none."""
+        for _, rest in sorted(self._rest.items()):
+            if _visible(rest):
+                ranks = [other for other, text in self._rest.items() if text == rest]
+                return f"[{core_ranges(ranks)}] {_visible(rest)}"
+        return ""
+
+    def show(self, running: Sequence[int] = (), last: bool = False) -> None:
+        """Pass on the lines that need not wait any longer for other ranks.
+
+        Parameters
+        ----------
+        running : sequence of int
+            Ranks that may still print.
+        last : bool
+            Whether all ranks have ended.
+        """
+        if last:
+            for rank, rest in self._rest.items():
+                if rest:
+                    self._append(rank, time.monotonic(), [_visible(rest)])
+            self._rest.clear()
+        while waiting := {rank: lines for rank, lines in sorted(self._lines.items()) if lines}:
+            oldest = min(lines[0][0] for lines in waiting.values())
+            before = time.monotonic() - _HOLD
+            shared = set(running) <= set(waiting) and len({lines[0][1] for lines in waiting.values()}) == 1
+            if not last and oldest > before and not shared:
+                return  # a rank may still print the line of another one
+            # Lines that were printed at about the same time are shown in the order of the ranks, so that the order is
+            # the same in every run. A line that another rank has printed, too, waits for its other lines before it.
+            ready = [rank for rank, lines in waiting.items() if lines[0][0] <= oldest + _HOLD]
+            first = next((rank for rank in ready if not self._others(waiting, waiting[rank][0][1])), ready[0])
+            self._pass_on(waiting, first, None if last else before)
+        for ranks in list(self._omitted) if last else ():
+            self._say_omitted(ranks)
+
+    def _pass_on(self, waiting: Mapping[int, deque[tuple[float, str]]], first: int, before: float | None) -> None:
+        """Pass on the lines that the rank `first` has in common with other ranks."""
+        head = waiting[first][0][1]
+        ranks = tuple(rank for rank, lines in waiting.items() if lines[0][1] == head)
+        for number in range(min(len(waiting[rank]) for rank in ranks)):
+            since, line = waiting[first][0]
+            if any(waiting[rank][0][1] != line for rank in ranks) or (number and before and since > before):
+                return
+            if number and any(self._waiting[rank][line] for rank in waiting if rank not in ranks):
+                return  # the ranks may share it
+            for rank in ranks:
+                waiting[rank].popleft()
+                self._forget(rank, line)
+            self._line(ranks, line, since)
+
+    def _forget(self, rank: int, line: str) -> None:
+        self._waiting[rank][line] -= 1
+        if not self._waiting[rank][line]:
+            del self._waiting[rank][line]
+
+    def _others(self, waiting: Mapping[int, deque[tuple[float, str]]], line: str) -> bool:
+        """Whether a rank has this line behind others."""
+        return any(self._waiting[rank][line] and lines[0][1] != line for rank, lines in waiting.items())
+
+    def _line(self, ranks: tuple[int, ...], line: str, since: float) -> None:
+        room = None if self._most is None else self._most + _PER_SECOND * int(time.monotonic() - self._begun)
+        if room is not None and self._shown[ranks] >= room:
+            self._omitted[ranks] += 1
+            return
+        self._say_omitted(ranks)
+        self._shown[ranks] += 1
+        self._say(f"{stamp(since)} " * self._timestamps + f"[{core_ranges(ranks)}] {line}")
+
+    def _say_omitted(self, ranks: tuple[int, ...]) -> None:
+        if omitted := self._omitted.pop(ranks, 0):
+            self._say(f"[{core_ranges(ranks)}] … {omitted:,} more lines; to see them, type: %xpu_cluster last --output")
+
+
+def merged(texts: Mapping[int, str], most: int | None = None) -> list[str]:
+    """Merge the lines of complete texts.
+
+    Parameters
+    ----------
+    texts : mapping of int to str
+        Rank -> the text that it printed.
+    most : int, optional
+        Largest number of lines of each group of ranks; all lines by default.
+
+    Returns
+    -------
+    list of str
+        The lines, each marked with its ranks.
+    """
+    lines: list[str] = []
+    merging = Merging(lines.append, most)
+    for rank, text in texts.items():
+        merging.add(rank, text)
+    merging.show(last=True)
+    return lines
+
+
+def stamp(since: float) -> str:
+    """The time of day at a moment of `time.monotonic`, to a millisecond."""
+    return datetime.fromtimestamp(time.time() + since - time.monotonic()).isoformat(" ", "milliseconds")
+
+
+def _visible(line: str) -> str:
+    """The part of a line that a terminal shows: the text after the last carriage return."""
+    return line.rstrip("\r").rpartition("\r")[2]

@@ -1,0 +1,254 @@
+"""Follow a user's code on the engines: show what the ranks print while they run, and raise their errors."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from xpulab.advice import of_interrupt
+from xpulab.deploy.plan.probe import core_ranges
+from xpulab.deploy.tasks.answers import raise_errors
+from xpulab.deploy.tasks.merging import Merging, merged
+from xpulab.exceptions import CallInterrupted
+from xpulab.report import usage
+from xpulab.report.rendering import Text, format_size, in_notebook
+from xpulab.sharing.board import awaited, running
+from xpulab.sharing.hangs import Hangs
+from xpulab.sharing.transcript import LIMIT, Transcripts
+
+__all__ = ["GONE", "LINES", "CellInterrupted", "CellOutput", "Following", "raise_for_users", "results_of"]
+
+LINES = 40  # lines that are shown at once for each group of ranks with the same output
+_PATIENCE = 3.0  # seconds after an exception on a rank until a message names the ranks that still run
+_FIRST = 1.0  # seconds that the code waits for another client until a message says so
+
+#: Message that says what is lost with the engines, and how to restore it.
+GONE = (
+    "New engines were started; the variables of %%xpu cells and the rows that were only on the engines are gone: run "
+    "those cells and scatter these rows again. For the last words of the engines before, type: %xpu_cluster logs"
+)
+
+
+class Engines(Protocol):
+    """The cluster whose engines run the code."""
+
+    silence: float
+    unheard: dict[int, float]
+
+    @property
+    def size(self) -> int:
+        """Number of engines."""
+        ...
+
+
+class CellInterrupted(CallInterrupted):
+    """Ctrl-C ended code on the engines. IPython shows only the message, which says where each rank was."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"KeyboardInterrupt: {self}"]
+
+
+@dataclass
+class CellOutput:
+    """The output of one cell, or of one function of `run`, on all ranks.
+
+    Attributes
+    ----------
+    printed : dict of int to str
+        Rank -> printed text.
+    results : dict of int to str
+        Rank -> value of the last expression as text; only ranks on which it is not None.
+    values : dict of str to list
+        Name of a requested variable -> its values by rank.
+    figures : dict of int to list of bytes
+        Rank -> figures of matplotlib as PNG.
+    """
+
+    printed: dict[int, str]
+    results: dict[int, str]
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    figures: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def text(self, most: int | None = None) -> Text:
+        """The whole output, each line with its ranks; ranks with the same output share their lines.
+
+        Parameters
+        ----------
+        most : int, optional
+            Number of lines for each group of ranks; all by default.
+        """
+        return Text("\n".join([*merged(self.printed, most), *merged(self.results, most)]))
+
+    def __str__(self) -> str:
+        return self.text(LINES)
+
+
+class Following:
+    """Follows a user's code on the engines. It is a `watch` for `Conversation.replies`.
+
+    It prints the output of the ranks, and messages: which client the code waits for, which ranks still run some seconds
+    after a rank has raised an exception, and which ranks give no sign of life.
+
+    Parameters
+    ----------
+    engines : Engines
+        The cluster.
+    folder : pathlib.Path
+        Folder of the cluster's logs.
+    also : callable, optional
+        Called with each rank, "out", and what it has printed.
+    timestamps : bool
+        Whether each line begins with the time at which it came.
+    """
+
+    def __init__(
+        self,
+        engines: Engines,
+        folder: Path,
+        also: Callable[[int, str, str], None] | None = None,
+        timestamps: bool = False,
+    ) -> None:
+        self._engines = engines
+        self._transcripts = Transcripts(folder, engines.size)
+        self._size = engines.size
+        self._also = also
+        self._merging = Merging(self._say, LINES if also is None else None, timestamps)
+        self._overwritten = ""  # the shown line that the next line overwrites
+        self._asked = time.monotonic()
+        self._since: float | None = None
+        self._told = self._told_waiting = self._told_of_hang = False
+        self._hangs: Hangs | None = None
+        self._told_still: set[int] = set()
+        self._told_full: set[int] = set()
+
+    @property
+    def paths(self) -> list[str]:
+        """The file into which each rank writes its output."""
+        return self._transcripts.paths
+
+    def printed(self) -> dict[int, str]:
+        """Rank -> what it printed, for ranks that printed something."""
+        return {rank: text for rank in range(self._size) if (text := self._transcripts.printed(rank))}
+
+    def finish(self) -> None:
+        """Print the rest of the output, after all ranks have ended. May be called twice."""
+        self._read()
+        self._merging.show(last=True)
+        self._overwrite("")
+        self._transcripts.close()
+
+    def __call__(self, records: Any, number: int) -> None:
+        now = time.monotonic()
+        busy = running(records, number)
+        raised = [rank for rank, record in enumerate(records) if record["failed"] == number]
+        self._read()
+        self._merging.show(busy)
+        self._overwrite(self._merging.unfinished())
+        other = awaited(records, number)
+        if other and not self._told_waiting and now - self._asked > _FIRST:
+            self._told_waiting = True
+            self._note(f"the code is waiting for {other}")
+        self._ask_about(busy)
+        self._hangs = self._hangs or Hangs(records, number)
+        if not self._told_of_hang and (hang := self._hangs.told()):
+            self._told_of_hang = True
+            self._note(f"{hang}; Stop frees {'it' if len(busy) == 1 else 'them'}")
+        if busy and raised and not self._told:
+            self._since = self._since or now
+            if now - self._since > _PATIENCE:
+                self._told = True
+                self._note(
+                    f"rank {core_ranges(raised)} raised an exception{self._last_line(raised[0])}, and rank "
+                    f"{core_ranges(busy)} is still running; interrupt the kernel to end the code on all ranks"
+                )
+
+    def _ask_about(self, busy: list[int]) -> None:
+        """Print which ranks give no sign of life; the user may know the reason."""
+        limit = self._engines.silence
+        unheard = self._engines.unheard
+        still = {rank for rank, seconds in unheard.items() if seconds > limit} & set(busy) - self._told_still
+        if still:
+            self._told_still |= still
+            self._note(
+                f"rank {core_ranges(sorted(still))} has stood still for {limit:g} s: it gives no sign of life, and "
+                "uses no processor and no GPU. Interrupt the kernel to end the code; if it goes on like this, the "
+                f"engines are ended {limit * 9:g} s from now"
+            )
+
+    def _read(self) -> None:
+        for rank, text in enumerate(self._transcripts.read()):
+            self._merging.add(rank, text)
+            if self._also is not None:
+                self._also(rank, "out", text)
+        if full := set(self._transcripts.full) - self._told_full:
+            self._told_full |= full
+            self._note(
+                f"rank {core_ranges(full)} has printed {format_size(LIMIT)}, the most that xpulab keeps of a rank's "
+                "output in one call; the rest is lost: write more into a file of your own"
+            )
+
+    def raised(self) -> str:
+        """The tracebacks of ranks that raised an exception before another error occurred; "" if none did."""
+        by_text: dict[str, list[int]] = {}
+        for rank in range(self._size):
+            if text := self._transcripts.raised(rank):
+                by_text.setdefault(text, []).append(rank)
+        return "".join(f"Before, rank {core_ranges(ranks)} raised:\n{text}\n" for text, ranks in by_text.items())
+
+    def raised_on(self, rank: int) -> str:
+        """The traceback of a rank that has raised an exception; "" if it has not."""
+        return self._transcripts.raised(rank)
+
+    def _last_line(self, rank: int) -> str:
+        lines = self.raised_on(rank).strip().splitlines()
+        return f" ({lines[-1]})" if lines else ""
+
+    def _say(self, line: str) -> None:
+        self._overwrite("")
+        print(line, flush=True)
+
+    def _note(self, text: str) -> None:
+        self._overwrite("")
+        print(text, file=sys.stderr)
+
+    def _overwrite(self, line: str) -> None:
+        """Show a line that the next output overwrites, if the output of this process can be overwritten."""
+        if line != self._overwritten and _overwrites():
+            width = len(self._overwritten)
+            print(f"\r{line.ljust(width)}", end="" if line else "\r", flush=True)
+        self._overwritten = line
+
+
+def _overwrites() -> bool:
+    """Whether a carriage return in this process's output goes back to the beginning of the line."""
+    shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
+    return in_notebook(shell) or sys.stdout.isatty()
+
+
+def results_of(replies: list[dict[str, Any]], title: str) -> list[dict[str, Any]]:
+    """What a user's code left on each rank, and for `%%xpu_profile` what it did there."""
+    results = [reply["result"] or {"outcome": reply["status"]} for reply in replies]
+    usage.collected(title, results)
+    return results
+
+
+def raise_for_users(replies: list[dict[str, Any]], results: list[dict[str, Any]], title: str) -> None:
+    """Raise one error for all ranks on which a user's code, of this title, raised an exception or was interrupted."""
+    raise_errors(
+        [
+            {**reply, "status": result["outcome"], "error": result.get("error") or reply["error"]}
+            for reply, result in zip(replies, results, strict=True)
+        ],
+        users=True,
+    )
+    interrupted = [rank for rank, result in enumerate(results) if result["outcome"] == "interrupted"]
+    if interrupted:
+        places = {rank: (results[rank].get("error") or {}).get("at") for rank in interrupted}
+        said = "".join(f"; rank {rank} was in {at}" for rank, at in places.items() if at)
+        raise CellInterrupted(f"{title} was interrupted{said}" if said else of_interrupt(title))
+    if any(reply["status"] == "interrupted" for reply in replies):
+        raise CellInterrupted(f"{title} had ended on all ranks when the interrupt came")

@@ -1,0 +1,143 @@
+"""Send variables of ``%%xpu`` cells to the engines, and return them to the notebook."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from xpulab.data import Outgoing, ShardedArray, bounds_of
+from xpulab.deploy.tasks.rows import RowsOnEngines
+from xpulab.deploy.watch.signals import interruptible
+from xpulab.exceptions import UsageError
+from xpulab.sharing.memory import SharedBlock, shared_or_sent
+
+__all__ = ["VariablesOnEngines", "checked_ranks", "received"]
+
+_KINDS = "biufcmMSU"  # kinds of dtypes that can be cut into parts: bool, numbers, times and text
+
+
+def checked_ranks(ranks: Sequence[int] | None, size: int) -> list[int]:
+    """The ranks, sorted and without repetition; by default all ranks.
+
+    Raises
+    ------
+    UsageError
+        If `ranks` is empty, or has a rank that the cluster does not have.
+    """
+    if ranks is None:
+        return list(range(size))
+    if size and (not ranks or set(ranks) - set(range(size))):
+        raise UsageError(f"ranks: received {','.join(map(str, ranks))}, expected ranks from 0 to {size - 1}")
+    return sorted(set(ranks))
+
+
+def received(value: Mapping[str, Any]) -> Any:
+    """A variable that a rank has sent. Its large arrays stay in the shared memory to which the rank has copied them."""
+    buffers: list[bytearray | np.ndarray[Any, Any]] = []
+    for part in value["buffers"]:
+        if isinstance(part, bytes):
+            buffers.append(bytearray(part))
+        else:
+            with SharedBlock.open(part["path"], writable=True) as block:
+                buffers.append(block.array((part["nbytes"],), np.uint8))
+    return pickle.loads(value["pickle"], buffers=buffers)
+
+
+class VariablesOnEngines(RowsOnEngines):
+    """The variables of a cluster's ``%%xpu`` cells."""
+
+    @interruptible("push")
+    def push(self, variables: Mapping[str, Any], *, ranks: Sequence[int] | None = None, scatter: bool = False) -> None:
+        """Send objects to the engines, as variables of ``%%xpu`` cells.
+
+        Large arrays, also those inside of other objects, travel through shared memory.
+
+        Parameters
+        ----------
+        variables : mapping of str to object
+            Name -> object. For a `ShardedArray`, each rank gets a NumPy array of its own rows.
+        ranks : sequence of int, optional
+            The ranks that get the variables; all by default.
+        scatter : bool
+            Whether each of the ranks gets a part of each array, as even as possible along the first axis. The array may
+            have any shape, and any dtype of numbers, bool, text or times. By default each rank gets the whole object.
+
+        Raises
+        ------
+        UsageError
+            If a name is not a Python identifier, a rank does not exist, or an object cannot be cut into parts.
+        TypeError
+            If an object cannot be pickled.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        MemoryError
+            If the host has too little memory.
+        NoClusterError
+            If the cluster is not running.
+        """
+        chosen = checked_ranks(ranks, self._require_running().size)
+        with Outgoing(self.blocks) as outgoing:
+            things = {
+                _named(name): self._sent(name, thing, outgoing, chosen, scatter) for name, thing in variables.items()
+            }
+            self.call("push", {"things": things, "ranks": chosen})
+            outgoing.drop()  # the ranks now own the memory of these parts
+
+    @interruptible("pull")
+    def pull(self, name: str, *, ranks: Sequence[int] | None = None) -> list[Any]:
+        """Return a variable of ``%%xpu`` cells from the ranks.
+
+        Parameters
+        ----------
+        name : str
+            Name of the variable.
+        ranks : sequence of int, optional
+            The ranks to ask; all by default.
+
+        Returns
+        -------
+        list
+            The value of each of these ranks. Arrays on a device become NumPy arrays.
+
+        Raises
+        ------
+        UsageError
+            If the name is not a Python identifier, or a rank does not exist.
+        EngineError
+            If a rank does not have the variable, or if the value cannot be pickled.
+        NoClusterError
+            If the cluster is not running.
+        """
+        chosen = checked_ranks(ranks, self._require_running().size)
+        results = self.call("pull", {"name": _named(name), "ranks": chosen}).results
+        return [received(results[rank]["value"]) for rank in chosen]
+
+    def _sent(self, name: str, thing: Any, outgoing: Outgoing, ranks: list[int], scatter: bool) -> dict[str, Any]:
+        """The description with which the ranks make the object."""
+        if isinstance(thing, ShardedArray):
+            return {"handle": thing.source(self), "shape": thing.shape}
+        if scatter:
+            array = np.asarray(thing)
+            if array.ndim == 0 or array.dtype.kind not in _KINDS:
+                raise UsageError(
+                    f"{name}: {type(thing).__name__} with {array.ndim} dimensions of dtype {array.dtype} was given; "
+                    "expected an array of numbers, text or times with at least 1 dimension, to be cut along the first"
+                )
+            rows = array.reshape(len(array), int(np.prod(array.shape[1:])))
+            return {"rows": outgoing.send_rows(rows, bounds_of(len(array), len(ranks))), "shape": array.shape}
+        buffers: list[pickle.PickleBuffer] = []
+        try:
+            head = cloudpickle.dumps(thing, protocol=5, buffer_callback=buffers.append)
+        except Exception as error:
+            raise TypeError(f"{name} cannot be sent to the engines: {error}") from error
+        return {"pickle": head, "buffers": shared_or_sent(buffers, outgoing.send)}
+
+
+def _named(name: str) -> str:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise UsageError(f"{name!r} was given; expected the name of a variable")
+    return name

@@ -1,0 +1,1 @@
+"""The kernels of k-means, for dense and for sparse rows."""

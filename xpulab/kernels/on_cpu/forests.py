@@ -1,0 +1,248 @@
+"""Grows decision trees on the host, and follows rows through them, by the machine code of `forest_functions`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.kernels.on_cpu.host import at, function_of
+
+__all__ = ["CRITERIA", "NODE", "Edges", "Grown", "Room", "Rules", "add_unsampled", "add_values", "grow_tree"]
+
+#: Names of scikit-learn's criteria -> their numbers in the machine code.
+CRITERIA = {
+    "gini": 0, "entropy": 1, "log_loss": 1, "squared_error": 2, "friedman_mse": 2, "poisson": 3,
+}  # fmt: skip
+_MOST_PLACES = 255
+_NEAR_BYTES = 1 << 17  # places of the rows of a node that are copied to one place, in a core's L2 cache
+#: A node as scikit-learn has it in memory.
+NODE = np.dtype(
+    {
+        "names": [
+            "left_child", "right_child", "feature", "threshold", "impurity", "n_node_samples",
+            "weighted_n_node_samples", "missing_go_to_left",
+        ],
+        "formats": ["<i8", "<i8", "<i8", "<f8", "<f8", "<i8", "<f8", "u1"],
+        "offsets": list(range(0, 64, 8)),
+        "itemsize": 64,
+    }
+)  # fmt: skip
+_F8, _I8, _I4, _F4, _U1 = (np.dtype(name) for name in ("f8", "i8", "i4", "f4", "u1"))
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The edges between the places of each column's values: place b has what is above edge b - 1, up to edge b.
+
+    Attributes
+    ----------
+    values : numpy.ndarray of float64
+        Those of all columns, ascending in each.
+    ends : numpy.ndarray of int64 of shape (n_features,)
+        Where those of each column end.
+    """
+
+    values: npt.NDArray[np.float64]
+    ends: npt.NDArray[np.int64]
+
+    @classmethod
+    def between(cls, columns: list[npt.NDArray[np.float64]]) -> Edges:
+        """Join the edges of all columns."""
+        return cls(np.concatenate([*columns, np.empty(0)]), np.cumsum([len(column) for column in columns], dtype=_I8))
+
+    @staticmethod
+    def of_column(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Choose at most 254 edges in the middle between two values that occur, with about equally many rows between.
+
+        Parameters
+        ----------
+        values : numpy.ndarray of float32 of shape (n_samples,)
+            NaN is left out. The array is sorted in place.
+        """
+        values.sort()
+        values = values[: len(values) - np.count_nonzero(np.isnan(values))]
+        if len(values) == 0:
+            return np.empty(0)
+        changes = np.flatnonzero(values[1:] != values[:-1])  # the last row of each value but the greatest
+        if len(changes) >= _MOST_PLACES:
+            wanted = np.arange(1, _MOST_PLACES) * len(values) / _MOST_PLACES
+            nearest = np.searchsorted(changes + 1, wanted)
+            changes = np.unique(changes[np.minimum(nearest, len(changes) - 1)])
+        below, above = values[changes].astype(np.float64), values[changes + 1].astype(np.float64)
+        middle = (below + above) / 2
+        return np.where(np.isfinite(middle), middle, below)
+
+    def places(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+        """Return the places of values of shape (n, n_features); 255 stands for NaN."""
+        places = np.empty(rows.shape, np.uint8)
+        counts = np.diff(self.ends, prepend=0)
+        steps = np.where(counts > 0, 1 << np.ceil(np.log2(np.maximum(counts, 1))).astype(_I8), 0)
+        function_of("place_values")(
+            at(rows, _F4), *rows.shape, at(self.values, _F8), at(self.ends, _I8), at(steps, _I8),
+            at(places, _U1),
+        )  # fmt: skip
+        return places
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How trees are grown, in scikit-learn's words; all numbers are absolute, and 0 leaves stand for any number."""
+
+    criterion: str
+    max_features: int
+    min_samples_split: int
+    min_samples_leaf: int
+    min_weight_fraction_leaf: float
+    max_depth: int
+    min_impurity_decrease: float
+    max_leaf_nodes: int
+
+    def numbers(self, seed: int) -> npt.NDArray[np.float64]:
+        """Return the settings as the machine code takes them."""
+        return np.array(
+            [
+                CRITERIA[self.criterion], self.max_features, self.min_samples_split, self.min_samples_leaf,
+                self.min_weight_fraction_leaf, self.max_depth, self.min_impurity_decrease, self.max_leaf_nodes,
+                seed % 0xFFFFFFFE + 1,
+            ],
+            np.float64,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A tree.
+
+    Attributes
+    ----------
+    nodes : numpy.ndarray of NODE of shape (n_nodes,)
+        The places of the splits are in bytes that scikit-learn does not use.
+    values : numpy.ndarray of float64 of shape (n_nodes, n_outputs, width)
+        Shares of the classes, or means.
+    depth : int
+    """
+
+    nodes: npt.NDArray[Any]
+    values: npt.NDArray[np.float64]
+    depth: int
+
+
+class Room:
+    """Memory for one tree at a time.
+
+    Parameters
+    ----------
+    n_samples, n_features : int
+    classes : tuple of int
+        Number of classes of each output; 0 for numbers.
+    """
+
+    def __init__(self, n_samples: int, n_features: int, classes: tuple[int, ...]) -> None:
+        outputs = len(classes)
+        widths = [max(1, n) for n in classes]
+        self.classes = max(classes)
+        self.shape = outputs, max(widths)
+        self.offsets = np.concatenate([[0], np.cumsum(widths)]).astype(_I8)
+        self.rows = np.empty(n_samples, _I8)
+        self.weights = np.empty(n_samples)
+        self.targets = np.empty(n_samples * outputs)
+        self.other_rows = np.empty(n_samples, _I8)
+        self.other_weights = np.empty(n_samples)
+        self.other_targets = np.empty(n_samples * outputs)
+        self.near = np.empty(max(_NEAR_BYTES, n_features), np.uint8)
+        # Four histograms, both sides of a split, the node, and the best split.
+        self.sums = np.zeros((4 * 256 + 3) * (2 + int(self.offsets[-1])) + 8)
+        self.listed = np.empty(256, _I8)
+        self.order = np.empty(n_features, _I8)
+        self.opened = np.empty(9 * (n_samples + 1))
+        self.nodes = np.empty(2 * n_samples + 1, NODE)
+        self.values = np.empty((2 * n_samples + 1, *self.shape))
+
+
+def grow_tree(
+    places: npt.NDArray[np.uint8],
+    weights: npt.NDArray[np.float64],
+    edges: Edges,
+    y: npt.NDArray[np.float64],
+    rules: Rules,
+    seed: int,
+    room: Room,
+) -> Grown:
+    """Grow a tree.
+
+    Parameters
+    ----------
+    places : numpy.ndarray of uint8 of shape (n_samples, n_features)
+        Those of `Edges.places`.
+    weights : numpy.ndarray of float64 of shape (n_samples,)
+        Not negative; rows of weight 0 are left out.
+    edges : Edges
+    y : numpy.ndarray of float64 of shape (n_samples, n_outputs)
+        Targets, or the numbers of the classes.
+    rules : Rules
+    seed : int
+        Decides which columns a node looks at.
+    room : Room
+
+    Returns
+    -------
+    Grown
+    """
+    n, d = places.shape
+    room.order[:] = np.arange(d)
+    integers, numbers = room.nodes.view(_I8), room.nodes.view(_F8)
+    settings = rules.numbers(seed)  # with a name, so that it lives during the call
+    count = function_of("grow_tree")(
+        at(places, _U1), n, d, at(weights, _F8), at(edges.values, _F8), at(edges.ends, _I8),
+        at(y, _F8), at(room.offsets, _I8), y.shape[1], room.classes, at(settings, _F8),
+        at(room.rows, _I8), at(room.weights, _F8), at(room.targets, _F8),
+        at(room.other_rows, _I8), at(room.other_weights, _F8), at(room.other_targets, _F8),
+        at(room.sums, _F8), at(room.listed, _I8), at(room.order, _I8), at(room.opened, _F8),
+        at(room.near, _U1), len(room.near) // d, at(integers, _I8), at(numbers, _F8),
+        at(room.values, _F8), int(np.prod(room.shape)),
+    )  # fmt: skip
+    kept = integers[: 8 * count].copy().view(NODE)  # with the bytes that scikit-learn does not use
+    return Grown(kept, room.values[:count].copy(), int(room.opened[0]))
+
+
+def add_unsampled(
+    places: npt.NDArray[np.uint8],
+    weights: npt.NDArray[np.float64],
+    tree: Grown,
+    sums: npt.NDArray[np.float64],
+    counts: npt.NDArray[np.float64],
+) -> None:
+    """Add a tree's values to the sums (n_samples, n_outputs, width) of the rows of weight 0, and 1 to their counts."""
+    function_of("add_unsampled")(
+        at(places, _U1), *places.shape, at(weights, _F8), at(tree.nodes.view(_I8), _I8),
+        at(tree.values, _F8), tree.values[0].size, at(sums, _F8), at(counts, _F8),
+    )  # fmt: skip
+
+
+def add_values(
+    rows: npt.NDArray[np.float32],
+    nodes: npt.NDArray[Any],
+    roots: npt.NDArray[np.int64],
+    values: npt.NDArray[np.float64],
+    sums: npt.NDArray[np.float64],
+) -> None:
+    """Add the values of the leaves that rows come to, in the order of the trees.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray of float32 of shape (n_samples, n_features)
+    nodes : numpy.ndarray of int32 of shape (n_nodes, 4)
+        Left and right child, twice the column plus 1 if missing values go to the left, and the threshold in float32. A
+        leaf has itself as its children, and its number in place of the threshold.
+    roots : numpy.ndarray of int64 of shape (n_trees,)
+    values : numpy.ndarray of float64 of shape (n_leaves, width)
+    sums : numpy.ndarray of float64 of shape (n_samples, width)
+    """
+    room = np.empty(8, _I8)  # with a name, so that it lives during the call
+    function_of("add_values")(
+        at(rows, _F4), *rows.shape, at(nodes, _I4), at(nodes.view(_F4), _F4),
+        at(roots, _I8), len(roots), at(values, _F8), values.shape[1], at(room, _I8), at(sums, _F8),
+    )  # fmt: skip

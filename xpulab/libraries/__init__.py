@@ -1,0 +1,1 @@
+"""Finds and loads libraries that are not Python's: the oneAPI runtime that pip installed, and MPI."""
