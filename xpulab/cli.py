@@ -14,7 +14,7 @@ from typing import Any
 import xpulab
 from xpulab.console.commands import Help, Parser, add_hosts, add_placement, count, ended_call, placement
 from xpulab.deploy.mpi.command import split
-from xpulab.deploy.plan.ports import ports
+from xpulab.deploy.network.ports import ports
 from xpulab.exceptions import OversubscribedWarning, UsageError, XpulabError, XpulabWarning
 
 __all__ = ["main"]

@@ -32,8 +32,8 @@ from xpulab.console.commands import (
     placement,
 )
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster, latest_start
-from xpulab.deploy.plan.addresses import addresses
-from xpulab.deploy.plan.ports import ports
+from xpulab.deploy.network.addresses import addresses
+from xpulab.deploy.network.ports import ports
 from xpulab.deploy.remote.hosts import look
 from xpulab.deploy.remote.keys import make_keys
 from xpulab.deploy.status import ClusterStatus

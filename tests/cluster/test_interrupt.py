@@ -226,7 +226,7 @@ def test_centres_are_kept_if_the_interrupt_comes_while_a_device_compiles(current
 
 
 def _leave_like_a_compilation(task: Any) -> None:
-    from xpulab.engine.algorithms import kmeans
+    from xpulab.engine.algorithms.clustering import kmeans
 
     iterate = kmeans.iterate
 
@@ -241,6 +241,6 @@ def _leave_like_a_compilation(task: Any) -> None:
 
 
 def _leave_as_usual(task: Any) -> None:
-    from xpulab.engine.algorithms import kmeans
+    from xpulab.engine.algorithms.clustering import kmeans
 
     vars(kmeans).update(iterate=vars(kmeans)["usual"])

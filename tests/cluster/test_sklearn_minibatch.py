@@ -64,7 +64,7 @@ def at_step(task: Any, number: int, dies: bool) -> None:
     import signal
     import time
 
-    from xpulab.engine.algorithms import minibatch
+    from xpulab.engine.algorithms.clustering import minibatch
 
     minibatch._KEEP = -1.0  # keep the state after each step
     labelled, seen = minibatch._labelled, []

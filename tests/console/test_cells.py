@@ -19,7 +19,7 @@ from traitlets.config import Config
 import xpulab
 from xpulab.console.cells import CellInterrupted, CellOutput, run_cell
 from xpulab.deploy import cluster as registry
-from xpulab.engine.advice import EXAMPLE
+from xpulab.engine.cells.advice import EXAMPLE
 from xpulab.exceptions import EngineError, NoClusterError, UsageError
 
 WITH_NUMBA_DPEX = sys.version_info < (3, 12)  # and with dpctl.tensor, which is in dpnp for later versions of Python

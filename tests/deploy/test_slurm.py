@@ -10,7 +10,7 @@ import pytest
 import xpulab
 from xpulab.deploy.launchers import slurm
 from xpulab.deploy.launchers.scheduler import Job, Wanted
-from xpulab.deploy.plan.addresses import own_address, reached_at
+from xpulab.deploy.network.addresses import own_address, reached_at
 from xpulab.exceptions import ClusterStartError, UsageError
 
 SCONTROL = """#!/bin/sh

@@ -6,7 +6,7 @@ from xpulab.libraries import oneapi
 
 oneapi.load()
 
-from xpulab.engine.algorithms.tuning import share  # noqa: E402
+from xpulab.engine.algorithms.clustering.tuning import share  # noqa: E402
 from xpulab.kernels.kmeans.tiles import Tile  # noqa: E402
 
 A, B, C = Tile(1), Tile(2), Tile(4)

@@ -118,7 +118,10 @@ def test_cells_on_some_ranks_functions_and_estimators(pair: xpulab.XPUCluster) -
 
 
 def test_a_cell_that_raises_is_shown_and_measuring_ends(pair: xpulab.XPUCluster) -> None:
-    methods = "from xpulab.engine import interruptible as i\nfound = [id(m) for k in i.KINDS for m in vars(k).values()]"
+    methods = (
+        "from xpulab.engine.interruptible import KINDS\n"
+        "found = [id(method) for kind in KINDS for method in vars(kind).values()]"
+    )
     run_cell(pair, methods, out=["found"])
     before = pair.last_output.values["found"]
     with profiled() as profile, pytest.raises(EngineError, match="1 of 2 engines raised ZeroDivisionError"):

@@ -60,8 +60,8 @@ def _break(task: Any, where: str, after: int, ranks: list[int], error: Any) -> N
     ("where", "after"),
     [
         ("xpulab.kernels.kmeans.dense.lloyd_step", 5),
-        ("xpulab.engine.algorithms.kmeans.rows_of", 0),
-        ("xpulab.engine.algorithms.kmeans.write_block", 0),
+        ("xpulab.engine.algorithms.clustering.kmeans.rows_of", 0),
+        ("xpulab.engine.algorithms.clustering.kmeans.write_block", 0),
     ],
 )
 def test_an_exception_in_the_middle_of_a_fit(

@@ -13,7 +13,7 @@ from machines import Network
 
 import xpulab
 from xpulab.cluster import KMeans
-from xpulab.deploy.plan.addresses import addresses
+from xpulab.deploy.network.addresses import addresses
 from xpulab.deploy.remote.hosts import Hosts, look
 from xpulab.exceptions import ClusterStartError
 
@@ -27,7 +27,7 @@ def pairs(found: Hosts) -> set[tuple[str, str, str]]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """This host does not wait for a packet that is sent again; there are no losses here."""
-    monkeypatch.setattr("xpulab.deploy.remote.reach._PATIENCE", 1.0)
+    monkeypatch.setattr("xpulab.deploy.network.reach._PATIENCE", 1.0)
 
 
 def test_hosts_name_each_pair_that_a_firewall_separates(hosts: Network, shell: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from machines import Network
 from mpis import skip_or_fail
 
-from xpulab.deploy.plan.addresses import Address, addresses
+from xpulab.deploy.network.addresses import Address, addresses
 from xpulab.deploy.remote.hosts import look
 from xpulab.deploy.remote.keys import make_keys
 

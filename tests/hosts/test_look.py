@@ -12,7 +12,7 @@ import pytest
 from machines import Host, Network
 
 import xpulab
-from xpulab.deploy.plan.addresses import addresses
+from xpulab.deploy.network.addresses import addresses
 from xpulab.deploy.remote import about
 from xpulab.deploy.remote.hosts import look
 from xpulab.exceptions import ClusterStartError, UsageError

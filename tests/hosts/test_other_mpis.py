@@ -16,8 +16,8 @@ from mpis import with_mpi
 import xpulab
 from xpulab.cluster import KMeans
 from xpulab.deploy.mpi import choice
-from xpulab.deploy.plan.addresses import addresses
-from xpulab.deploy.plan.ports import ports
+from xpulab.deploy.network.addresses import addresses
+from xpulab.deploy.network.ports import ports
 from xpulab.deploy.remote.hosts import look
 from xpulab.exceptions import ClusterStartError, EngineLostError
 

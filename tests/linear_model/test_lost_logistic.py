@@ -30,7 +30,7 @@ def at_evaluation(task: Any, number: int, dies: bool) -> None:
     import signal
     import time
 
-    from xpulab.engine.algorithms.logistic import Problem
+    from xpulab.engine.algorithms.linear.logistic import Problem
 
     sums, seen = Problem._sums, []
 
@@ -52,7 +52,7 @@ def at_evaluation(task: Any, number: int, dies: bool) -> None:
 
 def evaluations(task: Any) -> int:
     """On an engine: return the number of evaluations since the last call of this function."""
-    from xpulab.engine.algorithms import logistic
+    from xpulab.engine.algorithms.linear import logistic
 
     problem: Any = logistic.Problem
     if not hasattr(problem, "seen"):
@@ -65,7 +65,7 @@ def evaluations(task: Any) -> int:
 
 def keep_at_once(task: Any) -> None:
     """On an engine: keep a state after each iteration."""
-    from xpulab.engine.algorithms import logistic
+    from xpulab.engine.algorithms.linear import logistic
 
     logistic._KEEP = -1.0
 
@@ -154,7 +154,7 @@ def test_a_long_record_is_cut_off(running: xpulab.XPUCluster) -> None:
     """The state is then that of an earlier iteration. The fit goes on from it with the same result."""
 
     def shorten(task: Any, nbytes: int) -> None:
-        from xpulab.engine.algorithms import logistic
+        from xpulab.engine.algorithms.linear import logistic
 
         logistic._MOST_KEPT = nbytes
 

@@ -105,7 +105,7 @@ def test_clusters_that_are_points_have_the_scores_of_scikit_learn(on_pair: xpula
 
 def test_many_steps_are_the_same_as_one(on_pair: xpulab.XPUCluster) -> None:
     def small(task: Any, work: float, piece: int) -> tuple[float, int]:
-        from xpulab.engine.algorithms import silhouette
+        from xpulab.engine.algorithms.clustering import silhouette
 
         before = silhouette._WORK, silhouette._PIECE
         silhouette._WORK, silhouette._PIECE = work, piece

@@ -17,7 +17,7 @@ from xpulab.deploy.jobs.submission import Submission
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.scheduler import Job, JobEnded, Wanted
 from xpulab.deploy.mpi.command import DEFAULT, HERE, Ranks
-from xpulab.deploy.plan.addresses import Address
+from xpulab.deploy.network.addresses import Address
 from xpulab.deploy.plan.plan import Plan
 from xpulab.deploy.plan.probe import DeviceInfo, core_ranges, probe
 from xpulab.deploy.planning import PlannedEngines

@@ -16,9 +16,9 @@ from xpulab.deploy.launchers.scheduler import Job, Wanted
 from xpulab.deploy.launchers.ssh import CONNECT, HURRIED
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import Command, Ranks, split
-from xpulab.deploy.plan.addresses import Address, addresses
+from xpulab.deploy.network.addresses import Address, addresses
+from xpulab.deploy.network.ports import Ports, ports
 from xpulab.deploy.plan.plan import Offer, Plan, plan
-from xpulab.deploy.plan.ports import Ports, ports
 from xpulab.deploy.plan.probe import Probe, probe
 from xpulab.deploy.processes.record import in_use
 from xpulab.deploy.processes.settings import ENGINES, engines_shown

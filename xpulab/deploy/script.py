@@ -24,8 +24,8 @@ import psutil
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, HERE, Command, Ranks
 from xpulab.deploy.mpi.command import shown as in_shell
+from xpulab.deploy.network.ports import Ports
 from xpulab.deploy.plan.plan import Plan
-from xpulab.deploy.plan.ports import Ports
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.deploy.tasks.merging import Merging, stamp
 from xpulab.deploy.watch.leftovers import remove_leftovers

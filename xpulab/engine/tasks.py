@@ -2,74 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from typing import Any
 
 import cloudpickle
 
-from xpulab.engine import cell
-from xpulab.engine.algorithms import (
-    bisecting,
-    clusterings,
-    columns,
-    density,
-    encoding,
-    explore,
-    folds,
-    forest,
-    kmeans,
-    least_squares,
-    leave_one_out,
-    lengths,
-    logistic,
-    minibatch,
-    mixture,
-    neighbors,
-    passes,
-    qr,
-    quantiles,
-    randomized,
-    scores,
-    selection,
-    silhouette,
-    statistics,
-)
+from xpulab.engine import algorithms
+from xpulab.engine.algorithms.clustering import explore
+from xpulab.engine.cells import cell
+from xpulab.engine.cells.usage import measured
+from xpulab.engine.cells.users_code import Here, answer_of
 from xpulab.engine.dataset import keep_rows, pieces, rows_of, write_block
 from xpulab.engine.engine import Task, task, warm_up
 from xpulab.engine.torch import tasks as torch_tasks
-from xpulab.engine.usage import measured
-from xpulab.engine.users_code import Here, answer_of
 from xpulab.kernels.kmeans.choice import kernels_for
 from xpulab.kernels.rows import Rows
 from xpulab.sharing.process_memory import can_read
 
-__all__ = [
-    "bisecting",
-    "cell",
-    "clusterings",
-    "columns",
-    "density",
-    "encoding",
-    "explore",
-    "folds",
-    "forest",
-    "kmeans",
-    "least_squares",
-    "leave_one_out",
-    "lengths",
-    "logistic",
-    "minibatch",
-    "mixture",
-    "neighbors",
-    "passes",
-    "qr",
-    "quantiles",
-    "randomized",
-    "scores",
-    "selection",
-    "silhouette",
-    "statistics",
-    "torch_tasks",
-]  # these modules register tasks
+__all__ = ["cell", "torch_tasks"]  # these modules register tasks
+
+# So do the modules of algorithms, when they are imported: a new algorithm is a new file, and stands in no list.
+for _module in pkgutil.walk_packages(algorithms.__path__, f"{algorithms.__name__}."):
+    importlib.import_module(_module.name)
 
 
 @task("describe")

@@ -149,7 +149,7 @@ def wanted() -> bool:
 
 
 def collected(title: str, results: list[dict[str, Any]]) -> None:
-    """Pass on the measurements of the ranks, see `engine.usage`. A rank without measurements did not run the code."""
+    """Pass on the measurements of the ranks, see `engine.cells.usage`. A rank without any did not run the code."""
     measured = {rank: result["usage"] for rank, result in enumerate(results) if result.get("usage")}
     if measured:
         waits = _waits(measured)

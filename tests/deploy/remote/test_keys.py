@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from xpulab.deploy.launchers import ssh
-from xpulab.deploy.plan.addresses import Address
+from xpulab.deploy.network.addresses import Address
 from xpulab.deploy.remote.keys import HostKey, Keys, make_keys
 from xpulab.exceptions import ClusterStartError, UsageError
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from xpulab.deploy.launchers.scheduler import Job, Launcher, Look, Wanted, body, lines, seconds
 from xpulab.deploy.launchers.ssh import Ssh
-from xpulab.deploy.plan.addresses import is_here
+from xpulab.deploy.network.addresses import is_here
 from xpulab.exceptions import ClusterStartError
 
 __all__ = [

@@ -21,7 +21,7 @@ from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.mpi import intel, mpich, openmpi
 from xpulab.deploy.mpi.command import LIBMPI, NAMES, Command, Found, Ranks
-from xpulab.deploy.plan.ports import Ports
+from xpulab.deploy.network.ports import Ports
 from xpulab.exceptions import ClusterStartError, UsageError
 from xpulab.libraries import oneapi
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from xpulab.deploy.plan.ports import Ports
+from xpulab.deploy.network.ports import Ports
 
 __all__ = ["LOG_ENDS", "of_libfabric", "of_ranks", "statuses"]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from xpulab.deploy.launchers import ssh
 from xpulab.deploy.mpi.command import HERE, Command, Ranks, ending
 from xpulab.deploy.mpi.hydra import LOG_ENDS, of_libfabric, of_ranks, statuses
-from xpulab.deploy.plan.ports import Ports
+from xpulab.deploy.network.ports import Ports
 from xpulab.libraries import oneapi
 from xpulab.libraries.libmpi import LABELS
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from xpulab.deploy.launchers import ssh
 from xpulab.deploy.mpi.command import HERE, Command, Found, Ranks, ending
-from xpulab.deploy.plan.ports import Ports
+from xpulab.deploy.network.ports import Ports
 from xpulab.libraries.libmpi import LABELS
 
 __all__ = [

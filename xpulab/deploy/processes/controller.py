@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from xpulab.deploy.plan.ports import claimed, ports
+from xpulab.deploy.network.ports import claimed, ports
 from xpulab.sharing import owner
 
 _END = 5.0  # seconds that the engines have to end after their notebook

@@ -29,8 +29,8 @@ from xpulab._version import __version__
 from xpulab.deploy.launchers.scheduler import JobEnded
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT, LIBMPI, Command, ending
+from xpulab.deploy.network.ports import Ports
 from xpulab.deploy.plan.plan import Plan
-from xpulab.deploy.plan.ports import Ports
 from xpulab.deploy.processes.record import Record, identity, runs
 from xpulab.deploy.processes.settings import controller_settings, engine_settings
 from xpulab.deploy.remote import relay

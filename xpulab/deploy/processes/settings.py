@@ -10,7 +10,7 @@ from pathlib import Path
 from traitlets.config import Config
 
 from xpulab.deploy.mpi.command import Command, shown
-from xpulab.deploy.plan.ports import Ports
+from xpulab.deploy.network.ports import Ports
 from xpulab.sharing.program import program
 
 __all__ = ["ENGINES", "controller_settings", "engine_settings", "engines_shown"]
@@ -123,7 +123,8 @@ def engine_settings(
     config.MPIEngineSetLauncher.environment = {
         **command.environment,
         **_ipythons_folder(folder),
-        "MPLBACKEND": "module://xpulab.engine.figures",  # the notebook's backend would draw in the notebook's process
+        # The notebook's backend would draw in the notebook's process.
+        "MPLBACKEND": "module://xpulab.engine.cells.figures",
         **variables,
         "XPULAB_ENGINE": json.dumps(
             {

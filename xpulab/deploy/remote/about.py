@@ -20,10 +20,10 @@ from typing import Any
 from xpulab._version import __version__
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT
-from xpulab.deploy.plan.addresses import reached_at
-from xpulab.deploy.plan.ports import listening, ports
+from xpulab.deploy.network.addresses import reached_at
+from xpulab.deploy.network.ports import listening, ports
+from xpulab.deploy.network.reach import Door, closed_doors
 from xpulab.deploy.plan.probe import probe
-from xpulab.deploy.remote.reach import Door, closed_doors
 from xpulab.exceptions import XpulabError
 
 __all__ = ["VERSIONS", "describe", "digest", "versions"]

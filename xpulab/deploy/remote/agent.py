@@ -27,7 +27,7 @@ import psutil
 
 from xpulab.deploy.launchers import munge
 from xpulab.deploy.mpi import choice
-from xpulab.deploy.plan.addresses import interface_with, reached_at
+from xpulab.deploy.network.addresses import interface_with, reached_at
 from xpulab.deploy.watch.descendants import kill, marked
 from xpulab.deploy.watch.leftovers import remove_leftovers
 from xpulab.deploy.watch.silence import Signs

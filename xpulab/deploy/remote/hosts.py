@@ -18,13 +18,13 @@ from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.launchers.ssh import CONNECT
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import DEFAULT
-from xpulab.deploy.plan.addresses import Address, interface_with, is_here, own_address
+from xpulab.deploy.network.addresses import Address, interface_with, is_here, own_address
+from xpulab.deploy.network.ports import PROPOSED, Ports, listening
+from xpulab.deploy.network.reach import Closed, Door, closed_doors, opening, sentences
 from xpulab.deploy.plan.plan import Offer, plan
-from xpulab.deploy.plan.ports import PROPOSED, Ports, listening
 from xpulab.deploy.plan.probe import Probe
 from xpulab.deploy.remote import about
 from xpulab.deploy.remote.asking import Asked
-from xpulab.deploy.remote.reach import Closed, Door, closed_doors, opening, sentences
 from xpulab.exceptions import ClusterStartError, DeviceNotFoundError, UsageError
 from xpulab.report.rendering import Displayed, block, escape, plain, table_html, table_text
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from xpulab.deploy.launchers import ssh
-from xpulab.deploy.plan.addresses import Address, is_here
+from xpulab.deploy.network.addresses import Address, is_here
 from xpulab.exceptions import ClusterStartError, UsageError
 from xpulab.report.rendering import Displayed, block, escape, plain, table_html, table_text
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms import kmeans
+from xpulab.engine.algorithms.clustering import kmeans
 from xpulab.engine.algorithms.gaussians import Parameters, densities_of, is_full, parameters_of
 from xpulab.engine.algorithms.passes import rough_mean
 from xpulab.engine.dataset import Data, data_of, held_open, write_block

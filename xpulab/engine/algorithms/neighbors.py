@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.ranges import ordinary, unit_of
+from xpulab.engine.algorithms.clustering.ranges import ordinary, unit_of
 from xpulab.engine.dataset import array_of, data_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.exceptions import HandleError

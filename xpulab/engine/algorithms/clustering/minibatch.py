@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.kmeans import Problem, parts
+from xpulab.engine.algorithms.clustering.kmeans import Problem, parts
 from xpulab.engine.dataset import held_open, kind_of, rows_of, weights_of, write_block
 from xpulab.engine.engine import Interrupted, Task, task
 from xpulab.kernels.runtime.launch import build_together

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.kmeans import Outcome, Problem, inertia, lloyd, start
-from xpulab.engine.algorithms.ranges import ordinary, unit_of
+from xpulab.engine.algorithms.clustering.kmeans import Outcome, Problem, inertia, lloyd, start
+from xpulab.engine.algorithms.clustering.ranges import ordinary, unit_of
 from xpulab.engine.dataset import kind_of, rows_of, weights_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.kmeans.choice import AnyRows, kernels_for

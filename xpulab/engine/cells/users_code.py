@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xpulab.engine.advice import advice
+from xpulab.engine.cells.advice import advice
+from xpulab.engine.cells.forks import children_end_here
+from xpulab.engine.cells.queues import shared_queue
+from xpulab.engine.cells.usage import queue_of
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Task, users_code
-from xpulab.engine.forks import children_end_here
 from xpulab.engine.interruptible import Intracomm
-from xpulab.engine.queues import shared_queue
-from xpulab.engine.usage import queue_of
 from xpulab.engine.waiting import cause_of, watched_by
 from xpulab.sharing.transcript import Writer
 
 __all__ = ["Here", "answer_of"]
 
-_OURS = str(Path(__file__).parent)
+_OURS = str(Path(__file__).parents[1])
 _libc = ctypes.CDLL(None)
 
 

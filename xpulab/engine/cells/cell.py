@@ -15,11 +15,11 @@ import numpy as np
 from IPython.lib.pretty import pretty
 from mpi4py import MPI
 
+from xpulab.engine.cells.queues import shared_queue
+from xpulab.engine.cells.usage import measured, pickled, queue_of
+from xpulab.engine.cells.users_code import answer_of
 from xpulab.engine.dataset import array_of, pieces, rows_of
 from xpulab.engine.engine import Task, task
-from xpulab.engine.queues import shared_queue
-from xpulab.engine.usage import measured, pickled, queue_of
-from xpulab.engine.users_code import answer_of
 from xpulab.kernels.kmeans.choice import kernels_for
 from xpulab.sharing.memory import SharedBlock, shared_or_sent
 
@@ -131,7 +131,7 @@ def _drew(thing: Any) -> bool:
 
 def _figures() -> Any:
     """Import the module that draws figures. It needs matplotlib, which a cell has imported by then."""
-    return importlib.import_module("xpulab.engine.figures")
+    return importlib.import_module("xpulab.engine.cells.figures")
 
 
 class _Pickler(cloudpickle.Pickler):

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from xpulab.deploy.plan.ports import PROPOSED, Ports, ports
+from xpulab.deploy.network.ports import PROPOSED, Ports, ports
 
 __all__ = ["Closed", "Door", "closed_doors", "opening", "sentences"]
 

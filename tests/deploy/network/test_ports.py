@@ -13,7 +13,7 @@ import xpulab
 from xpulab import cli
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import HERE, Found, Ranks
-from xpulab.deploy.plan.ports import EACH_HOST, Ports, listening, ports
+from xpulab.deploy.network.ports import EACH_HOST, Ports, listening, ports
 from xpulab.exceptions import UsageError
 
 
@@ -48,7 +48,7 @@ def few() -> Ports:
 
 
 CLAIMING = (
-    "import sys; from xpulab.deploy.plan.ports import *; print(*claimed(ports(sys.argv[1])), flush=True); input()"
+    "import sys; from xpulab.deploy.network.ports import *; print(*claimed(ports(sys.argv[1])), flush=True); input()"
 )
 
 

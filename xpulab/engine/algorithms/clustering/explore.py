@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms import kmeans
+from xpulab.engine.algorithms.clustering import kmeans
 from xpulab.engine.dataset import rows_of, write_block
 from xpulab.engine.engine import Task, task
 from xpulab.kernels.kmeans.histogram import count_pixels, ranges

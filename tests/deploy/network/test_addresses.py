@@ -12,7 +12,7 @@ import pytest
 
 import xpulab
 from xpulab.deploy.mpi.command import Ranks
-from xpulab.deploy.plan.addresses import Address, addresses, is_here
+from xpulab.deploy.network.addresses import Address, addresses, is_here
 from xpulab.deploy.plan.plan import Offer, Plan, plan
 from xpulab.deploy.plan.probe import DeviceInfo, Probe
 from xpulab.exceptions import DeviceNotFoundError, PlanError, UsageError

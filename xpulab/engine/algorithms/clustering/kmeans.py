@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.ranges import largest_of, ordinary, unit_of
-from xpulab.engine.algorithms.tuning import tune
+from xpulab.engine.algorithms.clustering.ranges import largest_of, ordinary, unit_of
+from xpulab.engine.algorithms.clustering.tuning import tune
 from xpulab.engine.dataset import held_open, kind_of, pieces, rows_of, weights_of, write_block
 from xpulab.engine.engine import Engine, Interrupted, Task, task, warms_up
 from xpulab.kernels.kmeans import dense

@@ -1,0 +1,1 @@
+"""Linear models: least squares, cross-validated penalties, and logistic regression."""

@@ -1,0 +1,1 @@
+"""A user's code on a rank: cells, functions of the notebook, and scripts."""
