@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from xpulab.deploy.agent import STEP, Lines, board_of
+from xpulab.deploy.agent import STEP, TOLD, Lines, board_of
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers import munge, slurm
 from xpulab.deploy.launchers.scheduler import Job, Launcher
@@ -220,10 +220,12 @@ class _Relay:
                     self.watched[os.pidfd_open(int(self.board.every["pid"][rank]))] = rank
 
     def _tell(self) -> None:
-        """Tell every agent which tasks should stop, and in which tasks a rank has raised an exception."""
+        """Tell every agent which tasks should stop, and in which tasks a rank has failed, has ended, or waits."""
         known: dict[str, Any] = {}
         if self.board is not None:
-            known = {"cancelled": self.board.requests, "failed": self.board.every["failed"].tolist()}
+            every = self.board.every
+            known = {name: every[name].tolist() for name in TOLD} | {"cancelled": self.board.requests}
+            known["waits_in"] = [where.decode(errors="replace") for where in every["waits_in"].tolist()]
         for link in self.links:
             link.tell(known)
 
