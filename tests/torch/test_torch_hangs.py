@@ -112,18 +112,10 @@ def test_a_script_whose_rank_waits_in_gloo_ends_with_an_error(tmp_path: Path) ->
     """A rank that ends closes its connections, which ends the others' calls. Here each rank waits for the other."""
     begin = "from xpulab.sharing import hangs; hangs.TOLD, hangs.LAST_CHANCE = 0.5, 1.0\nimport os\n"
     rank = 'rank = int(os.environ["RANK"])\n'
-    (tmp_path / "script.py").write_text(
-        begin + rank + GLOO.replace("seconds=6", "seconds=60") + MORE + "else:\n    dist.recv(torch.ones(1), 0)\n"
-    )
-    command = [
-        sys.executable,
-        "-c",
-        "import sys, xpulab.cli as c; sys.exit(c.main())",
-        "run",
-        "-n",
-        "2",
-        str(tmp_path / "script.py"),
-    ]
+    source = GLOO.replace("seconds=6", "seconds=60") + MORE + "else:\n    dist.recv(torch.ones(1), 0)\n"
+    (tmp_path / "script.py").write_text(begin + rank + source)
+    run = "import sys, xpulab.cli; sys.exit(xpulab.cli.main())"
+    command = [sys.executable, "-c", run, "run", "-n", "2", str(tmp_path / "script.py")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=100)
     says = "rank 0 waits in line 10 (backward); rank 1 waits in line 12 (recv)"
     assert ran.returncode == 1, ran.stderr
