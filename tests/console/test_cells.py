@@ -21,6 +21,7 @@ from xpulab.console.cells import CellInterrupted, CellOutput, run_cell
 from xpulab.deploy import cluster as registry
 from xpulab.engine.cells.advice import EXAMPLE
 from xpulab.exceptions import EngineError, NoClusterError, UsageError
+from xpulab.sharing.transcript import LIMIT
 
 WITH_NUMBA_DPEX = sys.version_info < (3, 12)  # and with dpctl.tensor, which is in dpnp for later versions of Python
 
@@ -243,16 +244,16 @@ with ThreadPoolExecutor() as pool:
             run_cell(self.pair, "x = 1 +")
 
     def test_a_loop_that_prints_does_not_fill_the_memory(self) -> None:
-        def keep(task: Any, limit: int | None = None) -> None:
-            from xpulab.sharing.transcript import LIMIT, Writer
+        def keep(task: Any, limit: int) -> None:
+            from xpulab.sharing import transcript
 
-            Writer.__init__.__defaults__ = (limit or LIMIT,)
+            transcript.LIMIT = limit
 
         self.pair.run(keep, 1_000_000)
         try:
             said, output = self.said("for _ in range(300): print('x' * 9999)", ranks=[0]), self.pair.last_output
         finally:
-            self.pair.run(keep)
+            self.pair.run(keep, LIMIT)
         assert said.count("\n") == 41
         assert str(output.text()).endswith("[0] … 1,990,000 more characters, which xpulab did not keep")
 

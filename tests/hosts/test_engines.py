@@ -22,6 +22,7 @@ from waiting import until
 
 import xpulab
 from xpulab.cluster import KMeans
+from xpulab.console.cells import run_cell
 from xpulab.deploy.tasks.limits import Demand
 from xpulab.exceptions import EngineError, EngineLostError, NotEnoughMemoryError
 
@@ -63,6 +64,27 @@ def test_ranks_run_on_both_hosts_and_the_status_shows_them(on_both: xpulab.XPUCl
     assert [engine.host for engine in status.engines] == [name for name, _ in found]
     assert all((engine.memory_used or 0) > 2**20 and engine.memory_free for engine in status.engines)
     assert "node1" in str(status)
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+def test_a_rank_that_waits_for_one_of_another_host_that_has_ended_raises_an_error(
+    on_both: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], waits: int
+) -> None:
+    """Rank 0 is on the notebook's host, and rank 1 and 2 are on the other one."""
+
+    def hurry(task: Any, told: float, chance: float) -> None:
+        from xpulab.sharing import hangs
+
+        hangs.TOLD, hangs.LAST_CHANCE = told, chance
+
+    on_both.run(hurry, 1.0, 6.5)  # after the 5 seconds after which the line comes
+    says = rf"rank {waits} waits in line 2 \(recv\); rank {'1, 2' if waits == 0 else '0, 2'} have ended"
+    try:
+        with pytest.raises(EngineError, match=f"NeverAnsweredError: no rank can answer any more: {says}"):
+            run_cell(on_both, f"if rank == {waits}:\n    comm.recv(source={1 - waits})")
+    finally:
+        on_both.run(hurry, 5.0, 3.0)
+    assert re.search(says + "; Stop frees it", capsys.readouterr().err)
 
 
 def test_what_ranks_of_other_hosts_print_is_shown(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +16,7 @@ from presses import Presses
 import xpulab
 from xpulab.console.cells import run_cell
 from xpulab.exceptions import EngineError
+from xpulab.sharing import hangs
 
 skorch: Any = pytest.importorskip("skorch")
 torch: Any = pytest.importorskip("torch")
@@ -29,20 +34,92 @@ for batch in range(5 if rank == 0 else 3):
 """
 
 
-def hurry(task: Any, seconds: float) -> None:
+#: The same with PyTorch's own backend gloo, which waits in C++, and gives up after some seconds.
+GLOO = """import datetime, os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=6))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+for batch in range(3):
+    model(torch.ones(8, 4)).sum().backward()
+"""
+MORE = "if rank == 0:\n    model(torch.ones(8, 4)).sum().backward()\n"
+
+
+def hurry(task: Any, told: float, chance: float) -> None:
     from xpulab.sharing import hangs
 
-    hangs.HOPELESS = seconds
+    hangs.TOLD, hangs.LAST_CHANCE = told, chance
 
 
-def test_a_rank_with_more_batches_than_the_others_says_in_which_line_it_waits(on_pair: xpulab.XPUCluster) -> None:
-    on_pair.run(hurry, 1.5)
-    try:
-        with pytest.raises(EngineError, match=r"rank 0 waits in line 6 \(backward\); rank 1 has ended"):
-            run_cell(on_pair, UNEVEN)
-    finally:
-        on_pair.run(hurry, 8.0)
-    run_cell(on_pair, "xpulab.torch.init()\nt = torch.ones(1)\ndist.all_reduce(t)\nassert t.item() == 2")
+@pytest.fixture
+def hurried(on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[xpulab.XPUCluster]:
+    usual = hangs.TOLD, hangs.LAST_CHANCE
+    monkeypatch.setattr(hangs, "TOLD", 0.5)
+    on_pair.run(hurry, 0.5, 1.0)
+    yield on_pair
+    on_pair.run(hurry, *usual)
+
+
+def test_a_rank_with_more_batches_than_the_others_says_in_which_line_it_waits(hurried: xpulab.XPUCluster) -> None:
+    with pytest.raises(EngineError, match=r"rank 0 waits in line 6 \(backward\); rank 1 has ended"):
+        run_cell(hurried, UNEVEN)
+    run_cell(hurried, "xpulab.torch.init()\nt = torch.ones(1)\ndist.all_reduce(t)\nassert t.item() == 2")
+    run_cell(hurried, "dist.destroy_process_group()")
+
+
+@pytest.fixture
+def with_gloo(hurried: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
+    yield hurried
+    run_cell(hurried, "dist.destroy_process_group()")
+
+
+def test_a_rank_that_waits_in_gloo_is_named(with_gloo: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(EngineError, match="RuntimeError"):  # of gloo, after its own limit
+        run_cell(with_gloo, GLOO + MORE)
+    assert "rank 0 waits in line 7 (backward); rank 1 has ended; Stop frees it\n" in capsys.readouterr().err
+
+
+def test_ranks_of_gloo_that_work_are_not_blamed(
+    with_gloo: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 1 sleeps, reads, and computes, while rank 0 waits for it; then both make many short calls."""
+    source = """
+dist.barrier()  # PyTorch imports more at the first one
+reads, writes = os.pipe()
+for work in range(4):
+    if rank == 1 and work == 0:
+        time.sleep(2.5)
+    elif rank == 1 and work == 1:
+        os.system(f"(sleep 2.5; echo) >&{writes} &")
+        os.read(reads, 1)
+    elif rank == 1 and work == 2:
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until:
+            torch.ones(100, 100) @ torch.ones(100, 100)
+    elif work == 3:
+        for _ in range(8):
+            if rank == 1:
+                time.sleep(0.3)
+            dist.all_reduce(torch.ones(1))
+    dist.barrier()
+if rank == 0:
+    time.sleep(2.5)
+"""
+    run_cell(with_gloo, GLOO + source.replace("&{writes}", "/proc/{os.getpid()}/fd/{writes}"))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_script_whose_rank_waits_in_gloo_ends_with_an_error(tmp_path: Path) -> None:
+    """A rank that ends closes its connections, which ends the others' calls. Here each rank waits for the other."""
+    begin = "from xpulab.sharing import hangs; hangs.TOLD, hangs.LAST_CHANCE = 0.5, 1.0\nimport os\n"
+    rank = 'rank = int(os.environ["RANK"])\n'
+    source = GLOO.replace("seconds=6", "seconds=60") + MORE + "else:\n    dist.recv(torch.ones(1), 0)\n"
+    (tmp_path / "script.py").write_text(begin + rank + source)
+    run = "import sys, xpulab.cli; sys.exit(xpulab.cli.main())"
+    command = [sys.executable, "-c", run, "run", "-n", "2", str(tmp_path / "script.py")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    says = "rank 0 waits in line 10 (backward); rank 1 waits in line 12 (recv)"
+    assert ran.returncode == 1, ran.stderr
+    assert f"NeverAnsweredError: no rank can answer any more: {says}" in ran.stderr
 
 
 class Module(torch.nn.Module):

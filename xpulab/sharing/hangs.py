@@ -1,49 +1,64 @@
 """Finds ranks that wait for other ranks for ever, in a cell, in a function on the engines, and in a script.
 
 A thread of each rank looks twice a second where the rank's main thread is, and writes on the board whether it waits for
-other ranks, for how long, and in which line. The calls themselves do nothing for it. A wait is certain in three cases:
+other ranks, for how long, and in which line. The calls themselves do nothing for it. A wait is certain in these cases:
 
 - The rank polls a message of MPI. The moment at which the wait has begun is a variable of the function that polls.
 - A thread that runs PyTorch's collectives does so, while the main thread stays in one call.
 - The main thread is in a call of mpi4py itself. A signal shows whether it is still the same call: Python runs the
   signal's handler as soon as a call has returned.
+- PyTorch has a process group of its own backend gloo, and the main thread sleeps in a place where PyTorch waits for
+  other ranks: `backward`, a collective, or a message. The Linux kernel counts how often a thread was woken. While the
+  count stays the same, the thread has executed nothing, and so is still in the same call.
 
 Nothing can answer if each rank has ended its code or waits, and no wait has ended for some seconds. A rank that
 computes, reads a file or sleeps does not wait: it may still answer.
+
+A line tells the user of it after `TOLD` seconds. If it stays so for further `LAST_CHANCE` seconds, the ranks that wait
+raise an error. A rank of a cell that waits in C++ code of gloo cannot raise one: there the line is all, and a second
+Stop ends the engines. In a script the process ends instead, also one that waits in gloo.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import dis
-import itertools
-import linecache
-import re
 import signal
 import sys
-import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-__all__ = ["TOLD", "Hangs", "Watch"]
+from xpulab.sharing.call_sites import called_module, is_users, outward, place
 
-#: Seconds of a wait after which a line tells the user of it, and after which the waiting ranks raise an error.
-TOLD, HOPELESS = 5.0, 8.0
+__all__ = ["LAST_CHANCE", "TOLD", "Hangs", "Watch"]
+
+#: Seconds of a wait after which a line tells the user of it, and further seconds after which waiting ranks raise an
+#: error.
+TOLD, LAST_CHANCE = 5.0, 3.0
 
 _FRESH = 2.5  # seconds within which a rank that waits writes so again
+_LOOKS = 2  # times that a rank has to write that it waits, after the last rank has ended: what it sent may be under way
 _BUSY = 0.7  # share of a core: a process that uses more also computes
+_IDLE = 0.1  # share of a core: a process that uses less does not compute
+#: Modules of PyTorch whose innermost frame is in a call that takes long only if it waits for other ranks.
+_WAITS_OF_TORCH = frozenset(
+    {
+        "torch.autograd.graph",  # runs `backward`, in which DistributedDataParallel reduces the gradients
+        "torch.distributed._functional_collectives",
+        "torch.distributed.distributed_c10d",
+        "torch.distributed.nn.functional",
+        "torch.distributed.utils",
+        "torch.nn.parallel.distributed",
+    }
+)
 #: Module and function that polls -> its variable with the moment at which the wait has begun.
 _POLLS = {("xpulab.engine.waiting", "poll"): "started", ("xpulab.engine.comm", "_poll"): "entered"}
 _COLLECTIVES = "xpulab-collectives"  # name of the thread that runs PyTorch's collectives
-_LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<frozen")
 _PROBE = signal.SIGURG  # a process without a handler ignores it
-_CALL = re.compile(r"(\w+)\s*\(")
 
 
 class Watch:
@@ -66,6 +81,7 @@ class Watch:
         self._place = (0, 0)  # where the main thread was at the last look: a frame, and an instruction
         self._looked, self._spent = time.perf_counter(), time.process_time()
         self._stayed = self._called = 0.0  # seconds at this place, and in one call of mpi4py
+        self._asleep, self._woken = 0.0, -1  # seconds in one call of PyTorch, and how often the thread was woken before
         self._returned: bool | None = None  # since the last signal; None if this process has no handler
 
     def answer_signals(self) -> None:
@@ -90,35 +106,50 @@ class Watch:
         frame = sys._current_frames().get(self._main)
         seconds = 0.0 if frame is None or self._has_others() else self._waits(frame)
         if seconds and frame is not None:
-            self._record["waits_in"] = _line(frame).encode()
+            self._record["waits_in"] = place(frame).encode()
         self._record["waits"] = seconds
-        return self._hangs.hopeless() if seconds else ""
+        hopeless = self._hangs.hopeless()  # at each look, so that it sees each wait that ends
+        return hopeless if seconds else ""
 
     def stack(self) -> list[str]:
         """Return the lines of a traceback of the main thread, from the user's code inwards."""
-        frames = [frame for frame in _outward(sys._current_frames().get(self._main)) if frame.f_lineno is not None]
-        begun = max((i for i, each in enumerate(frames) if _is_users(each.f_code.co_filename)), default=0)
+        frames = [frame for frame in outward(sys._current_frames().get(self._main)) if frame.f_lineno is not None]
+        begun = max((i for i, each in enumerate(frames) if is_users(each.f_code.co_filename)), default=0)
         shown = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in reversed(frames[: begun + 1]))
         return ["Traceback (most recent call last):\n", *shown.format()]
 
     def _waits(self, frame: FrameType) -> float:
         """Return for how many seconds the main thread, which is in this frame, waits for other ranks; 0 if it works."""
         now, spent = time.perf_counter(), time.process_time()
-        passed, busy = now - self._looked, spent - self._spent > _BUSY * (now - self._looked)
+        passed, used = now - self._looked, spent - self._spent
         place = id(frame), frame.f_lasti
         self._stayed = self._stayed + passed if place == self._place else 0.0
         self._looked, self._spent, self._place = now, spent, place
         if self._returned is not None and (called := self._in_mpi4py(frame, passed)):
             return called
-        if busy:
+        asleep = self._in_torch(frame, passed, used)
+        if used > _BUSY * passed:
             return 0.0
         if polled := _polled(frame, now):
             return polled
-        return min(self._stayed, max((_polled(each, now) for each in _frames_of(_COLLECTIVES)), default=0.0))
+        return asleep or min(self._stayed, max((_polled(each, now) for each in _frames_of(_COLLECTIVES)), default=0.0))
+
+    def _in_torch(self, frame: FrameType, passed: float, used: float) -> float:
+        """Return for how many seconds the main thread sleeps in one call of PyTorch that waits for ranks of gloo."""
+        if not _has_gloo() or (
+            frame.f_globals.get("__name__") not in _WAITS_OF_TORCH
+            and not called_module(frame).startswith(("torch.distributed", "torch._C._distributed"))
+        ):
+            self._asleep, self._woken = 0.0, -1
+            return 0.0
+        before, self._woken = self._woken, _woken(threading.main_thread().native_id)
+        stays = before == self._woken >= 0 and used < _IDLE * passed
+        self._asleep = self._asleep + passed if stays else 0.0
+        return self._asleep
 
     def _in_mpi4py(self, frame: FrameType, passed: float) -> float:
         """Return for how many seconds the main thread is in one call of mpi4py."""
-        if not _calls_mpi4py(frame):
+        if "mpi4py.MPI" not in sys.modules or called_module(frame) != "mpi4py.MPI":
             self._called, self._returned = 0.0, True
             return 0.0
         self._called = 0.0 if self._returned else self._called + passed
@@ -145,26 +176,39 @@ class Hangs:
     def __init__(self, ranks: Any, number: int) -> None:
         self._ranks, self._number = ranks, number
         self._seen = [(0.0, 0.0)] * len(ranks)  # what each rank has written, and when it wrote something new
+        self._before: list[bool] = []  # which ranks had ended at the last look
+        self._looks = [0] * len(ranks)  # how often each rank has written something new since a rank has ended
+        self._since = float("inf")  # when it was seen first that nothing can answer
 
     def told(self) -> str:
         """Return who waits where, if nobody has worked for `TOLD` seconds; an empty text otherwise."""
-        return self._described() if self._all_wait(TOLD) else ""
+        return self._described() if self._all_wait() else ""
 
     def hopeless(self) -> str:
-        """Return who waits where, if nothing can answer them; an empty text otherwise."""
-        return self._described() if self._all_wait(HOPELESS) else ""
+        """Return who waits where, if this has been so for `LAST_CHANCE` seconds of looks; an empty text otherwise."""
+        if not self._all_wait():
+            self._since = float("inf")
+            return ""
+        now = time.monotonic()
+        self._since = min(self._since, now)
+        return self._described() if now - self._since >= LAST_CHANCE else ""
 
     def _ended(self) -> list[bool]:
         return [bool(record["ended"] == self._number) for record in self._ranks]
 
-    def _all_wait(self, least: float) -> bool:
-        """Return whether each rank has ended or waits, and at least one waits, for at least these seconds."""
-        now, waits = time.monotonic(), self._ranks["waits"].tolist()
-        self._seen = [seen if seen[0] == one else (one, now) for seen, one in zip(self._seen, waits, strict=True)]
+    def _all_wait(self) -> bool:
+        """Return whether each rank has ended or waits, and at least one waits, for at least `TOLD` seconds."""
+        now, waits, ended = time.monotonic(), self._ranks["waits"].tolist(), self._ended()
+        if ended != self._before:
+            self._before, self._looks = ended, [0] * len(ended)
+        for rank, (wait, (known, _)) in enumerate(zip(waits, self._seen, strict=True)):
+            if wait != known:
+                self._seen[rank] = wait, now
+                self._looks[rank] += 1
         left = [
-            one >= least and now - when < _FRESH
-            for (one, when), ended in zip(self._seen, self._ended(), strict=True)
-            if not ended
+            wait >= TOLD and now - when < _FRESH and looks >= _LOOKS
+            for (wait, when), looks, over in zip(self._seen, self._looks, ended, strict=True)
+            if not over
         ]
         return bool(left) and all(left)
 
@@ -185,12 +229,6 @@ def _verb(verb: str, subjects: list[str]) -> str:
     return f"{verb}s" if len(subjects) == 1 else verb
 
 
-def _outward(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def _frames_of(name: str) -> list[FrameType]:
     """Return where the threads of this name are: each of PyTorch's process groups has one."""
     frames = sys._current_frames()
@@ -199,78 +237,27 @@ def _frames_of(name: str) -> list[FrameType]:
 
 def _polled(frame: FrameType | None, now: float) -> float:
     """Return for how many seconds a thread polls a message; 0 if it does not."""
-    for each in _outward(frame):
+    for each in outward(frame):
         variable = _POLLS.get((each.f_globals.get("__name__", ""), each.f_code.co_name))
         if variable is not None:
             return max(0.0, now - each.f_locals.get(variable, now))
     return 0.0
 
 
-def _line(frame: FrameType) -> str:
-    """Return the line of the user's code in which the main thread is, and what it calls there: ``"line 2 (recv)"``."""
-    frames = [each for each in _outward(frame) if _is_users(each.f_code.co_filename)]
-    if not frames:
-        return "a library"
-    file, outermost = frames[0].f_code.co_filename, frames[-1].f_code.co_filename
-    within = "" if file == outermost or file.startswith("<%%xpu") else f" of {Path(file).name}"
-    if file.startswith("<") and within:  # a function without a file, which the notebook has sent
-        within = f" of {frames[0].f_code.co_name}"
-    call = _call(frames[0])
-    name = _loaded(frames[0]) if call is None else _name(call)
-    return f"line {frames[0].f_lineno}{within}" + (f" ({name})" if name else "")
-
-
-def _is_users(file: str) -> bool:
-    return not file.startswith(_LIBRARIES) and "site-packages" not in file
-
-
-def _call(frame: FrameType) -> ast.Call | None:
-    """Return the call that a frame makes; None if it cannot be told."""
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    with_places = getattr(frame.f_code, "co_positions", None)  # since Python 3.11
-    if with_places is not None:
-        first, last, begin, end = next(itertools.islice(with_places(), frame.f_lasti // 2, None))
-        if first is not None and first == last:
-            whole = linecache.getline(frame.f_code.co_filename, first).encode()
-            line = whole[begin:end].decode(errors="replace")
-    try:
-        found = [node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Call)]
-    except SyntaxError:  # such as the first line of a loop
-        names = _CALL.findall(line)
-        return ast.Call(ast.Name(names[-1]), [], []) if names else None
-    return found[0] if found else None
-
-
-def _name(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "a call")
-
-
-def _loaded(frame: FrameType) -> str:
-    """Return the name of the method that a frame without a source calls; empty if there is none."""
-    name = ""
-    for step in dis.get_instructions(frame.f_code):
-        if step.offset > frame.f_lasti:
-            break
-        if step.opname == "LOAD_METHOD" or (step.opname == "LOAD_ATTR" and "NULL" in step.argrepr):
-            name = str(step.argval)
-    return name
-
-
-def _calls_mpi4py(frame: FrameType) -> bool:
-    """Return whether the innermost frame calls a method of an object of mpi4py, which is no function of Python."""
-    if "mpi4py.MPI" not in sys.modules:
+def _has_gloo() -> bool:
+    """Return whether PyTorch has a process group of its backend gloo, in a process that has imported PyTorch."""
+    dist: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    if dist is None or not dist.is_initialized():
         return False
-    call = _call(frame)
-    if call is None or not isinstance(call.func, ast.Attribute):
-        return False
-    owner = _value(call.func.value, frame)
-    return type(owner).__module__ == "mpi4py.MPI" or getattr(owner, "__module__", "") == "mpi4py.MPI"
+    return any("gloo" in str(backend) for backend, _ in dist._world.pg_map.values())
 
 
-def _value(node: ast.expr, frame: FrameType) -> Any:
-    """Return the object that a name, or an attribute of one, has in a frame; None for other expressions."""
-    if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
-    if isinstance(node, ast.Attribute):
-        return getattr(_value(node.value, frame), node.attr, None)
-    return None
+def _woken(thread: int | None) -> int:
+    """Return how often a thread was put to sleep or made way for others, if it sleeps now; otherwise -1.
+
+    A thread that the kernel counts as running, or that waits for a disk, does not sleep.
+    """
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/self/task/{thread}/status").read_text().splitlines())
+    if lines["State"].split()[0] != "S":
+        return -1
+    return int(lines["voluntary_ctxt_switches"]) + int(lines["nonvoluntary_ctxt_switches"])

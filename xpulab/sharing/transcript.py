@@ -41,7 +41,7 @@ class Writer(io.TextIOBase):
     ----------
     path : str
     limit : int, optional
-        Largest number of bytes to keep.
+        Largest number of bytes to keep; `LIMIT` at the time of the call by default.
 
     Attributes
     ----------
@@ -51,9 +51,9 @@ class Writer(io.TextIOBase):
 
     encoding = "utf-8"
 
-    def __init__(self, path: str, limit: int = LIMIT) -> None:
+    def __init__(self, path: str, limit: int | None = None) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._room = limit
+        self._room = LIMIT if limit is None else limit
         self.omitted = 0
 
     def fileno(self) -> int:

@@ -36,9 +36,12 @@ from xpulab.sharing import host_memory
 from xpulab.sharing.board import USERS, Board
 from xpulab.sharing.folder import BOARD, HOST, write_private
 
-__all__ = ["STEP", "Lines", "board_of"]
+__all__ = ["STEP", "TOLD", "Lines", "board_of"]
 
 STEP = 0.1  # seconds between two looks at the board
+
+#: What each host is told of the ranks of the other hosts: numbers of tasks, and seconds of a wait; see `Board`.
+TOLD = ("failed", "ended", "waits")
 _SAID = 0.5  # seconds after which a message is sent also if nothing has changed
 _AGAIN = 0.5  # seconds until SIGINT is repeated to a user's code
 _END = 3.0  # seconds that killed processes have to end
@@ -148,9 +151,11 @@ class _Agent:
         if self.board is None or not self.told:
             return
         self.board.requests = self.told["cancelled"]
-        for rank, number in enumerate(self.told["failed"]):
-            if rank not in self.ranks:
-                self.board.every["failed"][rank] = number
+        others = [rank for rank in range(len(self.board.every)) if rank not in self.ranks]
+        for name in (*TOLD, "waits_in"):
+            values = self.told[name]
+            for rank in others:
+                self.board.every[name][rank] = values[rank].encode() if name == "waits_in" else values[rank]
 
     def look(self) -> None:
         """Open the board of this host when the engines have made it, and send what has changed."""

@@ -28,7 +28,7 @@ from xpulab.deploy.launchers import munge, slurm
 from xpulab.deploy.launchers.scheduler import Job, Launcher
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice
-from xpulab.deploy.remote.agent import STEP, Lines, board_of
+from xpulab.deploy.remote.agent import STEP, TOLD, Lines, board_of
 from xpulab.sharing import owner
 from xpulab.sharing.board import Board
 from xpulab.sharing.folder import HOST, write_private
@@ -220,10 +220,12 @@ class _Relay:
                     self.watched[os.pidfd_open(int(self.board.every["pid"][rank]))] = rank
 
     def _tell(self) -> None:
-        """Tell every agent which tasks should stop, and in which tasks a rank has raised an exception."""
+        """Tell every agent which tasks should stop, and in which tasks a rank has failed, has ended, or waits."""
         known: dict[str, Any] = {}
         if self.board is not None:
-            known = {"cancelled": self.board.requests, "failed": self.board.every["failed"].tolist()}
+            every = self.board.every
+            known = {name: every[name].tolist() for name in TOLD} | {"cancelled": self.board.requests}
+            known["waits_in"] = [where.decode(errors="replace") for where in every["waits_in"].tolist()]
         for link in self.links:
             link.tell(known)
 
