@@ -75,7 +75,9 @@ def with_gloo(hurried: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
 def test_a_rank_that_waits_in_gloo_is_named(with_gloo: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(EngineError, match="RuntimeError"):  # of gloo, after its own limit
         run_cell(with_gloo, GLOO + MORE)
-    assert "rank 0 waits in line 7 (backward); rank 1 has ended; Stop frees it\n" in capsys.readouterr().err
+    says = "rank 0 waits in line 7 (backward) of gloo; rank 1 has ended; "
+    says += "gloo has no way out: a second Stop ends the engines\n"
+    assert says in capsys.readouterr().err
 
 
 def test_ranks_of_gloo_that_work_are_not_blamed(
@@ -117,7 +119,7 @@ def test_a_script_whose_rank_waits_in_gloo_ends_with_an_error(tmp_path: Path) ->
     run = "import sys, xpulab.cli; sys.exit(xpulab.cli.main())"
     command = [sys.executable, "-c", run, "run", "-n", "2", str(tmp_path / "script.py")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    says = "rank 0 waits in line 10 (backward); rank 1 waits in line 12 (recv)"
+    says = "rank 0 waits in line 10 (backward) of gloo; rank 1 waits in line 12 (recv) of gloo"
     assert ran.returncode == 1, ran.stderr
     assert f"NeverAnsweredError: no rank can answer any more: {says}" in ran.stderr
 

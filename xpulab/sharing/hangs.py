@@ -34,7 +34,10 @@ from typing import Any
 
 from xpulab.sharing.call_sites import called_module, is_users, outward, place
 
-__all__ = ["LAST_CHANCE", "TOLD", "Hangs", "Watch"]
+__all__ = ["GLOO", "LAST_CHANCE", "TOLD", "Hangs", "Watch"]
+
+#: Follows the line of a rank that waits in gloo, whose calls only the end of the process ends.
+GLOO = " of gloo"
 
 #: Seconds of a wait after which a line tells the user of it, and further seconds after which waiting ranks raise an
 #: error.
@@ -106,7 +109,7 @@ class Watch:
         frame = sys._current_frames().get(self._main)
         seconds = 0.0 if frame is None or self._has_others() else self._waits(frame)
         if seconds and frame is not None:
-            self._record["waits_in"] = place(frame).encode()
+            self._record["waits_in"] = (place(frame) + (GLOO if self._asleep else "")).encode()
         self._record["waits"] = seconds
         hopeless = self._hangs.hopeless()  # at each look, so that it sees each wait that ends
         return hopeless if seconds else ""

@@ -17,7 +17,7 @@ from xpulab.exceptions import CallInterrupted
 from xpulab.report import usage
 from xpulab.report.rendering import Text, format_size, in_notebook
 from xpulab.sharing.board import awaited, running
-from xpulab.sharing.hangs import Hangs
+from xpulab.sharing.hangs import GLOO, Hangs
 from xpulab.sharing.transcript import LIMIT, Transcripts
 
 __all__ = ["GONE", "LINES", "CellInterrupted", "CellOutput", "Following", "raise_for_users", "results_of"]
@@ -156,7 +156,8 @@ class Following:
         self._hangs = self._hangs or Hangs(records, number)
         if not self._told_of_hang and (hang := self._hangs.told()):
             self._told_of_hang = True
-            self._note(f"{hang}; Stop frees {'it' if len(busy) == 1 else 'them'}")
+            frees = f"Stop frees {'it' if len(busy) == 1 else 'them'}"
+            self._note(f"{hang}; {'gloo has no way out: a second Stop ends the engines' if GLOO in hang else frees}")
         if busy and raised and not self._told:
             self._since = self._since or now
             if now - self._since > _PATIENCE:
