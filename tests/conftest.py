@@ -33,7 +33,7 @@ settings.load_profile("the same")
 # No test uses results of earlier tuning on this machine, or tunes in its middle. The tests of tuning turn it on.
 os.environ["XPULAB_TUNE"] = "0"
 
-# With several workers (`-n 3`), each worker has clusters that the others do not see, as if another user ran it.
+# With several workers (`-n 4`), each worker has clusters that the others do not see, as if another user ran it.
 if "PYTEST_XDIST_WORKER" in os.environ:
     _folder = tempfile.TemporaryDirectory(prefix="xpulab-tests-")
     os.environ["XPULAB_RUNTIME_DIR"] = _folder.name
@@ -60,21 +60,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+_memory = shared_memory()  # what is there before the run
+
+
+def _left_behind(find: Callable[[], list[str]]) -> str:
+    """Say what is left after some seconds; an empty text if it is nothing."""
+    deadline = time.monotonic() + 10
+    while find() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return f"the run has left behind: {', '.join(left)}" if (left := find()) else ""
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Check that the whole run leaves no process and no shared memory. `--rerun-except` names the error's text."""
-    memory, running = shared_memory(), set(processes_marked())
-
-    def left() -> list[str]:
-        processes = [f"process {pid}: {line[:200]}" for pid, line in processes_marked().items() if pid not in running]
-        return sorted(not_of_others(shared_memory() - memory)) + processes
-
+    """Check that the run, or this worker, leaves no process. `--rerun-except` names the error's text."""
+    running = set(processes_marked())
     yield
-    deadline = time.monotonic() + 10
-    while left() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    if found := left():
-        pytest.fail(f"the run has left behind: {', '.join(found)}")
+    if left := _left_behind(
+        lambda: [f"process {pid}: {line[:200]}" for pid, line in processes_marked().items() if pid not in running]
+    ):
+        pytest.fail(left)
+
+
+@pytest.hookimpl(trylast=True)  # after all workers have ended
+def pytest_sessionfinish() -> None:
+    """Check that the run leaves no shared memory. A worker cannot tell its own from that of the others."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    if left := _left_behind(lambda: sorted(not_of_others(shared_memory() - _memory))):
+        pytest.exit(left, returncode=1)
 
 
 #: Numbers of engines of the clusters, and the names of tests with them. (`pair` has two other engines.)

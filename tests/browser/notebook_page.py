@@ -56,8 +56,12 @@ class NotebookPage:
         page.on("console", lambda message: self._note(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self._note(str(error)))
         # If the server lists its kernels late, the notebook asks which one it shall use, and covers the page meanwhile.
-        select = page.locator(".jp-Dialog", has_text="Select Kernel").locator(".jp-mod-accept")
-        page.add_locator_handler(select, lambda: select.click())
+        self._select = page.locator(".jp-Dialog", has_text="Select Kernel").locator(".jp-mod-accept")
+        page.add_locator_handler(self._select, lambda: self._select.click())
+
+    def leave_questions(self) -> None:
+        """Leave the question for a kernel to the test."""
+        self.page.remove_locator_handler(self._select)
 
     def _note(self, text: str) -> None:
         if not _NOT_OURS.fullmatch(text):

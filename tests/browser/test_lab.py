@@ -271,6 +271,7 @@ def test_opened_again_without_a_kernel_it_shows_the_last_state(
     nbformat.write(reopened, saved)
     server.trust(saved)  # the same notebook with another name of its kernel
     again = new_page()
+    again.leave_questions()
     again.open(server.url(saved))
     again.page.get_by_role("dialog").get_by_role("button", name="No Kernel").click()
     again.page.wait_for_timeout(3000)
