@@ -60,6 +60,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Iterator[Any]:
+    """Fail a test that an interrupt leaves, in place of the worker, which has further tests."""
+    try:
+        return (yield)
+    except KeyboardInterrupt as interrupt:
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            raise
+        pytest.fail(f"{type(interrupt).__name__} has left the test: {interrupt}")
+
+
 _memory = shared_memory()  # what is there before the run
 
 
@@ -82,13 +93,23 @@ def nothing_left_behind() -> Iterator[None]:
         pytest.fail(left)
 
 
+_memory_left = ""
+
+
 @pytest.hookimpl(trylast=True)  # after all workers have ended
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Check that the run leaves no shared memory. A worker cannot tell its own from that of the others."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return
-    if left := _left_behind(lambda: sorted(not_of_others(shared_memory() - _memory))):
-        pytest.exit(left, returncode=1)
+    global _memory_left
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        _memory_left = _left_behind(lambda: sorted(not_of_others(shared_memory() - _memory)))
+        if _memory_left:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say what the run has left."""
+    if _memory_left:
+        terminalreporter.write_line(f"ERROR {_memory_left}", red=True)
 
 
 #: Numbers of engines of the clusters, and the names of tests with them. (`pair` has two other engines.)

@@ -133,6 +133,16 @@ def test_stop_ends_a_fit_and_a_users_code(cluster: xpulab.XPUCluster) -> None:
     assert cluster.run(lambda task: task.comm.allreduce(1)) == [2, 2]
 
 
+def test_a_rank_that_leaves_is_the_one_that_is_named(mpi: str) -> None:
+    """MPICH says status 0 of the ranks that it kills, too, and Open MPI no status at all."""
+    with xpulab.XPUCluster(3, mpi=mpi, launcher="local", display="none", timeout=60, recover=False) as cluster:
+        for rank, status in ((0, 0), (2, 3)):
+            with pytest.raises(EngineLostError) as lost:
+                run_cell(cluster.start(), f"import os\nif rank == {rank}:\n    os._exit({status})\ncomm.barrier()")
+            assert lost.value.reason.startswith(f"rank {rank} (pid ")
+            assert lost.value.reason.endswith(f") ended: exited with status {status}")
+
+
 def test_a_killed_engine_is_named_with_its_cause(cluster: xpulab.XPUCluster) -> None:
     """This is the last test of this cluster."""
     pid = cluster.facts[1]["pid"]
@@ -166,6 +176,14 @@ def test_a_script_runs_and_the_status_is_that_of_the_first_that_fails(mpi: str, 
     assert "Primary job" not in done.stderr
     assert "Exit code" not in done.stderr
     assert left() == before
+
+
+def test_a_rank_of_a_script_that_leaves_with_status_0_is_named(mpi: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT.replace("_exit(5)", "_exit(0)"))
+    command = [sys.executable, "-m", "xpulab", "run", "--mpi", mpi, "-n", "2", str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "xpulab run: rank 1 ended with status 0 before its script did (os._exit), and so all" in done.stderr
 
 
 @pytest.mark.parametrize(("mpi", "other"), [("openmpi", "intel"), ("mpich", "openmpi"), ("intel", "openmpi")])

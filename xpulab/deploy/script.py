@@ -223,8 +223,13 @@ def _status(code: int, output: _Output, mpi: ModuleType) -> int:
     ended, rest = mpi.statuses(output.texts["mpiexec"].decode(errors="replace"))
     if rest:
         print(rest, file=sys.stderr)
-    for rank, status in output.failures():
-        return _said(rank, status, f"ended with status {status}")
+    ends = output.ends()
+    others_killed = len({rank for rank, _, _ in ends}) < output.size
+    for rank, status, left in ends:
+        if status:
+            return _said(rank, status, f"ended with status {status}")
+        if left and others_killed:
+            return _said(rank, code if code > 0 else 1, "ended with status 0 before its script did (os._exit)")
     # A rank that has not told its status was ended by a signal or by os._exit. mpiexec ends the ranks that are left
     # with SIGKILL.
     told = {rank for rank, _ in output.statuses()}
@@ -270,6 +275,8 @@ class _Output:
     ----------
     of_mpiexec : int
         Descriptor for the output of mpiexec.
+    size : int
+        Number of ranks.
     texts : dict of str to bytearray
         What has come of mpiexec's output ("mpiexec"), and of the ranks' exit statuses ("status").
     """
@@ -280,7 +287,7 @@ class _Output:
         self.texts = {"mpiexec": bytearray(), "status": bytearray()}
         self._files, streams = files, {"out": sys.stdout, "err": sys.stderr}
         self._merging = {n: Merging(_printing(s), timestamps=files.timestamps) for n, s in streams.items()}
-        self._ranks = range(size)
+        self.size, self._ranks = size, range(size)
         decoder = codecs.getincrementaldecoder("utf-8")
         self._decoders = {(name, rank): decoder("replace") for name in streams for rank in self._ranks}
         self._write = {name: [self._pipe(name, rank) for rank in self._ranks] for name in self._merging}
@@ -310,8 +317,12 @@ class _Output:
 
     def statuses(self) -> list[tuple[int, int]]:
         """Ranks whose script has ended, and its exit status, in the order of their ends."""
-        lines = self.texts["status"].decode().split("\n")[:-1]
-        return [(int(rank), int(status)) for rank, status in (line.split() for line in lines)]
+        return [(rank, status) for rank, status, left in self.ends() if not left]
+
+    def ends(self) -> list[tuple[int, int, bool]]:
+        """Ranks that have ended, their exit status, and whether they left by `os._exit`, in the order of their ends."""
+        lines = [line.split() for line in self.texts["status"].decode().split("\n")[:-1]]
+        return [(int(rank), int(status), bool(left)) for rank, status, *left in lines]
 
     def failures(self) -> list[tuple[int, int]]:
         """Those of `statuses` that are not 0."""

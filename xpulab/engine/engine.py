@@ -30,6 +30,7 @@ from xpulab.kernels.runtime.device import Device
 from xpulab.sharing.board import PHASES, Board
 from xpulab.sharing.checkpoint import Checkpoint
 from xpulab.sharing.hangs import Watch
+from xpulab.sharing.leaving import tell_exits
 from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.torchrun import INTERFACE, LOOPBACK, Port, Torchrun, address_of
 
@@ -179,6 +180,7 @@ class Engine:
         self._waiting: asyncio.TimerHandle | None = None  # calls an action if no task arrives
         self._watched: tuple[Task, Watch] | None = None  # the user's code that runs
         self.record["pid"] = os.getpid()
+        tell_exits(self._leave)
         self.record["tile"] = f"none used yet, {self.tuner.summary}".encode()
         threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
         _engines[:] = [self]
@@ -338,6 +340,10 @@ class Engine:
                 task, watch = watched
                 task.hopeless = watch.look()
             time.sleep(_HEARTBEAT)
+
+    def _leave(self, status: int) -> None:
+        """Note on the board that a user's code leaves with this exit status."""
+        self.record["left"] = 1 + status
 
     @contextlib.contextmanager
     def watched(self, task: Task) -> Iterator[None]:

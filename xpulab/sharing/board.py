@@ -54,6 +54,7 @@ _RANK = np.dtype(
         ("client", "i8"),  # pid of the process that sent the task
         ("failed", "u8"),  # number of the last task that raised an exception on this rank
         ("ended", "u8"),  # number of the last task whose user's code has ended on this rank
+        ("left", "i4"),  # 1 + the status with which the rank has left by `os._exit`; 0 if it has not
         ("waits", "f8"),  # seconds for which the user's code on this rank waits for other ranks, 0 if it does not
         ("waits_in", "S96"),  # the line in which it waits, and what it calls there
         ("rows", "i8"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ from xpulab.console.commands import numbers
 from xpulab.libraries import libmpi, oneapi
 from xpulab.sharing import keyboard, owner
 from xpulab.sharing.hangs import Watch
+from xpulab.sharing.leaving import tell_exits
 from xpulab.sharing.torchrun import INTERFACE, LOOPBACK, Port, Torchrun
 
 #: The same name as in `xpulab.deploy.script`, whose import takes half a second.
@@ -55,6 +57,7 @@ def main() -> None:
     oneapi.load()
     if run is not None:
         _watch(run)
+        tell_exits(functools.partial(_tell_exit, run))
     with libmpi.checked_at_import(run["mpi"]) if run is not None else contextlib.nullcontext():
         status = _run(options.script, options.arguments)
     sys.stdout.flush()
@@ -94,8 +97,16 @@ def _pipe(run: dict[str, Any], descriptor: int, mode: str = "wb") -> IO[bytes]:
 
 def _tell_status(run: dict[str, Any], status: int) -> None:
     """Tell ``xpulab run`` that the script has ended on this rank."""
+    run["told"] = True
     with _pipe(run, run["status"]) as pipe:
         pipe.write(f"{run['rank']} {status}\n".encode())
+
+
+def _tell_exit(run: dict[str, Any], status: int) -> None:
+    """Tell ``xpulab run`` that this rank leaves by `os._exit`, if its script has not ended."""
+    if not run.get("told"):
+        with _pipe(run, run["status"]) as pipe:
+            pipe.write(f"{run['rank']} {status} left\n".encode())
 
 
 def _watch(run: dict[str, Any]) -> None:

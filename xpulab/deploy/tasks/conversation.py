@@ -421,6 +421,8 @@ class Conversation:
             if lost["why"]:
                 self._give_up(processes, f"{lost['why']}, so all engines were ended", lost.get("job", False))
             gone = [self._everyone[rank] for rank in lost["ranks"]]
+        if left := self._left_by_exit():
+            self._give_up(processes, ", ".join(left))
         if gone:
             processes.await_mpi()
             causes = [(fact, processes.cause(fact)) for fact in gone]
@@ -430,6 +432,14 @@ class Conversation:
                     self._give_up(processes, "mpiexec ended, and so did the engines")
             self._give_up(processes, ", ".join(f"{_who(fact)} ended{cause}" for fact, cause in causes))
         self._give_up(processes, f"the {ended} ended, and so did the engines")
+
+    def _left_by_exit(self) -> list[str]:
+        """Say of each engine that has left by `os._exit` how it has ended. The launcher has ended the others."""
+        if self._board is None:
+            return []
+        left = self._board.every["left"][: len(self._everyone)].tolist()
+        ended = zip(self._everyone, left, strict=True)
+        return [f"{_who(fact)} ended: exited with status {status - 1}" for fact, status in ended if status]
 
     def _require_heard(self, processes: Processes, signs: Signs, silence: Silence, users: bool) -> None:
         """End the engines if one gives no sign of life, because it was stopped or hangs in a driver."""
