@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from xpulab.deploy.options import OPTIONS, PLACES
 from xpulab.deploy.plan.plan import Plan
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
@@ -25,10 +26,7 @@ from xpulab.sharing.owner import RECORD
 __all__ = ["Record", "choose", "find", "identity", "in_use", "new_folder", "runs"]
 
 #: The arguments of a cluster that say where its engines run, and how they connect.
-_PLACES = (
-    *("n", "devices", "hosts", "hostfile", "ssh_config", "launcher", "nodes", "time", "partition", "job_args"),
-    *("mpi", "mpi_args", "ports"),
-)
+_PLACES = [name for name in PLACES if name not in ("strict", "env")]
 
 _PREFIX = "xpulab-"
 _ROOM = 2**20  # free bytes that a folder must have for a cluster's connection files and first logs
@@ -142,7 +140,7 @@ class Record:
             return "%xpu_cluster start"
         words = ["%xpu_cluster", "start"]
         for name, value in given.items():
-            words.append("-n" if name == "n" else f"--{name.replace('_', '-')}")
+            words.append(OPTIONS[name].word)
             words.append(",".join(value) if isinstance(value, list | tuple) else str(value))
         return shlex.join(words)
 
