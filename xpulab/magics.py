@@ -41,9 +41,9 @@ from xpulab.report.rendering import Text, counted
 __all__ = ["XPUMagics", "load", "unload"]
 
 _NAME = "xpu_cluster"
+_DEFAULTS = StartOptions()
 _LINE = re.compile(rf"^(?:.*=\s*%|\s*%?){_NAME}\s+(.*)$")  # also as c = %xpu_cluster …
 _CELL_HELP = re.compile(r"^%%(xpu|xpu_profile)\s.*(-h|--help)\b")
-_DEFAULTS = StartOptions()
 _QUESTION = re.compile(rf"^(\s*%?{_NAME}\b)(\s+\w+)?[^#]*\?\s*$")
 
 

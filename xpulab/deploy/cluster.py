@@ -308,56 +308,39 @@ class XPUCluster(PlannedEngines, Displayed):
         self._require_not_forked()
         if self.running:
             return self
-        self._owner = os.getpid()
+        options, self._owner = self.options, os.getpid()
         self._require_settings()
         self._words_before = ""
         begun = time.monotonic()
         report = progress.TaskReport("xpulab: start the cluster")
-        report.display = self.display
+        report.display = options.display
         with progress.open(report) as handle:
             say = _teller(handle)
             say("starting the controller and looking for devices")
             named, job = self._where()
             asked = self._requested()
             elsewhere = bool(named or asked)
-            self._processes = processes = Launched(self._owner, self.name, silence=self.silence, hosts=elsewhere)
+            self._processes = processes = Launched(self._owner, options.name, silence=options.silence, hosts=elsewhere)
             try:
                 if asked:
                     named, job = self._submitted(processes, asked, say)
                     elsewhere = bool(named)
-                if elsewhere:
-                    chosen = self._planned(named, job)
-                    say("connecting to the other hosts")
-                    processes.start_relay(chosen, self._ssh_config, self.mpi)
-                    processes.start_controller(chosen.address, self._ports)
-                else:
-                    # it starts while the drivers are asked, which takes about as long
-                    processes.start_controller("", self._ports)
+                chosen = self._planned(named, job) if elsewhere else None
+                self._start_controller(processes, chosen, say)
                 warn_of_packages()
                 if n := self._started_early(elsewhere):
                     processes.start_engines(n, {}, self._command([Ranks(HERE, n)], ""))
-                self._plan = chosen if elsewhere else self._planned([], job)
+                self._plan = chosen or self._planned([], job)
                 n = len(self._plan.ranks)
                 handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
                 for warning in self._plan.warnings if not handle.told else ():
                     _warn(warning)
-                with processes.start(self._plan, self._command_of(self._plan), self.timeout, say):
-                    self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
-                self._open_board(processes)
-                processes.watch([fact["pid"] for fact in self._everyone if fact["here"]])
-                self._require_alive(processes)
+                self._await_engines(processes, self._plan, say)
                 self._seconds_to_start = time.monotonic() - begun
                 self._publish(processes)
             except BaseException as error:
-                with uninterrupted():
-                    ended = str(error) if isinstance(error, JobEnded) else self._end_of_job()
-                    self.stop()
-                _latest[:] = [*(each for each in _latest if _has_run(each) and each is not self), self]
-                if ended and isinstance(error, XpulabError):
-                    cure = f"type: {self._to_go_on(over=True)}{LOGS}"
-                    raise ClusterStartError(f"{ended}, before the engines had started\n{cure}") from None
-                if said := about_open_files(error):
-                    raise ClusterStartError(f"{said}\n{error}") from None
+                if cause := self._undo_start(error):
+                    raise ClusterStartError(cause) from None
                 raise
             handle.report.done = n
             handle.report.finish("finished", "\n".join([*self._plan.warnings, *self._about_others()]))
@@ -365,10 +348,38 @@ class XPUCluster(PlannedEngines, Displayed):
         self._watch_handles()
         return self.activate()
 
+    def _start_controller(self, processes: Launched, chosen: Plan | None, say: Callable[[str], None]) -> None:
+        """Start the controller, and the relay if the plan has engines on other hosts; None is for this host alone."""
+        if chosen is None:
+            processes.start_controller("", self._ports)  # while the drivers are asked, which takes about as long
+            return
+        say("connecting to the other hosts")
+        processes.start_relay(chosen, self._ssh_config, self.options.mpi)
+        processes.start_controller(chosen.address, self._ports)
+
+    def _await_engines(self, processes: Launched, chosen: Plan, say: Callable[[str], None]) -> None:
+        """Start the engines of the plan that have not been started, and wait until each of them answers."""
+        with processes.start(chosen, self._command_of(chosen), self.options.timeout, say):
+            self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
+        self._open_board(processes)
+        processes.watch([fact["pid"] for fact in self._everyone if fact["here"]])
+        self._require_alive(processes)
+
+    def _undo_start(self, error: BaseException) -> str:
+        """End what a start has begun, after an error. Returns what has caused the error; empty if the error says it."""
+        with uninterrupted():
+            ended = str(error) if isinstance(error, JobEnded) else self._end_of_job()
+            self.stop()
+        _latest[:] = [*(each for each in _latest if _has_run(each) and each is not self), self]
+        if ended and isinstance(error, XpulabError):
+            return f"{ended}, before the engines had started\ntype: {self._to_go_on(over=True)}{LOGS}"
+        said = about_open_files(error)
+        return f"{said}\n{error}" if said else ""
+
     @property
     def known_as(self) -> str:
         """The name under which other processes find the cluster; empty if it has none and is not running."""
-        return (self.name if self._processes is None else self._processes.record.name) or ""
+        return (self.options.name if self._processes is None else self._processes.record.name) or ""
 
     @property
     def label(self) -> str:
@@ -392,7 +403,7 @@ class XPUCluster(PlannedEngines, Displayed):
         settings = {**self.options.lasting(), "env": dict(self.options.variables)}
         del settings["detach"], settings["name"]  # the record itself has them
         processes.publish(
-            detached=self.detached,
+            detached=self.options.detach,
             settings=settings,
             plan=self._plan.to_dict(),
             facts=self.facts,
@@ -568,7 +579,7 @@ class XPUCluster(PlannedEngines, Displayed):
         Does nothing in a process that was forked from the one that uses the cluster, which goes on to use it.
         """
         if not self._is_forked:
-            self.detach() if self.detached or self.attached else self.stop()
+            self.detach() if self.options.detach or self.attached else self.stop()
 
     def restart(self) -> XPUCluster:
         """Stop the cluster, and start it with the same settings. Rows and variables on the engines are lost.
@@ -657,14 +668,18 @@ class XPUCluster(PlannedEngines, Displayed):
             engines,
             self._plan.warnings,
             files,
-            id=self.name or "",
+            id=self.options.name or "",
             lives=self._lives(),
             others=self._others(self._plan),
         )
 
     def _lives(self) -> str:
         assert self._processes is not None
-        return "detached" if self.detached else f"ends with process {self._processes.record.owner[0]}" * self.attached
+        return (
+            "detached"
+            if self.options.detach
+            else f"ends with process {self._processes.record.owner[0]}" * self.attached
+        )
 
     def logs(self, lines: int = 40) -> str:
         """Last log lines of the controller and the engines, and what the ranks printed in the last cell.
@@ -699,8 +714,8 @@ class XPUCluster(PlannedEngines, Displayed):
         if self._submission is not None and not self._submission.ended:
             self._submission.follow(processes.folder)
         else:
-            assert self.launcher is not None
-            self._submission = Submission(processes.folder, self.launcher, asked, self._owner, self._ssh_config)
+            assert self.options.launcher is not None
+            self._submission = Submission(processes.folder, self.options.launcher, asked, self._owner, self._ssh_config)
         self._job_over = False
         processes.keep_job(self._submission.pid)
         job = self._submission.wait(say)

@@ -96,12 +96,14 @@ class Option:
         return self.argument.get("action") == "append"
 
     def typed(self, value: Any) -> str:
-        """What a user types for a value as argparse returns it."""
+        """What a user types for a value as argparse returns it, or as `XPUCluster` takes it."""
         if isinstance(value, bool):
             return self.word if value else f"--no-{self.word[2:]}"
         if self.repeatable:
-            return " ".join(shlex.join([self.word, "=".join(pair)]) for pair in value)
-        return shlex.join([self.word, str(value)])
+            pairs = value.items() if isinstance(value, Mapping) else value
+            return " ".join(shlex.join([self.word, "=".join(pair)]) for pair in pairs)
+        text = ",".join(value) if isinstance(value, list | tuple) else str(value)
+        return shlex.join([self.word, text])
 
     def require(self, value: Any) -> None:
         """Raise `UsageError` if the value has a wrong type, or cannot be read."""

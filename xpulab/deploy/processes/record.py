@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import os
-import shlex
 import shutil
 import stat
 import tempfile
@@ -135,14 +134,10 @@ class Record:
     @property
     def to_start(self) -> str:
         """What to type to start such a cluster again: on its hosts, or in such a job."""
-        given = {name: value for name in _PLACES if (value := self.settings.get(name)) is not None}
+        given = {name: value for name in _PLACES if (value := self.settings.get(name)) not in (None, False)}
         if given.keys().isdisjoint(("hosts", "hostfile", "launcher")):
             return "%xpu_cluster start"
-        words = ["%xpu_cluster", "start"]
-        for name, value in given.items():
-            words.append(OPTIONS[name].word)
-            words.append(",".join(value) if isinstance(value, list | tuple) else str(value))
-        return shlex.join(words)
+        return " ".join(["%xpu_cluster start", *(OPTIONS[name].typed(value) for name, value in given.items())])
 
     def __str__(self) -> str:
         n, owner = len(self.facts), f"ends with process {self.owner[0]}"
