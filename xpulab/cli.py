@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import xpulab
-from xpulab.console.commands import Help, Parser, add_hosts, add_placement, count, ended_call, placement
+from xpulab.console.commands import Help, Parser, add_options, ended_call, given
 from xpulab.deploy.mpi.command import split
 from xpulab.deploy.network.ports import ports
+from xpulab.deploy.options import PLACES, count, in_groups
 from xpulab.exceptions import OversubscribedWarning, UsageError, XpulabError, XpulabWarning
 
 __all__ = ["main"]
@@ -54,21 +55,19 @@ def _parser() -> Parser:
     demo = parser.command(
         commands, "demo", _demo, "paint a photograph in a few colours, and compare the result with scikit-learn's"
     )
-    add_placement(demo, 4, None, None)
+    add_options(demo, in_groups("placement"), n=4)
     demo.add_argument("--clusters", type=count, default=64, metavar="K", help="number of colours")
     demo.add_argument(
         "--rows", type=count, default=None, metavar="M", help="number of pixels to fit on; all pixels by default"
     )
     demo.add_argument("--out", type=_file, default=Path("xpulab-demo.html"), metavar="FILE", help="file for the report")
     plan = parser.command(commands, "plan", _plan, "show which engine would run on which device; starts nothing")
-    add_placement(plan, None, None, None)
-    add_hosts(plan)
+    add_options(plan, PLACES)
     plan.add_argument("--show", action="store_true", help="show the command line, too, that starts the engines")
     run = parser.command(
         commands, "run", _run, "run a script on ranks, as mpirun does: one rank on each device, or set of cores"
     )
-    add_placement(run, None, None, None)
-    add_hosts(run)
+    add_options(run, PLACES)
     run.add_argument("--show", action="store_true", help="print the plan and the command line; starts nothing")
     run.add_argument(
         "--output", type=Path, metavar="DIR", help="also write what each rank prints to DIR/rank-R.out and rank-R.err"
@@ -115,9 +114,7 @@ def _demo(arguments: Any) -> int:
             f"argument --clusters: received {arguments.clusters}, expected at most {pixels}, the number of pixels"
         )
     widgets.install()
-    with xpulab.XPUCluster(
-        arguments.n, devices=arguments.devices, strict=arguments.strict, env=dict(arguments.env)
-    ) as cluster:
+    with xpulab.XPUCluster(**given(arguments)) as cluster:
         print(cluster.plan(), cluster.status(), sep="\n\n", flush=True)
         found = quantise(image, arguments.clusters, arguments.rows)
     print(f"\n{found}")
@@ -127,14 +124,14 @@ def _demo(arguments: Any) -> int:
 
 
 def _plan(arguments: Any) -> int:
-    print(xpulab.XPUCluster(**placement(arguments)).plan(show=arguments.show))
+    print(xpulab.XPUCluster(**given(arguments)).plan(show=arguments.show))
     return 0
 
 
 def _run(arguments: Any) -> int:
     from xpulab.deploy import script
 
-    where = placement(arguments)
+    where = given(arguments)
     if arguments.hosts is None and arguments.hostfile is None:
         where["launcher"] = arguments.launcher or "local"  # a script in a job may be meant for one node
     cluster = xpulab.XPUCluster(**where, display="none", recover=False)

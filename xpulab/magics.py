@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import dataclasses
 import re
@@ -19,33 +18,30 @@ from xpulab.console.cells import run_cell
 from xpulab.console.commands import (
     Help,
     Parser,
-    add_choice_of_mpi,
-    add_hosts,
-    add_placement,
-    add_ports,
-    add_ssh,
-    count,
+    add_options,
     ended_call,
+    given,
     identifier,
     natural,
     numbers,
-    placement,
 )
 from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster, latest_start
 from xpulab.deploy.network.addresses import addresses
 from xpulab.deploy.network.ports import ports
+from xpulab.deploy.options import OPTIONS, PLACES, StartOptions, count
 from xpulab.deploy.remote.hosts import look
 from xpulab.deploy.remote.keys import make_keys
 from xpulab.deploy.status import ClusterStatus
 from xpulab.deploy.watch.signals import interruptible
 from xpulab.exceptions import ClusterError, UsageError
+from xpulab.report.display import DISPLAYS
 from xpulab.report.profile import profiled
-from xpulab.report.record import DISPLAYS
 from xpulab.report.rendering import Text, counted
 
 __all__ = ["XPUMagics", "load", "unload"]
 
 _NAME = "xpu_cluster"
+_DEFAULTS = StartOptions()
 _LINE = re.compile(rf"^(?:.*=\s*%|\s*%?){_NAME}\s+(.*)$")  # also as c = %xpu_cluster …
 _CELL_HELP = re.compile(r"^%%(xpu|xpu_profile)\s.*(-h|--help)\b")
 _QUESTION = re.compile(rf"^(\s*%?{_NAME}\b)(\s+\w+)?[^#]*\?\s*$")
@@ -55,17 +51,19 @@ _QUESTION = re.compile(rf"^(\s*%?{_NAME}\b)(\s+\w+)?[^#]*\?\s*$")
 class XPUMagics(Magics):
     """The magics; the traits are the line magic's defaults: ``%config XPUMagics.n = 4``."""
 
-    n = Int(None, allow_none=True, help="Default number of engines for start and plan.").tag(config=True)
-    devices = Unicode(None, allow_none=True, help="Default devices for start and plan.").tag(config=True)
+    n = Int(_DEFAULTS.n, allow_none=True, help="Default number of engines for start and plan.").tag(config=True)
+    devices = Unicode(_DEFAULTS.devices, allow_none=True, help="Default devices for start and plan.").tag(config=True)
     strict = Bool(
-        None,
+        _DEFAULTS.strict,
         allow_none=True,
         help="Whether it is an error if engines share cores or a device; by default, if more than 8 share a core.",
     ).tag(config=True)
-    timeout = Float(120.0, help="Seconds after which a start that has not ended fails.").tag(config=True)
-    recover = Bool(True, help="Whether a fit continues after engines are lost.").tag(config=True)
-    display = Enum(DISPLAYS, "full", help="How calls of estimators are shown.").tag(config=True)
-    silence = Float(30.0, help="Seconds without a sign of life after which an engine counts as lost.").tag(config=True)
+    timeout = Float(_DEFAULTS.timeout, help="Seconds after which a start that has not ended fails.").tag(config=True)
+    recover = Bool(_DEFAULTS.recover, help="Whether a fit continues after engines are lost.").tag(config=True)
+    display = Enum(DISPLAYS, _DEFAULTS.display, help="How calls of estimators are shown.").tag(config=True)
+    silence = Float(_DEFAULTS.silence, help="Seconds without a sign of life after which an engine counts as lost.").tag(
+        config=True
+    )
 
     @line_magic(_NAME)  # type: ignore[arg-type]
     def xpu_cluster(self, line: str) -> Any:
@@ -126,41 +124,23 @@ class XPUMagics(Magics):
             prog=f"%{_NAME}", description="Start, inspect and stop the engines of xpulab, one for each device."
         )
         commands = parser.add_subparsers(dest="command", metavar="SUBCOMMAND", required=True, parser_class=Parser)
+        self._add_starts(parser, commands)
+        _add_ends(parser, commands)
+        self._add_shown(parser, commands)
+        _add_accel(parser, commands)
+        parser.command(
+            commands, "doctor", lambda _: _doctor(), "check this machine, and say what to type if something is missing"
+        )
+        return parser
+
+    def _add_starts(self, parser: Parser, commands: Any) -> None:
+        """Add the subcommands that begin to use a cluster, or say what a start would do."""
+        defaults = {name: getattr(self, name) for name in self.trait_names(config=True)}
         start = parser.command(commands, "start", self._start, "start the engines, and return the cluster")
+        add_options(start, OPTIONS, **defaults)
         plan = parser.command(commands, "plan", _plan, "show which engine would run on which device; starts nothing")
-        for command in (start, plan):
-            add_placement(command, self.n, self.devices, self.strict)
-            add_hosts(command)
+        add_options(plan, PLACES, **defaults)
         plan.add_argument("--show", action="store_true", help="show the command line, too, that starts the engines")
-        start.add_argument(
-            "--timeout",
-            type=float,
-            default=self.timeout,
-            metavar="S",
-            help="seconds after which a start that has not ended fails",
-        )
-        start.add_argument(
-            "--recover",
-            action=argparse.BooleanOptionalAction,
-            default=self.recover,
-            help="whether a fit continues from its last centres after engines are lost",
-        )
-        start.add_argument(
-            "--silence",
-            type=float,
-            default=self.silence,
-            metavar="S",
-            help="seconds without a sign of life after which an engine counts as lost",
-        )
-        start.add_argument(
-            "--detach",
-            action="store_true",
-            help="keep the cluster running after this kernel ends; other kernels can attach to it",
-        )
-        start.add_argument(
-            "--display", choices=DISPLAYS, default=self.display, help="how calls of estimators are shown"
-        )
-        start.add_argument("--name", help="name of the cluster, for attach")
         hosts = parser.command(
             commands, "hosts", _hosts, "check hosts before a start: ssh, versions, MPI and devices, and what to type"
         )
@@ -169,22 +149,12 @@ class XPUMagics(Magics):
         hosts.add_argument(
             "--make-keys", action="store_true", help="make a key for ssh, and install it where ssh asks for a password"
         )
-        add_ssh(hosts)
-        add_choice_of_mpi(hosts)
-        add_ports(hosts)
+        add_options(hosts, ("ssh_config", "mpi", "ports"))
         attach = parser.command(commands, "attach", self._attach, "use a cluster that another kernel of yours started")
         attach.add_argument("name", nargs="?", metavar="NAME", help="name of the cluster, if there are several")
-        parser.command(commands, "detach", _detach, "leave the cluster, which keeps running until someone stops it")
-        stop = parser.command(commands, "stop", _stop, "end every process of the cluster, for all attached notebooks")
-        stop.add_argument(
-            "--call", dest="only_call", action="store_true", help="end only the call that runs, of whichever process"
-        )
-        parser.command(
-            commands,
-            "restart",
-            lambda _: latest_start().restart(),
-            "stop the cluster, if it is running, and start it again with the same settings",
-        )
+
+    def _add_shown(self, parser: Parser, commands: Any) -> None:
+        """Add the subcommands that show a cluster and its calls, or set how calls are shown."""
         parser.command(commands, "status", lambda _: _status(), "show engines, devices, memory and health")
         parser.command(
             commands, "devices", lambda _: _devices(), "show the devices of this machine, and which engine uses each"
@@ -208,44 +178,13 @@ class XPUMagics(Magics):
             choices=DISPLAYS,
             help="full: a report, or a table if a cell has several calls; compact: always a table; none: nothing",
         )
-        accel = parser.command(
-            commands, "accel", _accel, "let scikit-learn's names compute on the engines; show what ran where"
-        )
-        accel.add_argument(
-            "what",
-            nargs="?",
-            choices=("on", "off", "status"),
-            default="status",
-            help="on: from now on; off: leave scikit-learn as it was; status: show sizes, and what ran where so far",
-        )
-        accel.add_argument(
-            "--strict", action="store_true", help="with on: a call that scikit-learn would have to compute is an error"
-        )
-        accel.add_argument(
-            "--least",
-            type=natural,
-            metavar="N",
-            help="with on: smallest number of values that the engines compute, in place of the table's sizes",
-        )
-        parser.command(
-            commands, "doctor", lambda _: _doctor(), "check this machine, and say what to type if something is missing"
-        )
-        return parser
 
     def _start(self, arguments: Any) -> XPUCluster:
         running = find_current()
         if running is None or running.status().state != "running":
             if running is not None:
                 running.stop()
-            return XPUCluster(
-                **placement(arguments),
-                timeout=arguments.timeout,
-                recover=arguments.recover,
-                silence=arguments.silence,
-                detach=arguments.detach,
-                name=arguments.name,
-                display=arguments.display,
-            ).start()
+            return XPUCluster(**given(arguments)).start()
         engines = counted(running.size, "engine")
         if wanted := _changes(arguments, running):
             raise ClusterError(
@@ -270,36 +209,55 @@ class XPUMagics(Magics):
         return None
 
 
+def _add_ends(parser: Parser, commands: Any) -> None:
+    """Add the subcommands that end a cluster, or leave it."""
+    parser.command(commands, "detach", _detach, "leave the cluster, which keeps running until someone stops it")
+    stop = parser.command(commands, "stop", _stop, "end every process of the cluster, for all attached notebooks")
+    stop.add_argument(
+        "--call", dest="only_call", action="store_true", help="end only the call that runs, of whichever process"
+    )
+    parser.command(
+        commands,
+        "restart",
+        lambda _: latest_start().restart(),
+        "stop the cluster, if it is running, and start it again with the same settings",
+    )
+
+
+def _add_accel(parser: Parser, commands: Any) -> None:
+    """Add the subcommand for scikit-learn's names."""
+    accel = parser.command(
+        commands, "accel", _accel, "let scikit-learn's names compute on the engines; show what ran where"
+    )
+    accel.add_argument(
+        "what",
+        nargs="?",
+        choices=("on", "off", "status"),
+        default="status",
+        help="on: from now on; off: leave scikit-learn as it was; status: show sizes, and what ran where so far",
+    )
+    accel.add_argument(
+        "--strict", action="store_true", help="with on: a call that scikit-learn would have to compute is an error"
+    )
+    accel.add_argument(
+        "--least",
+        type=natural,
+        metavar="N",
+        help="with on: smallest number of values that the engines compute, in place of the table's sizes",
+    )
+
+
 def _changes(arguments: Any, running: XPUCluster) -> str:
     """Options of a start that a running cluster does not have, as they are typed; "" if it has all of them."""
-    asked: dict[str, tuple[Any, Any, Any]] = {
-        "-n": (arguments.n, None, running.size),
-        "--devices": (arguments.devices, None, running.device_filter),
-        "--strict": (arguments.strict, None, running.strict),
-        "--env": (dict(arguments.env), {}, running.env),
-        "--hosts": (arguments.hosts, None, running.hosts),
-        "--hostfile": (arguments.hostfile, None, running.hostfile),
-        "--ssh-config": (arguments.ssh_config, None, running.ssh_config),
-        "--launcher": (arguments.launcher, None, running.launcher),
-        "--nodes": (arguments.nodes, None, running.nodes),
-        "--time": (arguments.time, None, running.time),
-        "--partition": (arguments.partition, None, running.partition),
-        "--job-args": (arguments.job_args, None, running.job_args),
-        "--mpi": (arguments.mpi, "intel", running.mpi),
-        "--mpi-args": (arguments.mpi_args, None, running.mpi_args),
-        "--ports": (arguments.ports, None, running.ports),
-        "--recover": (arguments.recover, True, running.recover),
-        "--silence": (arguments.silence, 30.0, running.silence),
-        "--detach": (arguments.detach, False, running.detached),
-        "--name": (arguments.name, None, running.name),
+    now = dataclasses.replace(running.options, n=running.size)
+    asked = {
+        name: value
+        for name, value in given(arguments).items()
+        if OPTIONS[name].lasting and value != getattr(_DEFAULTS, name)
     }
-    given = {option: values for option, values in asked.items() if values[0] != values[1]}
-    if all(value == now for value, _, now in given.values()):
+    if all(value == getattr(now, name) for name, value in asked.items()):
         return ""
-    settings = " ".join(shlex.join(["--env", f"{name}={value}"]) for name, value in arguments.env)
-    strict = "--strict" if arguments.strict else "--no-strict"
-    flags = {"--env": settings, "--recover": "--no-recover", "--strict": strict, "--detach": "--detach"}
-    return " ".join(flags.get(option) or shlex.join([option, str(value)]) for option, (value, _, _) in given.items())
+    return " ".join(OPTIONS[name].typed(getattr(arguments, name)) for name in asked)
 
 
 def _words(line: str) -> list[str]:
@@ -310,7 +268,7 @@ def _words(line: str) -> list[str]:
 
 
 def _plan(arguments: Any) -> Any:
-    return XPUCluster(**placement(arguments)).plan(show=arguments.show)
+    return XPUCluster(**given(arguments)).plan(show=arguments.show)
 
 
 def _hosts(arguments: Any) -> Any:

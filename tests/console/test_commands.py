@@ -6,7 +6,8 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from xpulab.console.commands import Help, Parser, add_placement, count
+from xpulab.console.commands import Help, Parser, add_options
+from xpulab.deploy.options import count, in_groups
 from xpulab.exceptions import UsageError
 
 
@@ -14,7 +15,8 @@ from xpulab.exceptions import UsageError
 def parser() -> Parser:
     parser = Parser(prog="lab", description="A laboratory.")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
-    add_placement(parser.command(commands, "start", lambda _: "started", "start it"), 2, None, False)
+    start = parser.command(commands, "start", lambda _: "started", "start it")
+    add_options(start, in_groups("placement"), n=2, strict=False)
     parser.command(commands, "stop", lambda _: "stopped", "stop it")
     return parser
 

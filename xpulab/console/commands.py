@@ -7,35 +7,25 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from xpulab.deploy.launchers import LAUNCHERS
-from xpulab.deploy.mpi.command import DEFAULT, NAMES
+from xpulab.deploy.options import OPTIONS, StartOptions
 from xpulab.exceptions import UsageError
 
 __all__ = [
     "Help",
     "Parser",
-    "add_choice_of_mpi",
-    "add_hosts",
-    "add_job",
-    "add_mpi",
-    "add_placement",
-    "add_ports",
-    "add_ssh",
-    "count",
+    "add_options",
     "ended_call",
+    "given",
     "identifier",
     "natural",
     "numbers",
-    "placement",
-    "variable",
 ]
 
-#: Values that completion offers for an option. SYCL selectors are not among them, because finding these means asking
-#: the drivers.
-_VALUES = {"--devices": ("gpu", "cpu"), "--launcher": LAUNCHERS, "--mpi": NAMES}
+#: Values that completion offers for an option.
+_VALUES = {option.word: option.values for option in OPTIONS.values()}
 
 
 class Help(Exception):
@@ -100,13 +90,6 @@ class Parser(argparse.ArgumentParser):
         return parser
 
 
-def count(text: str) -> int:
-    """Parse an integer of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"received {text!r}, expected an integer of at least 1")
-    return int(text)
-
-
 def natural(text: str) -> int:
     """Parse an integer of at least 0."""
     if not text.isdecimal():
@@ -132,114 +115,19 @@ def identifier(text: str) -> str:
     return text
 
 
-def variable(text: str) -> tuple[str, str]:
-    """Parse the setting of a variable: ``"NAME=VALUE"``, ``"1:NAME=VALUE"``."""
-    name, sign, value = text.partition("=")
-    if not name or not sign:
-        raise argparse.ArgumentTypeError(f"received {text!r}, expected NAME=VALUE or RANK:NAME=VALUE")
-    return name, value
+def add_options(parser: Parser, names: Iterable[str], **defaults: Any) -> None:
+    """Add start options, in this order. They have their own defaults, or these."""
+    defaults = {**vars(StartOptions()), **defaults}
+    for name in names:
+        option = OPTIONS[name]
+        default = [] if option.repeatable else defaults[name]
+        parser.add_argument(option.word, default=default, help=option.help, **option.argument)
 
 
-def add_placement(parser: Parser, n: int | None, devices: str | None, strict: bool | None) -> None:
-    """Add the options for the number, the devices and the variables of engines, with their defaults."""
-    parser.add_argument("-n", type=count, default=n, metavar="N", help="number of engines; by default one per device")
-    parser.add_argument(
-        "--devices", default=devices, metavar="WHICH", help="gpu, cpu, or a SYCL selector such as level_zero:0"
-    )
-    parser.add_argument(
-        "--strict",
-        action=argparse.BooleanOptionalAction,
-        default=strict,
-        help="whether it is an error if engines share cores or a device; by default, if more than 8 share a core",
-    )
-    parser.add_argument(
-        "--env",
-        type=variable,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="set an environment variable on all engines, or with 1:NAME=VALUE on rank 1; repeatable",
-    )
-
-
-def add_mpi(parser: Parser) -> None:
-    """Add the options for MPI and its own options."""
-    add_choice_of_mpi(parser)
-    parser.add_argument(
-        "--mpi-args", metavar="ARGS", help='further options for mpiexec, as in --mpi-args="-genv I_MPI_DEBUG 5"'
-    )
-
-
-def add_choice_of_mpi(parser: Parser) -> None:
-    """Add the option that chooses the MPI."""
-    parser.add_argument("--mpi", choices=NAMES, default=DEFAULT, help="MPI that connects the ranks; intel is pip's")
-
-
-def add_hosts(parser: Parser) -> None:
-    """Add the options for the hosts of engines and for MPI."""
-    parser.add_argument("--hosts", metavar="A,B", help="hosts on which engines run, as ssh knows them: node1,node2:4")
-    parser.add_argument(
-        "--hostfile", metavar="FILE", help="file that names a host on each line: node1, node1:4, or node1 slots=4"
-    )
-    add_ssh(parser)
-    parser.add_argument(
-        "--launcher",
-        choices=LAUNCHERS,
-        help="local: this host only; slurm, pbs: the nodes of the job in which you are, which is the default there, or "
-        "of a job that is submitted, and ends with the engines",
-    )
-    add_job(parser)
-    add_mpi(parser)
-    add_ports(parser)
-
-
-def add_job(parser: Parser) -> None:
-    """Add the options for a job that is submitted to a scheduler."""
-    parser.add_argument("--nodes", type=count, metavar="K", help="number of nodes of the job; 1 by default")
-    parser.add_argument(
-        "--time", metavar="LIMIT", help="time limit of the job: minutes, or hours:minutes:seconds, days-hours:minutes"
-    )
-    parser.add_argument("--partition", metavar="NAME", help="partition or queue of the job; by default the site's")
-    parser.add_argument(
-        "--job-args",
-        metavar="ARGS",
-        help='further options for the script of the job, as in --job-args="--gres=gpu:2 --account=a"',
-    )
-
-
-def add_ports(parser: Parser) -> None:
-    """Add the option for the ports on which a cluster listens."""
-    parser.add_argument(
-        "--ports",
-        metavar="FIRST-LAST",
-        help="TCP ports on which the controller, MPI and the ranks listen, for hosts with a firewall: 50000-50100",
-    )
-
-
-def add_ssh(parser: Parser) -> None:
-    """Add the option for ssh's configuration."""
-    parser.add_argument("--ssh-config", metavar="FILE", help="ssh's configuration; by default yours")
-
-
-def placement(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `XPUCluster` from the options of `add_placement` and `add_hosts`."""
-    return {
-        "n": arguments.n,
-        "devices": arguments.devices,
-        "strict": arguments.strict,
-        "env": dict(arguments.env),
-        "hosts": arguments.hosts,
-        "hostfile": arguments.hostfile,
-        "ssh_config": arguments.ssh_config,
-        "launcher": arguments.launcher,
-        "nodes": arguments.nodes,
-        "time": arguments.time,
-        "partition": arguments.partition,
-        "job_args": arguments.job_args,
-        "mpi": arguments.mpi,
-        "mpi_args": arguments.mpi_args,
-        "ports": arguments.ports,
-    }
+def given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `XPUCluster` from the start options that the parser has."""
+    found = {name: getattr(arguments, name) for name in OPTIONS if name in arguments}
+    return {name: dict(value) if OPTIONS[name].repeatable else value for name, value in found.items()}
 
 
 def ended_call(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from xpulab.deploy.jobs.submission import JobPlan, holding, wanted
@@ -18,6 +18,7 @@ from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import Command, Ranks, split
 from xpulab.deploy.network.addresses import Address, addresses
 from xpulab.deploy.network.ports import Ports, ports
+from xpulab.deploy.options import OPTIONS, Attribute, in_groups
 from xpulab.deploy.plan.plan import Offer, Plan, plan
 from xpulab.deploy.plan.probe import Probe, probe
 from xpulab.deploy.processes.record import in_use
@@ -32,26 +33,23 @@ __all__ = ["PlannedEngines"]
 
 
 class PlannedEngines(VariablesOnEngines):
-    """The arguments of a cluster about its engines, and the plan that follows from them.
+    """The options of a cluster about its engines, and the plan that follows from them."""
 
-    The attributes are those of `XPUCluster`, which sets them.
-    """
-
-    n: int | None
-    device_filter: str | None
-    strict: bool | None
-    env: Mapping[str, str]
-    hosts: str | Sequence[str] | None
-    hostfile: str | None
-    ssh_config: str | None
-    launcher: str | None
-    nodes: int | None
-    time: int | str | None
-    partition: str | None
-    job_args: str | None
-    mpi: str
-    mpi_args: str | None
-    ports: str | None
+    n = Attribute(lambda options: options.n)
+    device_filter = Attribute(lambda options: options.devices, "devices")
+    strict = Attribute(lambda options: options.strict)
+    env = Attribute(lambda options: options.variables)
+    hosts = Attribute(lambda options: options.hosts)
+    hostfile = Attribute(lambda options: options.hostfile)
+    ssh_config = Attribute(lambda options: options.ssh_config)
+    launcher = Attribute(lambda options: options.launcher)
+    nodes = Attribute(lambda options: options.nodes)
+    time = Attribute(lambda options: options.time)
+    partition = Attribute(lambda options: options.partition)
+    job_args = Attribute(lambda options: options.job_args)
+    mpi = Attribute(lambda options: options.mpi)
+    mpi_args = Attribute(lambda options: options.mpi_args)
+    ports = Attribute(lambda options: options.ports)
     _plan: Plan | None
 
     @interruptible("plan")
@@ -85,15 +83,16 @@ class PlannedEngines(VariablesOnEngines):
 
     def _plan_of_job(self, asked: Wanted, show: bool) -> JobPlan:
         """What `start` would submit, and with placeholders for what only the job knows, the other command lines."""
-        assert self.launcher is not None
-        found = JobPlan((), (), (), scheduler=self.launcher, wanted=asked, engines=self.n)
+        options = self.options
+        assert options.launcher is not None
+        found = JobPlan((), (), (), scheduler=options.launcher, wanted=asked, engines=options.n)
         if not show:
             return found
-        scheduler = schedulers.module(self.launcher)
+        scheduler = schedulers.module(options.launcher)
         name = "xpulab-NAME"
         names = [f"NODE{number + 1}" for number in range(asked.nodes)]
-        job = Job("JOB", tuple(names), "", self.launcher, submitted=True)
-        n = self.n or asked.nodes
+        job = Job("JOB", tuple(names), "", options.launcher, submitted=True)
+        n = options.n or asked.nodes
         sizes = [len(range(node, n, asked.nodes)) for node in range(asked.nodes)]
         ranks = [Ranks(name, size) for name, size in zip(names, sizes, strict=True) if size]
         ranks.append(Ranks("ADDRESS", 1))  # the helper rank
@@ -101,7 +100,7 @@ class PlannedEngines(VariablesOnEngines):
         commands = {
             "submits it": shlex.join(scheduler.submission()),
             "runs xpulab's programs on a node": shlex.join(reached.command(program("MODULE"))),
-            "starts the engines": engines_shown(self._command(ranks, "INTERFACE", self.env, job), n + 1),
+            "starts the engines": engines_shown(self._command(ranks, "INTERFACE", options.variables, job), n + 1),
             "ends the job": shlex.join(scheduler.cancellation("JOB")),
         }
         script = scheduler.script(asked, name, holding("hold", name), os.path.abspath(f"{name}.log"))
@@ -117,7 +116,7 @@ class PlannedEngines(VariablesOnEngines):
         """MPI's command line. Ranks on other hosts get the variables with these names, and those of xpulab."""
         ours = [name for name in os.environ if name.startswith("XPULAB_")]
         names = [*ENGINES, *ours, *variables]
-        mpi, extra = choice.require(self.mpi), split(self.mpi_args)
+        mpi, extra = choice.require(self.options.mpi), split(self.options.mpi_args)
         return choice.command(mpi, ranks, interface or "lo", self._ssh_config, extra, names, job, self._ports)
 
     @property
@@ -133,11 +132,11 @@ class PlannedEngines(VariablesOnEngines):
 
     @property
     def _ssh_config(self) -> str | None:
-        return None if self.ssh_config is None else os.path.abspath(self.ssh_config)
+        return None if self.options.ssh_config is None else os.path.abspath(self.options.ssh_config)
 
     @property
     def _ports(self) -> Ports | None:
-        return ports(self.ports)
+        return ports(self.options.ports)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -148,36 +147,17 @@ class PlannedEngines(VariablesOnEngines):
         job = self._plan.job if self._plan else None
         if over and job is not None and not job.submitted:
             return "%xpu_cluster start --launcher local (for this host only), or start Jupyter in another job"
-        elsewhere = self.hosts or self.hostfile or job is not None or self.launcher in SCHEDULERS
+        options = self.options
+        elsewhere = options.hosts or options.hostfile or job is not None or options.launcher in SCHEDULERS
         return "%xpu_cluster restart" if elsewhere else super()._to_go_on(over)
 
     def _others(self, chosen: Plan) -> tuple[str, ...]:
         return in_use(chosen, self._processes.record.folder if self._processes else "")
 
     def _require_settings(self) -> None:
-        for name in ("timeout", "silence"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise UsageError(f"XPUCluster: {name}={value!r} was given; expected a number of seconds above 0")
-        for name, kind, expected in (
-            ("strict", bool | None, "True, False or None"),
-            ("recover", bool, "True or False"),
-        ):
-            if not isinstance(value := getattr(self, name), kind):
-                raise UsageError(f"XPUCluster: {name}={value!r} was given; expected {expected}")
-        if not isinstance(self.env, Mapping):
-            raise UsageError(f"XPUCluster: env={self.env!r} was given; expected a dict such as {{'NAME': 'VALUE'}}")
-        if not isinstance(self.mpi_args, str | None):
-            raise UsageError(f"XPUCluster: mpi_args={self.mpi_args!r} was given; expected a text such as '-genv A 1'")
-        split(self.mpi_args)
-        ports(self.ports)
+        self.options.require_valid()
         self._wanted()
-        choice.find(choice.require(self.mpi))
-        if not isinstance(self.device_filter, str | None):
-            raise UsageError(
-                f"XPUCluster: devices={self.device_filter!r} was given; expected gpu, cpu, or a selector such as "
-                "level_zero:0"
-            )
+        choice.find(choice.require(self.options.mpi))
 
     def _started_early(self, elsewhere: bool) -> int:
         """Number of engines that start before the plan is made; 0 if the plan has to be made first.
@@ -186,18 +166,18 @@ class PlannedEngines(VariablesOnEngines):
         decides where engines run and which variables each gets; and if `n` is missing, not a number, or too large for
         the cores, because it decides on the number of engines or raises.
         """
-        if self.env or elsewhere:
+        if self.options.variables or elsewhere:
             return 0
-        return self.n if isinstance(self.n, int) and 0 < self.n <= 2 * len(os.sched_getaffinity(0)) else 0
+        n = self.options.n
+        return n if isinstance(n, int) and 0 < n <= 2 * len(os.sched_getaffinity(0)) else 0
 
     def _wanted(self) -> Wanted:
-        return wanted(self.nodes, self.time, self.partition, self.job_args)
+        return wanted(self.options.nodes, self.options.time, self.options.partition, self.options.job_args)
 
     def _asks(self) -> str:
         """The options that ask a scheduler for a job, as users type them; empty if there are none."""
-        values = (self.nodes, self.time, self.partition, self.job_args)
-        options = ("--nodes", "--time", "--partition", "--job-args")
-        return ", ".join(option for option, value in zip(options, values, strict=True) if value is not None)
+        given = (name for name in in_groups("job") if getattr(self.options, name) is not None)
+        return ", ".join(OPTIONS[name].word for name in given)
 
     def _where(self) -> tuple[list[Address], Job | None]:
         """The hosts that the user named, or the nodes of the job in which this process runs; none for this host alone.
@@ -209,21 +189,22 @@ class PlannedEngines(VariablesOnEngines):
         ClusterStartError
             If the nodes of the job are not known, or this host is none of them.
         """
-        named, asks = addresses(self.hosts, self.hostfile), self._asks()
-        if self.launcher not in (None, *LAUNCHERS):
-            raise UsageError(f"launcher={self.launcher!r} was given; expected one of {', '.join(LAUNCHERS)}")
-        if self.launcher == "ssh" and not named:
+        options, asks = self.options, self._asks()
+        named = addresses(options.hosts, options.hostfile)
+        if options.launcher not in (None, *LAUNCHERS):
+            raise UsageError(f"launcher={options.launcher!r} was given; expected one of {', '.join(LAUNCHERS)}")
+        if options.launcher == "ssh" and not named:
             raise UsageError("launcher='ssh' was given without hosts; name them: --hosts node1,node2")
-        if self.launcher in ("local", *SCHEDULERS) and named:
-            raise UsageError(f"launcher={self.launcher!r} was given with hosts; leave out one of them")
-        alone = named or self.launcher == "local"
-        job = None if alone else schedulers.allocation(os.environ, self.launcher)
+        if options.launcher in ("local", *SCHEDULERS) and named:
+            raise UsageError(f"launcher={options.launcher!r} was given with hosts; leave out one of them")
+        alone = named or options.launcher == "local"
+        job = None if alone else schedulers.allocation(os.environ, options.launcher)
         if asks and job is not None:
             raise UsageError(
                 f"{asks} was given, but this process runs in {schedulers.label(job)}, whose nodes "
                 f"{', '.join(job.nodes)} are used; leave out {asks}, or start Jupyter outside of a job"
             )
-        if asks and self.launcher not in SCHEDULERS:
+        if asks and options.launcher not in SCHEDULERS:
             others = "leave out the hosts" if named else "say which scheduler"
             raise UsageError(
                 f"{asks} was given, which asks a scheduler for a job; {others}: --launcher slurm {asks} ..."
@@ -233,7 +214,8 @@ class PlannedEngines(VariablesOnEngines):
 
     def _requested(self) -> Wanted | None:
         """The job that has to be submitted; None if the engines need none."""
-        if self.launcher not in SCHEDULERS or schedulers.allocation(os.environ, self.launcher) is not None:
+        launcher = self.options.launcher
+        if launcher not in SCHEDULERS or schedulers.allocation(os.environ, launcher) is not None:
             return None
         return self._wanted()
 
@@ -255,7 +237,7 @@ class PlannedEngines(VariablesOnEngines):
         if not named:
             return replace(self._make_plan(probe(), submitted), job=job)
         connect = HURRIED if self._replaces else CONNECT
-        found = look(named, self._ssh_config, choice.require(self.mpi), job, connect, self._ports)
+        found = look(named, self._ssh_config, choice.require(self.options.mpi), job, connect, self._ports)
         found.require_ready()
         chosen = self._make_plan(found.offers(), submitted)
         others = [host.address for host in found.hosts if host.name in {rank.address for rank in chosen.ranks}]
@@ -268,8 +250,9 @@ class PlannedEngines(VariablesOnEngines):
     def _make_plan(self, found: Probe | list[Offer], submitted: bool = False) -> Plan:
         """The plan. In a job that was submitted for these engines, more engines than devices are a mistake."""
         instead = "ask for more nodes: --nodes K" if submitted else "leave out --strict"
-        strict = True if submitted else self.strict
-        made = plan(found, n=self.n, devices=self.device_filter, strict=strict, env=self.env, instead=instead)
+        options = self.options
+        strict, env = True if submitted else options.strict, options.variables
+        made = plan(found, n=options.n, devices=options.devices, strict=strict, env=env, instead=instead)
         if self._ports is not None:
             self._ports.require_enough(max(each.n for each in made.ranks_of_hosts))
         return made

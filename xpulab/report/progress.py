@@ -23,8 +23,9 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from xpulab.exceptions import XpulabWarning
+from xpulab.report.display import Display
 from xpulab.report.html import task_html
-from xpulab.report.record import Display, Status, TaskRecord
+from xpulab.report.record import Status, TaskRecord
 from xpulab.report.rendering import Displayed, as_of, plain
 from xpulab.report.terminal import of_a_script
 

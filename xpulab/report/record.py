@@ -11,15 +11,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
+from xpulab.report.display import Display
 from xpulab.report.rendering import counted, format_count, format_number, format_seconds, plain
 from xpulab.sharing.board import PASSES, PHASES
 
 __all__ = [
-    "DISPLAYS",
     "PHASES",
-    "Display",
     "EngineReport",
     "FitRecord",
     "Iteration",
@@ -33,9 +32,6 @@ __all__ = [
 _WORK = ("transfer", "compile", "kernel")
 
 Status = Literal["running", "finished", "interrupted", "failed"]
-#: How calls are shown while they run and at their end: as a whole report, as one line each, or not at all.
-Display = Literal["full", "compact", "none"]
-DISPLAYS: tuple[Display, ...] = get_args(Display)
 Self = TypeVar("Self", bound="FitRecord")
 
 

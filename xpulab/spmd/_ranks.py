@@ -27,6 +27,7 @@ from mpi4py import MPI
 import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
 from xpulab.data import Outgoing
 from xpulab.deploy.cluster import in_place_of_cluster
+from xpulab.deploy.options import StartOptions
 from xpulab.deploy.tasks.answers import raise_errors
 from xpulab.deploy.tasks.rows import RowsOnEngines
 from xpulab.engine import algorithms
@@ -71,13 +72,12 @@ class Ranks(RowsOnEngines):
     """
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(recover=False, silence=float("inf"))
+        super().__init__(StartOptions(recover=False, silence=float("inf"), display="none"))
         self.engine = engine
         self.busy = False
         self.warnings: tuple[str, ...] = ()
         self.last_report: FitReport | None = None
         self.interrupted: Any = None
-        self._display = "none"
         self._number = _FIRST
         for module in pkgutil.iter_modules(algorithms.__path__, f"{algorithms.__name__}."):
             importlib.import_module(module.name)  # each module registers its tasks

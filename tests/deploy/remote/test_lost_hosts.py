@@ -16,6 +16,7 @@ import pytest
 
 from xpulab.deploy.launchers.ssh import CONNECT, HURRIED, Ssh
 from xpulab.deploy.mpi import openmpi
+from xpulab.deploy.options import StartOptions
 from xpulab.deploy.processes.processes import RELAY, Processes
 from xpulab.deploy.processes.record import Record, identity
 from xpulab.deploy.remote.relay import LOST, _Link
@@ -171,7 +172,7 @@ class _Lost(Conversation):
 
 
 def test_an_error_of_new_engines_begins_with_what_was_lost() -> None:
-    lost = _Lost(recover=True, silence=30)
+    lost = _Lost(StartOptions())
     with pytest.raises(ClusterStartError) as error:
         lost.start_again(EngineLostError("words\nlogs", "nothing was heard of node1 for 15 s"))
     assert str(error.value) == (
@@ -208,7 +209,7 @@ def test_the_engine_that_mpiexec_names_was_lost_first(
     (processes.folder / LOST).write_text('{"why": "", "ranks": [0]}')
     relay.kill()
     relay.wait()
-    conversation = Conversation(recover=True, silence=30.0)
+    conversation = Conversation(StartOptions())
     conversation._processes = processes
     conversation.facts = [
         {"rank": rank, "pid": 330 + rank, "host": "there", "here": False, "device": {"name": "d"}} for rank in range(3)

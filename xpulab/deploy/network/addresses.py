@@ -38,7 +38,7 @@ class Address:
     slots: int | None = None
 
 
-def addresses(hosts: str | Sequence[str] | None, hostfile: str | Path | None) -> list[Address]:
+def addresses(hosts: str | Sequence[str] | None, hostfile: str | os.PathLike[str] | None) -> list[Address]:
     """The hosts from a list, or from a file.
 
     Parameters

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import os
-import shlex
 import shutil
 import stat
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from xpulab.deploy.options import OPTIONS, PLACES
 from xpulab.deploy.plan.plan import Plan
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
@@ -25,10 +25,7 @@ from xpulab.sharing.owner import RECORD
 __all__ = ["Record", "choose", "find", "identity", "in_use", "new_folder", "runs"]
 
 #: The arguments of a cluster that say where its engines run, and how they connect.
-_PLACES = (
-    *("n", "devices", "hosts", "hostfile", "ssh_config", "launcher", "nodes", "time", "partition", "job_args"),
-    *("mpi", "mpi_args", "ports"),
-)
+_PLACES = [name for name in PLACES if name not in ("strict", "env")]
 
 _PREFIX = "xpulab-"
 _ROOM = 2**20  # free bytes that a folder must have for a cluster's connection files and first logs
@@ -137,14 +134,10 @@ class Record:
     @property
     def to_start(self) -> str:
         """What to type to start such a cluster again: on its hosts, or in such a job."""
-        given = {name: value for name in _PLACES if (value := self.settings.get(name)) is not None}
+        given = {name: value for name in _PLACES if (value := self.settings.get(name)) not in (None, False)}
         if given.keys().isdisjoint(("hosts", "hostfile", "launcher")):
             return "%xpu_cluster start"
-        words = ["%xpu_cluster", "start"]
-        for name, value in given.items():
-            words.append("-n" if name == "n" else f"--{name.replace('_', '-')}")
-            words.append(",".join(value) if isinstance(value, list | tuple) else str(value))
-        return shlex.join(words)
+        return " ".join(["%xpu_cluster start", *(OPTIONS[name].typed(value) for name, value in given.items())])
 
     def __str__(self) -> str:
         n, owner = len(self.facts), f"ends with process {self.owner[0]}"

@@ -7,9 +7,11 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from xpulab.advice import of_interrupt, to_attach
+from xpulab.deploy.options import Attribute, StartOptions
 from xpulab.deploy.processes.processes import Processes
 from xpulab.deploy.processes.record import runs
 from xpulab.deploy.tasks.answers import Answer, raise_errors
@@ -25,11 +27,10 @@ from xpulab.exceptions import (
     EngineLostError,
     EngineStuckError,
     NoClusterError,
-    UsageError,
     XpulabError,
 )
 from xpulab.report import usage
-from xpulab.report.record import DISPLAYS, Display
+from xpulab.report.display import Display
 from xpulab.sharing.board import USERS, Board
 
 __all__ = ["Conversation", "not_running"]
@@ -48,16 +49,15 @@ class Conversation:
 
     Parameters
     ----------
-    recover : bool
-    silence : float
+    options : StartOptions
         As for `XPUCluster`.
     """
 
-    _display: Display = "full"
+    recover = Attribute(lambda options: options.recover)
+    silence = Attribute(lambda options: options.silence)
 
-    def __init__(self, recover: bool, silence: float) -> None:
-        self.recover = recover
-        self.silence = silence
+    def __init__(self, options: StartOptions) -> None:
+        self.options = options
         self.attached = False
         self.facts: list[dict[str, Any]] = []
         self._helper: dict[str, Any] | None = None  # the helper rank, if no engine runs on this host
@@ -96,13 +96,11 @@ class Conversation:
     @property
     def display(self) -> Display:
         """How calls are shown: "full", "compact" or "none"; it can be set at any time."""
-        return self._display
+        return self.options.display
 
     @display.setter
     def display(self, display: Display) -> None:
-        if display not in DISPLAYS:
-            raise UsageError(f"XPUCluster: display={display!r} was given; expected one of {', '.join(DISPLAYS)}")
-        self._display = display
+        self.options = replace(self.options, display=display)
 
     @property
     def running(self) -> bool:

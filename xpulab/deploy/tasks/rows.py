@@ -16,6 +16,7 @@ import numpy as np
 from xpulab.advice import to_attach
 from xpulab.caching import register
 from xpulab.data import Outgoing, ShardedArray, bounds_of, looked_at_later, mapped, place_named
+from xpulab.deploy.options import StartOptions
 from xpulab.deploy.tasks.conversation import Conversation
 from xpulab.deploy.tasks.limits import LEAST, Demand, require_room
 from xpulab.deploy.watch.signals import interruptible
@@ -37,8 +38,7 @@ class RowsOnEngines(Conversation):
 
     Parameters
     ----------
-    recover : bool
-    silence : float
+    options : StartOptions
         As for `XPUCluster`.
 
     Attributes
@@ -47,8 +47,8 @@ class RowsOnEngines(Conversation):
         Shared memory for rows on their way to the engines.
     """
 
-    def __init__(self, recover: bool, silence: float) -> None:
-        super().__init__(recover, silence)
+    def __init__(self, options: StartOptions) -> None:
+        super().__init__(options)
         self.blocks = BlockPool()
         self._readable: bool | None = None
         self._handles: set[str] = set()

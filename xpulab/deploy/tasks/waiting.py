@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from xpulab.report import progress
-from xpulab.report.record import Display
+from xpulab.report.display import Display
 from xpulab.sharing.board import awaited
 
 __all__ = ["told_of_waiting"]
