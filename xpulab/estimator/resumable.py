@@ -87,7 +87,7 @@ class ResumableFit(Proxy, Generic[JobT]):
         """Set the attributes of an interrupted fit; `labels` are those of the state, or None if it has none."""
         raise NotImplementedError
 
-    def _keep(self, job: JobT, answer: dict[str, Any], labels: np.ndarray | None) -> None:
+    def _keep(self, job: JobT, answer: dict[str, Any], labels: Any) -> None:
         """Set the attributes of a fit that has ended."""
         raise NotImplementedError
 

@@ -270,7 +270,7 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
     def _keep_state(self, job: _Job, state: dict[str, Any], labels: np.ndarray | None) -> None:
         self._set(job, state["coef"], state["iteration"])
 
-    def _keep(self, job: _Job, answer: dict[str, Any], labels: np.ndarray | None) -> None:
+    def _keep(self, job: _Job, answer: dict[str, Any], labels: Any) -> None:
         self._set(job, answer["coef"], answer["n_iter"])
 
     def _set(self, job: _Job, coef: np.ndarray, n_iter: int) -> None:

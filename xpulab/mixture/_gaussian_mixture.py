@@ -248,7 +248,7 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
     def _keep_state(self, job: _Job, state: dict[str, Any], labels: np.ndarray | None) -> None:
         self._set(job, state)
 
-    def _keep(self, job: _Job, answer: dict[str, Any], labels: np.ndarray | None) -> None:
+    def _keep(self, job: _Job, answer: dict[str, Any], labels: Any) -> None:
         job.random.set_state(answer["random"])
         self._set(job, answer)
 
