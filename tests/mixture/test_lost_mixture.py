@@ -14,7 +14,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import xpulab
-from xpulab.exceptions import EngineLostError
+from xpulab.exceptions import CallInterrupted, EngineLostError
 from xpulab.mixture import GaussianMixture
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]
@@ -65,11 +65,10 @@ def running(cluster: xpulab.XPUCluster) -> xpulab.XPUCluster:
     return cluster.activate()
 
 
-@pytest.mark.parametrize("step", [3, 11])  # in the first run, and in the second
-def test_an_interrupted_fit_goes_on_as_if_it_had_not_been(running: xpulab.XPUCluster, step: int) -> None:
-    expected = GaussianMixture(**PARAMETERS).fit(X)
+def stopped(cluster: xpulab.XPUCluster, step: int) -> GaussianMixture:
+    """Return an estimator whose fit was interrupted at this step."""
     model = GaussianMixture(**PARAMETERS)
-    running.run(at_step, step, False)
+    cluster.run(at_step, step, False)
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
@@ -77,6 +76,13 @@ def test_an_interrupted_fit_goes_on_as_if_it_had_not_been(running: xpulab.XPUClu
             model.fit(X)
     finally:
         timer.join()
+    return model
+
+
+@pytest.mark.parametrize("step", [3, 11])  # in the first run, and in the second
+def test_an_interrupted_fit_goes_on_as_if_it_had_not_been(running: xpulab.XPUCluster, step: int) -> None:
+    expected = GaussianMixture(**PARAMETERS).fit(X)
+    model = stopped(running, step)
     assert model.report_.status == "interrupted"
     assert model.predict(X).shape == (3000,)
     assert xpulab.interrupted() is model
@@ -86,6 +92,42 @@ def test_an_interrupted_fit_goes_on_as_if_it_had_not_been(running: xpulab.XPUClu
     assert model.resume() is model
     np.testing.assert_array_equal(model.means_, expected.means_)
     assert model.lower_bounds_ == expected.lower_bounds_
+    assert running.interrupted is None
+    with pytest.raises(NotFittedError, match="no interrupted fit to go on with"):
+        model.resume()
+
+
+def test_a_fit_that_is_resumed_and_interrupted_before_its_next_iteration_can_still_go_on(
+    running: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(_: int) -> Any:
+        raise KeyboardInterrupt
+
+    expected = GaussianMixture(**PARAMETERS).fit(X)
+    model = stopped(running, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr("xpulab.sharing.checkpoint.Checkpoint.create", pressed)
+        with pytest.raises(KeyboardInterrupt, match="interrupted in iteration 3; to go on, type"):
+            model.resume()
+    assert xpulab.interrupted() is model
+    np.testing.assert_array_equal(model.resume().means_, expected.means_)
+
+
+def test_a_resumed_fit_that_ends_as_the_interrupt_comes_is_forgotten(
+    running: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = xpulab.XPUCluster.call
+
+    def pressed_late(*args: Any, **kwargs: Any) -> Any:
+        raise CallInterrupted("", call(*args, **kwargs))
+
+    expected = GaussianMixture(**PARAMETERS).fit(X)
+    model = stopped(running, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(xpulab.XPUCluster, "call", pressed_late)
+        with pytest.raises(KeyboardInterrupt, match="had ended when the interrupt came: the estimator is fitted"):
+            model.resume()
+    np.testing.assert_array_equal(model.means_, expected.means_)
     assert running.interrupted is None
     with pytest.raises(NotFittedError, match="no interrupted fit to go on with"):
         model.resume()

@@ -14,7 +14,10 @@ from xpulab.cluster._few import MOST_PRODUCTS, certain_labels
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import checked_weights
 
-__all__ = ["CentersProxy"]
+__all__ = ["LEFT", "CentersProxy"]
+
+#: What a copy of a stopped estimator has, and how to go on from it.
+LEFT = ("centres", "model.set_params(init=model.cluster_centers_, n_init=1).fit(X)")
 
 
 class CentersProxy(Proxy, TransformerMixin):

@@ -16,34 +16,25 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _is_arraylike_not_scalar
 
 from xpulab.checks import check_array
-from xpulab.cluster._centers import CentersProxy
+from xpulab.cluster._centers import LEFT, CentersProxy
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import XPUCluster, current_cluster
-from xpulab.estimator.call import Call
-from xpulab.estimator.callbacks import Callbacks, callback_management_context
-from xpulab.estimator.interrupted import CallInterrupted, NothingToResumeError
-from xpulab.estimator.rows import Packing, checked_weights
-from xpulab.sharing.checkpoint import Checkpoint
+from xpulab.estimator.proxy import Result
+from xpulab.estimator.resumable import Job, ResumableFit
+from xpulab.estimator.rows import checked_weights
 
 __all__ = ["KMeans"]
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The checked arguments of a fit. `resume` uses these, even if the estimator's parameters were changed since."""
-
-    X: Any
-    weights: np.ndarray | None
+@dataclass(frozen=True, kw_only=True)
+class _Job(Job):
     random: np.random.RandomState
-    n_init: int
     init: Any
     n_clusters: int
-    max_iter: int
     tol: float
-    parameters: dict[str, Any]
 
 
-class KMeans(CentersProxy, sklearn.cluster.KMeans):
+class KMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.KMeans):
     """K-means clustering on all engines of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.cluster.KMeans`, for any number of engines. The same
@@ -124,9 +115,11 @@ class KMeans(CentersProxy, sklearn.cluster.KMeans):
     _work_memory: ClassVar[tuple[float, float]] = (12.0, 1 / 30)
     _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
 
-    #: The arguments of an interrupted fit, and its state.
-    _stopped: tuple[_Job, dict[str, Any]] | None = None
-    _stopped_in: int | None = None
+    _task: ClassVar[str] = "KMeans.fit"
+    _left: ClassVar[tuple[str, str]] = LEFT
+    _fitted: ClassVar[tuple[str, ...]] = (
+        "cluster_centers_", "labels_", "inertia_", "n_iter_", "n_features_in_", "_n_features_out"
+    )  # fmt: skip
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
@@ -171,89 +164,18 @@ class KMeans(CentersProxy, sklearn.cluster.KMeans):
         random = check_random_state(self.random_state)
         if callable(self.init):
             init = self._called_init(X, random, n_init)
-        self._stopped = self._stopped_in = None
-        parameters = self.get_params(deep=False)
-        job = _Job(X, weights, random, n_init, init, self.n_clusters, self.max_iter, float(self.tol), parameters)
-        return self._run(cluster, job, None)
-
-    def resume(self) -> KMeans:
-        """Continue a fit that was interrupted (with the Stop button or Ctrl-C), from the centres of its last iteration.
-
-        The rows and parameters are those of the interrupted fit, even if parameters were changed since.
-
-        Returns
-        -------
-        KMeans
-            This object, fitted as if there had been no interrupt.
-
-        Raises
-        ------
-        NotFittedError
-            If no fit was interrupted, or if none of its iterations had ended.
-        NoClusterError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
-            As `fit`.
-        """
-        if self._stopped is None and self._stopped_in is not None:
-            raise NothingToResumeError(
-                f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
-                "centres and not the rows; to go on from them, type: "
-                "model.set_params(init=model.cluster_centers_, n_init=1).fit(X)"
-            )
-        if self._stopped is None:
-            raise NothingToResumeError("this estimator has no interrupted fit to go on with; call its fit")
-        return self._run(current_cluster(), *self._stopped)
-
-    def _run(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> KMeans:
-        with callback_management_context(self):
-            callbacks = Callbacks(self, job.X, job.weights, job.n_init, job.max_iter)
-            result = self._fit(cluster, job, state, callbacks)
-            fitted = ("cluster_centers_", "labels_", "inertia_", "n_iter_", "n_features_in_", "_n_features_out")
-            callbacks.end(result["history"], {name: getattr(self, name) for name in fitted})
-        self._stopped = self._stopped_in = None
-        if cluster.interrupted is self:
-            cluster.interrupted = None
-        return self
-
-    def _fit(
-        self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None, callbacks: Callbacks
-    ) -> dict[str, Any]:
-        """Run the fit on the engines, set the attributes, and return the answer of the engines."""
-        X = job.X
-        call = Call(self, "fit", X, cluster, job.n_init, callbacks.reached, job.parameters)
-        labels = np.empty(0, np.int32)  # Ctrl-C may come before the labels are allocated
-        kept: dict[str, Any] | None = None
-        try:
-            with (
-                call,
-                cluster.outgoing() as outgoing,
-                Checkpoint.create(_room(job.n_clusters, X)) as checkpoint,
-            ):
-                target, labels = cluster.receive(outgoing, X, (X.shape[0],), np.int32)
-                packing = Packing(self, outgoing, call, X, job.weights, rules=self._rules, held=self._held_as(X))
-                try:
-                    answer = call.send(
-                        "KMeans.fit",
-                        packing,
-                        checkpoint,
-                        target=target,
-                        resume=state,
-                        random=job.random.get_state(),
-                        init=job.init,
-                        n_clusters=job.n_clusters,
-                        n_init=job.n_init,
-                        max_iter=job.max_iter,
-                        tol=job.tol,
-                    )
-                finally:
-                    kept = checkpoint.read()
-                packing.done()
-        except CallInterrupted as interrupt:
-            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, labels, kept)) from None
-        result = answer.results[0]
-        job.random.set_state(result["random"])
-        self._keep(result, labels)
-        self.report_ = call.report
-        return result
+        job = _Job(
+            X=X,
+            weights=weights,
+            random=random,
+            n_init=n_init,
+            init=init,
+            n_clusters=self.n_clusters,
+            max_iter=self.max_iter,
+            tol=float(self.tol),
+            parameters=self.get_params(deep=False),
+        )
+        return self._run(cluster, job)
 
     def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool, look_now: bool = False, **rules: Any) -> Any:
         # If the user's function draws the initial centres, it needs checked rows before they are sent.
@@ -305,60 +227,49 @@ class KMeans(CentersProxy, sklearn.cluster.KMeans):
             starts.append((centers + mean).astype(X.dtype))
         return starts
 
-    def _keep_interrupted(
-        self,
-        interrupt: CallInterrupted,
-        call: Call,
-        job: _Job,
-        labels: np.ndarray,
-        kept: dict[str, Any] | None,
-    ) -> str:
-        """Keep the state of an interrupted fit, and return a message that says what the user can do now.
+    def _room(self, job: _Job) -> int:
+        # Two sets of centres, the shift, the generator, and small values.
+        return (2 * job.n_clusters + 1) * job.X.shape[1] * job.X.dtype.itemsize + (16 << 10)
 
-        Usually these are the centres and labels of the last complete iteration of all ranks. If the ranks stopped at
-        different points, because one of them was compiling kernels, or if they stopped between two runs, there are no
-        labels, and the centres are those of the checkpoint `kept`.
-        """
-        self.report_ = call.report
-        result = {} if interrupt.answer is None else interrupt.answer.results[0]
-        if "distinct" in result:
-            self._keep(result, labels)
-            self._stopped = self._stopped_in = None
-            return call.had_ended()
-        if "centers" not in result and kept is not None:
-            if "labels_" in vars(self):
-                delattr(self, "labels_")
-            centers, area = (kept["centers"] + kept["shift"]) * kept["unit"], kept["unit"] * kept["unit"]
-            result = {"state": kept, "centers": centers, "inertia": kept["inertia"] * area, "n_iter": kept["iteration"]}
-        elif "centers" in result:
+    def _labels(self, job: _Job) -> Result:
+        return Result(None, np.int32)
+
+    def _arguments(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> dict[str, Any]:
+        return {
+            "random": job.random.get_state(),
+            "init": job.init,
+            "n_clusters": job.n_clusters,
+            "n_init": job.n_init,
+            "max_iter": job.max_iter,
+            "tol": job.tol,
+        }
+
+    def _keep_state(self, job: _Job, state: dict[str, Any], labels: np.ndarray | None) -> None:
+        unit = state["unit"]
+        self._set((state["centers"] + state["shift"]) * unit, state["inertia"] * unit * unit, state["iteration"])
+        if labels is not None:
             self.labels_ = labels
-        if "state" in result:
-            self._stopped, self._stopped_in = (job, result["state"]), int(result["state"]["iteration"])
-            call.cluster.interrupted = self
-        if "centers" in result:
-            self.cluster_centers_ = result["centers"]
-            self._n_features_out = len(self.cluster_centers_)
-            self.inertia_, self.n_iter_ = result["inertia"], result["n_iter"]
-        if self._stopped is None:
-            return call.interrupted(" before an iteration had ended")
-        return call.interrupted(f" in iteration {self._stopped_in}", resumes=True)
+        elif "labels_" in vars(self):
+            del self.labels_
 
-    def _keep(self, result: dict[str, Any], labels: np.ndarray) -> None:
+    def _keep(self, job: _Job, answer: dict[str, Any], labels: Any) -> None:
         if self.verbose:
-            print("Initialization complete", *_words(result), sep="\n")
-        n_clusters = len(result["centers"])
-        if result["distinct"] < n_clusters:
+            print("Initialization complete", *_words(answer), sep="\n")
+        n_clusters = len(answer["centers"])
+        if answer["distinct"] < n_clusters:
             warnings.warn(
-                f"Number of distinct clusters ({result['distinct']}) found smaller than n_clusters "
+                f"Number of distinct clusters ({answer['distinct']}) found smaller than n_clusters "
                 f"({n_clusters}). Possibly due to duplicate points in X.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        self.cluster_centers_ = result["centers"]
-        self._n_features_out = len(self.cluster_centers_)
+        job.random.set_state(answer["random"])
+        self._set(answer["centers"], answer["inertia"], answer["n_iter"])
         self.labels_ = labels
-        self.inertia_ = result["inertia"]
-        self.n_iter_ = result["n_iter"]
+
+    def _set(self, centers: np.ndarray, inertia: float, n_iter: int) -> None:
+        self.cluster_centers_, self.inertia_, self.n_iter_ = centers, inertia, n_iter
+        self._n_features_out = len(centers)
 
 
 def _words(result: dict[str, Any]) -> list[str]:
@@ -367,11 +278,6 @@ def _words(result: dict[str, Any]) -> list[str]:
     return [f"Iteration {i}, inertia {inertia}." for i, inertia in iterations] + [result["ending"]] * (
         result["ending"] != ""
     )
-
-
-def _room(n_clusters: int, X: Any) -> int:
-    """Bound the bytes of a fit's state: two sets of centres, the shift, the generator, and small values."""
-    return (2 * n_clusters + 1) * X.shape[1] * X.dtype.itemsize + (16 << 10)
 
 
 def _require_enough(weights: np.ndarray, n_clusters: int) -> None:

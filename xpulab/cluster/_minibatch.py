@@ -18,36 +18,27 @@ from sklearn.utils.extmath import row_norms
 from sklearn.utils.validation import _is_arraylike_not_scalar
 
 from xpulab.checks import check_array
-from xpulab.cluster._centers import CentersProxy
+from xpulab.cluster._centers import LEFT, CentersProxy
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.blas import one_thread
-from xpulab.estimator.call import Call
-from xpulab.estimator.callbacks import Callbacks, callback_management_context
-from xpulab.estimator.interrupted import CallInterrupted, NothingToResumeError
 from xpulab.estimator.proxy import Result
-from xpulab.estimator.rows import Packing, checked_weights
-from xpulab.sharing.checkpoint import Checkpoint
+from xpulab.estimator.resumable import Job, ResumableFit
+from xpulab.estimator.rows import checked_weights
 
 __all__ = ["MiniBatchKMeans"]
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The checked arguments of a fit. `resume` uses these, even if the estimator's parameters were changed since."""
-
-    X: Any
-    weights: Any
+@dataclass(frozen=True, kw_only=True)
+class _Job(Job):
     random: np.random.RandomState
     n_clusters: int
-    max_iter: int
     compute_labels: bool
-    options: dict[str, Any]
     tol: float
-    parameters: dict[str, Any]
+    options: dict[str, Any]
 
 
-class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
+class MiniBatchKMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.MiniBatchKMeans):
     """K-means on small batches of the rows, on all engines of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.cluster.MiniBatchKMeans`, for any number of engines. The
@@ -132,9 +123,13 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
     _work_memory: ClassVar[tuple[float, float]] = (20.0, 0.0)
     _rules: ClassVar[dict[str, Any]] = {"accept_sparse": "csr"}
 
-    #: The arguments of an interrupted fit, and its state.
-    _stopped: tuple[_Job, dict[str, Any]] | None = None
-    _stopped_in: int | None = None
+    _task: ClassVar[str] = "MiniBatchKMeans.fit"
+    _part: ClassVar[str] = "a step"
+    _left: ClassVar[tuple[str, str]] = LEFT
+    _fitted: ClassVar[tuple[str, ...]] = (
+        "cluster_centers_", "labels_", "inertia_", "n_iter_", "n_steps_", "n_features_in_", "feature_names_in_",
+        "_n_features_out",
+    )  # fmt: skip
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MiniBatchKMeans:
@@ -175,46 +170,25 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
         weights = checked_weights(sample_weight, X)
         random = check_random_state(self.random_state)
         self._n_threads = _openmp_effective_n_threads()
-        self._stopped = self._stopped_in = None
-        options = {
-            "n_steps": (self.max_iter * X.shape[0]) // self._batch_size,
-            "batch_size": self._batch_size,
-            "reassignment_ratio": self.reassignment_ratio,
-            "max_no_improvement": self.max_no_improvement,
-            "verbose": int(self.verbose),
-        }
+        n_steps = (self.max_iter * X.shape[0]) // self._batch_size
         job = _Job(
-            X, weights, random, self.n_clusters, self.max_iter, self.compute_labels, options, float(self.tol),
-            self.get_params(deep=False),
-        )  # fmt: skip
-        return self._run(cluster, job, None)
-
-    def resume(self) -> MiniBatchKMeans:
-        """Continue a fit that was interrupted (with the Stop button or Ctrl-C), after its last step.
-
-        The rows and parameters are those of the interrupted fit, even if parameters were changed since.
-
-        Returns
-        -------
-        MiniBatchKMeans
-            This object, fitted as if there had been no interrupt.
-
-        Raises
-        ------
-        NotFittedError
-            If no fit was interrupted, or if none of its steps had ended.
-        NoClusterError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
-            As `fit`.
-        """
-        if self._stopped is None and self._stopped_in is not None:
-            raise NothingToResumeError(
-                f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
-                "centres and not the rows; to go on from them, type: "
-                "model.set_params(init=model.cluster_centers_, n_init=1).fit(X)"
-            )
-        if self._stopped is None:
-            raise NothingToResumeError("this estimator has no interrupted fit to go on with; call its fit")
-        return self._run(current_cluster(), *self._stopped)
+            X=X,
+            weights=weights,
+            random=random,
+            n_clusters=self.n_clusters,
+            max_iter=n_steps,
+            compute_labels=self.compute_labels,
+            tol=float(self.tol),
+            options={
+                "n_steps": n_steps,
+                "batch_size": self._batch_size,
+                "reassignment_ratio": self.reassignment_ratio,
+                "max_no_improvement": self.max_no_improvement,
+                "verbose": int(self.verbose),
+            },
+            parameters=self.get_params(deep=False),
+        )
+        return self._run(cluster, job)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MiniBatchKMeans:
@@ -340,68 +314,40 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
         assert best is not None
         return best
 
-    def _run(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> MiniBatchKMeans:
-        with callback_management_context(self):
-            callbacks = Callbacks(self, job.X, job.weights, 1, job.options["n_steps"])
-            result = self._fit(cluster, job, state, callbacks)
-            fitted = {name: value for name, value in vars(self).items() if name.endswith("_") and name != "report_"}
-            callbacks.end(result["history"], {**fitted, "_n_features_out": self._n_features_out})
-        self._stopped = self._stopped_in = None
-        if cluster.interrupted is self:
-            cluster.interrupted = None
-        return self
+    def _room(self, job: _Job) -> int:
+        # Centres and counts, the generator, and small values.
+        return job.n_clusters * (job.X.shape[1] + 1) * 8 + (16 << 10)
 
-    def _fit(
-        self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None, callbacks: Callbacks
-    ) -> dict[str, Any]:
-        """Run the fit on the engines, set the attributes, and return the answer of rank 0."""
-        X = job.X
-        call = Call(self, "fit", X, cluster, 1, callbacks.reached, job.parameters)
-        kept: dict[str, Any] | None = None
-        labels = np.empty(0, np.int32)
-        try:
-            with call, cluster.outgoing() as outgoing, Checkpoint.create(_room(job.n_clusters, X)) as checkpoint:
-                target = None
-                if job.compute_labels:
-                    target, labels = cluster.receive(outgoing, X, (X.shape[0],), np.int32)
-                packing = Packing(self, outgoing, call, X, job.weights, rules=self._rules, held=self._held_as(X))
-                start = self._best_start(cluster, job) if state is None else state["centers"]
-                try:
-                    answer = call.send(
-                        "MiniBatchKMeans.fit",
-                        packing,
-                        checkpoint,
-                        target=target,
-                        resume=state,
-                        centers=start,
-                        random=job.random.get_state(),
-                        total=_total(job.weights, X),
-                        tol=job.tol,
-                        options=job.options,
-                    )
-                finally:
-                    kept = checkpoint.read()
-                packing.done()
-        except CallInterrupted as interrupt:
-            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, labels, kept)) from None
-        result: dict[str, Any] = answer.results[0]
-        self.report_ = call.report
-        self._keep(job, result, labels)
-        return result
+    def _labels(self, job: _Job) -> Result | None:
+        return Result(None, np.int32) if job.compute_labels else None
 
-    def _keep(self, job: _Job, result: dict[str, Any], labels: np.ndarray) -> None:
-        """Set the attributes of a fit that has ended."""
-        for line in result["said"]:
+    def _arguments(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> dict[str, Any]:
+        start = self._best_start(cluster, job) if state is None else state["centers"]
+        return {
+            "centers": start,
+            "random": job.random.get_state(),
+            "total": _total(job.weights, job.X),
+            "tol": job.tol,
+            "options": job.options,
+        }
+
+    def _keep_state(self, job: _Job, state: dict[str, Any], labels: np.ndarray | None) -> None:
+        with contextlib.suppress(AttributeError):
+            del self.labels_
+        self._set(job, state, state["centers"].astype(job.X.dtype))
+
+    def _keep(self, job: _Job, answer: dict[str, Any], labels: Any) -> None:
+        for line in answer["said"]:
             print(line)
-        self._keep_state(job, result["state"], result["centers"])
+        self._set(job, answer["state"], answer["centers"])
         if job.compute_labels:
-            self.labels_, self.inertia_ = labels, result["inertia"]
+            self.labels_, self.inertia_ = labels, answer["inertia"]
             return
         with contextlib.suppress(AttributeError):
             del self.labels_
         self.inertia_ = self._ewa_inertia * _weight(job.weights, job.X) if self._ewa_inertia is not None else np.nan
 
-    def _keep_state(self, job: _Job, state: dict[str, Any], centers: np.ndarray) -> None:
+    def _set(self, job: _Job, state: dict[str, Any], centers: np.ndarray) -> None:
         """Set what a step changes; `partial_fit` goes on from it."""
         job.random.set_state(state["random"])
         self._random_state = job.random
@@ -411,30 +357,6 @@ class MiniBatchKMeans(CentersProxy, sklearn.cluster.MiniBatchKMeans):
         self._ewa_inertia, self._ewa_inertia_min = state["average"], state["least"]
         self._no_improvement, self.n_steps_ = state["stale"], state["iteration"]
         self.n_iter_ = int(np.ceil(self.n_steps_ * job.options["batch_size"] / job.X.shape[0]))
-
-    def _keep_interrupted(
-        self, interrupt: CallInterrupted, call: Call, job: _Job, labels: np.ndarray, kept: dict[str, Any] | None
-    ) -> str:
-        """Keep the state of an interrupted fit, and return a message that says what the user can do now."""
-        self.report_ = call.report
-        found = {} if interrupt.answer is None else interrupt.answer.results[0]
-        if "said" in found:
-            self._keep(job, found, labels)
-            return call.had_ended()
-        state = found.get("state", kept)
-        if state is None:
-            return call.interrupted(" before a step had ended")
-        with contextlib.suppress(AttributeError):
-            del self.labels_
-        self._keep_state(job, state, state["centers"].astype(job.X.dtype))
-        self._stopped, self._stopped_in = (job, state), int(state["iteration"])
-        call.cluster.interrupted = self
-        return call.interrupted(f" in iteration {self._stopped_in}", resumes=True)
-
-
-def _room(n_clusters: int, X: Any) -> int:
-    """Bound the bytes of a fit's state: centres and counts, the generator, and small values."""
-    return n_clusters * (X.shape[1] + 1) * 8 + (16 << 10)
 
 
 def _total(weights: Any, X: Any) -> float | None:

@@ -108,7 +108,7 @@ class Proxy(CallbackSupportMixin):
     _later_rules: ClassVar[Mapping[str, Any]] = {}
     #: Device memory of a call in addition to its rows: bytes per row, and a share of the bytes of the rows.
     _work_memory: ClassVar[tuple[float, float]] = (0.0, 0.0)
-    #: Fitted attributes that scikit-learn's estimator does not have.
+    #: Attributes that scikit-learn's estimator does not have.
     _own: ClassVar[tuple[str, ...]] = ("report_",)
 
     report_: FitReport
@@ -131,7 +131,7 @@ class Proxy(CallbackSupportMixin):
         check_is_fitted(self)
         plain = self.sklearn_class()(**self.get_params(deep=False))
         for name, value in vars(self).items():
-            if name not in (*self._own, "_skl_callbacks", "_stopped", "_stopped_in") and not hasattr(plain, name):
+            if name not in (*self._own, "_skl_callbacks") and not hasattr(plain, name):
                 setattr(plain, name, value)
         return plain
 
@@ -298,13 +298,6 @@ class Proxy(CallbackSupportMixin):
         tags.input_tags.sparse = "accept_sparse" in self._rules
         tags.array_api_support = False
         return tags
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickle and copies, without the rows of an interrupted fit.
-
-        The method `resume` of a copy raises an error that says so.
-        """
-        return {name: value for name, value in super().__getstate__().items() if name != "_stopped"}
 
 
 class TransformerProxy(Proxy):

@@ -20,13 +20,10 @@ from sklearn.utils.validation import check_is_fitted
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import XPUCluster, current_cluster
-from xpulab.estimator.call import Call
-from xpulab.estimator.callbacks import Callbacks, callback_management_context
-from xpulab.estimator.interrupted import CallInterrupted, NothingToResumeError
-from xpulab.estimator.proxy import Proxy, Result
-from xpulab.estimator.rows import Packing
+from xpulab.estimator.callbacks import Callbacks
+from xpulab.estimator.proxy import Result
+from xpulab.estimator.resumable import Job, ResumableFit
 from xpulab.linear_model._labels import checked_labels, encoded, places_of
-from xpulab.sharing.checkpoint import Checkpoint
 
 __all__ = ["LogisticRegression"]
 
@@ -39,20 +36,13 @@ _MORE = (
 )
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The checked arguments of a fit. `resume` uses these, even if the estimator's parameters were changed since.
+@dataclass(frozen=True, kw_only=True)
+class _Job(Job):
+    """A fit. Its `targets` are the numbers of the classes, or a handle for labels, whose classes are in `known`."""
 
-    `targets` are the numbers of the classes, or a handle for labels. The classes of the labels are then in `known`.
-    """
-
-    X: Any
-    weights: np.ndarray | None
-    targets: Any
     known: np.ndarray | None
     classes: np.ndarray
     arguments: dict[str, Any]
-    parameters: dict[str, Any]
 
 
 class _Checked(Exception):
@@ -71,7 +61,7 @@ class _OnlyChecks(sklearn.linear_model.LogisticRegression):
         raise _Checked
 
 
-class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
+class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegression):
     """Classification by logistic regression on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.linear_model.LogisticRegression`, for any number of
@@ -143,9 +133,9 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
     classes_: np.ndarray
     n_iter_: np.ndarray
 
-    #: The arguments of an interrupted fit, and its state.
-    _stopped: tuple[_Job, dict[str, Any]] | None = None
-    _stopped_in: int | None = None
+    _task: ClassVar[str] = "LogisticRegression.fit"
+    _left: ClassVar[tuple[str, str]] = ("coefficients", "model.set_params(warm_start=True).fit(X, y)")
+    _fitted: ClassVar[tuple[str, ...]] = ("coef_", "intercept_")
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LogisticRegression:
@@ -201,37 +191,19 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
                 "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
                 f"{classes[0]!r}"
             )
-        arguments = self._arguments(X, classes, totals)
+        arguments = self._checked_arguments(X, classes, totals)
         self.classes_ = classes
-        self._stopped = self._stopped_in = None
-        job = _Job(X, weights, targets, known, classes, arguments, self.get_params(deep=False))
-        return self._run(cluster, job, None)
-
-    def resume(self) -> LogisticRegression:
-        """Continue a fit that was interrupted (with the Stop button or Ctrl-C), from its last iteration.
-
-        The rows and parameters are those of the interrupted fit, also if parameters were changed since.
-
-        Returns
-        -------
-        LogisticRegression
-            This object, fitted as if there had been no interrupt.
-
-        Raises
-        ------
-        NotFittedError
-            If no fit was interrupted, or if none of its iterations had ended.
-        NoClusterError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
-            As `fit`.
-        """
-        if self._stopped is None and self._stopped_in is not None:
-            raise NothingToResumeError(
-                f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
-                "coefficients and not the rows; to go on from them, type: model.set_params(warm_start=True).fit(X, y)"
-            )
-        if self._stopped is None:
-            raise NothingToResumeError("this estimator has no interrupted fit to go on with; call its fit")
-        return self._run(current_cluster(), *self._stopped)
+        job = _Job(
+            X=X,
+            weights=weights,
+            targets=targets,
+            known=known,
+            classes=classes,
+            max_iter=arguments["max_iter"],
+            arguments=arguments,
+            parameters=self.get_params(deep=False),
+        )
+        return self._run(cluster, job)
 
     def _check_parameters(self) -> None:
         """Raise an error for parameters that are not supported; raise and warn as scikit-learn does for all others."""
@@ -245,7 +217,7 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
         with ONE_AT_A_TIME, contextlib.suppress(_Checked):
             _OnlyChecks(**self.get_params(deep=False) | some).fit([[-1.0], [1.0]], [0, 1])
 
-    def _arguments(self, X: Any, classes: np.ndarray, totals: np.ndarray) -> dict[str, Any]:
+    def _checked_arguments(self, X: Any, classes: np.ndarray, totals: np.ndarray) -> dict[str, Any]:
         """Return the arguments of the task, except those that say where the rows are."""
         k, d = len(classes), X.shape[1]
         n_columns = 1 if k == 2 else k
@@ -286,81 +258,38 @@ class LogisticRegression(Proxy, sklearn.linear_model.LogisticRegression):
             "verbose": int(self.verbose),
         }
 
-    def _run(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> LogisticRegression:
-        max_iter = job.arguments["max_iter"]
-        with callback_management_context(self):
-            callbacks = Callbacks(self, job.X, job.weights, max(max_iter, 1) + 1, max_iter, runs=False)
-            result = self._fit(cluster, job, state, callbacks)
-            callbacks.end(result["history"], {"coef_": self.coef_, "intercept_": self.intercept_})
-        self._stopped = self._stopped_in = None
-        if cluster.interrupted is self:
-            cluster.interrupted = None
-        return self
+    def _callbacks(self, job: _Job) -> Callbacks:
+        return Callbacks(self, job.X, job.weights, max(job.max_iter, 1) + 1, job.max_iter, runs=False)
 
-    def _fit(
-        self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None, callbacks: Callbacks
-    ) -> dict[str, Any]:
-        """Run the fit on the engines, set the attributes, and return the answer of rank 0."""
-        call = Call(self, "fit", job.X, cluster, 1, callbacks.reached, job.parameters)
-        kept: dict[str, Any] | None = None
-        try:
-            with call, cluster.outgoing() as outgoing, Checkpoint.create(_ROOM) as checkpoint:
-                packing = Packing(
-                    self, outgoing, call, job.X, job.weights, job.targets, self._rules, self._held_as(job.X)
-                )
-                try:
-                    answer = call.send(
-                        "LogisticRegression.fit",
-                        packing,
-                        checkpoint,
-                        resume=state,
-                        **job.arguments | {"classes": job.known},
-                    )
-                finally:
-                    kept = checkpoint.read()
-                packing.done()
-        except CallInterrupted as interrupt:
-            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, kept)) from None
-        result: dict[str, Any] = answer.results[0]
-        self.report_ = call.report
-        self._keep(job, result)
-        self._tell(job, result)
-        return result
+    def _room(self, job: _Job) -> int:
+        return _ROOM
 
-    def _keep(self, job: _Job, result: dict[str, Any]) -> None:
+    def _arguments(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> dict[str, Any]:
+        return job.arguments | {"classes": job.known}
+
+    def _keep_state(self, job: _Job, state: dict[str, Any], labels: np.ndarray | None) -> None:
+        self._set(job, state["coef"], state["iteration"])
+
+    def _keep(self, job: _Job, answer: dict[str, Any], labels: Any) -> None:
+        self._set(job, answer["coef"], answer["n_iter"])
+
+    def _set(self, job: _Job, coef: np.ndarray, n_iter: int) -> None:
         """Set the fitted attributes from coefficients in the layout of scikit-learn's solvers."""
         self.classes_ = job.classes
         n_columns = 1 if len(job.classes) == 2 else len(job.classes)
-        table = result["coef"].reshape(n_columns, -1, order="F").astype(job.X.dtype)
+        table = coef.reshape(n_columns, -1, order="F").astype(job.X.dtype)
         d = job.X.shape[1]
         self.coef_ = np.ascontiguousarray(table[:, :d])
         self.intercept_ = table[:, d].copy() if job.arguments["fit_intercept"] else np.zeros(n_columns, job.X.dtype)
-        self.n_iter_ = np.array([result["n_iter"]], np.int32)
+        self.n_iter_ = np.array([n_iter], np.int32)
 
-    def _tell(self, job: _Job, result: dict[str, Any]) -> None:
+    def _tell(self, job: _Job, answer: dict[str, Any]) -> None:
         """Print and warn, as scikit-learn's solvers do."""
-        print(result["said"], end="")
-        for category, message in result["warnings"]:
+        print(answer["said"], end="")
+        for category, message in answer["warnings"]:
             warnings.warn(message, category, stacklevel=4)
-        if "ending" in result:
-            _check_optimize_result(
-                "lbfgs", OptimizeResult(result["ending"]), job.arguments["max_iter"], extra_warning_msg=_MORE
-            )
-
-    def _keep_interrupted(self, interrupt: CallInterrupted, call: Call, job: _Job, kept: dict[str, Any] | None) -> str:
-        """Keep the state of an interrupted fit, and return a message that says what the user can do now."""
-        self.report_ = call.report
-        found = {} if interrupt.answer is None else interrupt.answer.results[0]
-        if "converged" in found:
-            self._keep(job, found)
-            return call.had_ended()
-        state = found.get("state", kept)
-        if state is None:
-            return call.interrupted(" before an iteration had ended")
-        self._keep(job, {"coef": state["coef"], "n_iter": state["iteration"]})
-        self._stopped, self._stopped_in = (job, state), int(state["iteration"])
-        call.cluster.interrupted = self
-        return call.interrupted(f" in iteration {self._stopped_in}", resumes=True)
+        if "ending" in answer:
+            _check_optimize_result("lbfgs", OptimizeResult(answer["ending"]), job.max_iter, extra_warning_msg=_MORE)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the linear function of each row for each class.

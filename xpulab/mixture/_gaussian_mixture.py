@@ -18,31 +18,21 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab.deploy.cluster import XPUCluster, current_cluster
-from xpulab.estimator.call import Call
-from xpulab.estimator.callbacks import Callbacks, callback_management_context
-from xpulab.estimator.interrupted import CallInterrupted, NothingToResumeError
-from xpulab.estimator.proxy import Proxy, Result
-from xpulab.estimator.rows import Packing
-from xpulab.sharing.checkpoint import Checkpoint
+from xpulab.estimator.proxy import Result
+from xpulab.estimator.resumable import Job, ResumableFit
 
 __all__ = ["GaussianMixture"]
 
 _NAMES = {"weights": "weights_", "means": "means_", "covariances": "covariances_", "factors": "precisions_cholesky_"}
-_FITTED = ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_")
-_SUMMARY = ("converged_", "n_iter_", "lower_bound_", "lower_bounds_")
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The checked arguments of a fit. `resume` uses these, even if the estimator's parameters were changed since."""
-
-    X: Any
+@dataclass(frozen=True, kw_only=True)
+class _Job(Job):
     random: np.random.RandomState
     arguments: dict[str, Any]
-    parameters: dict[str, Any]
 
 
-class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
+class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
     """A mixture of normal distributions, fitted on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.mixture.GaussianMixture`, for any number of engines. The
@@ -130,9 +120,12 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
     covariances_: np.ndarray
     precisions_cholesky_: np.ndarray
 
-    #: The arguments of an interrupted fit, and its state.
-    _stopped: tuple[_Job, dict[str, Any]] | None = None
-    _stopped_in: int | None = None
+    _task: ClassVar[str] = "GaussianMixture.fit"
+    _left: ClassVar[tuple[str, str]] = ("parameters", "model.set_params(warm_start=True).fit(X)")
+    _fitted: ClassVar[tuple[str, ...]] = (
+        "weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_",
+        "converged_", "n_iter_", "lower_bound_", "lower_bounds_",
+    )  # fmt: skip
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> GaussianMixture:
@@ -165,7 +158,7 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
             If the user interrupted the fit. All engines have stopped at the same iteration; the parameters are those of
             the last iteration. `resume` continues the fit, also as ``xpulab.interrupted().resume()``.
         """
-        self._begin(X, None)
+        self._begin("fit", X, None)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -188,36 +181,10 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
             As `fit`.
         """
         labels = Result(None, np.int64)
-        self._begin(X, labels)
+        self._begin("fit_predict", X, labels)
         return labels.value
 
-    def resume(self) -> GaussianMixture:
-        """Continue a fit that was interrupted (with the Stop button or Ctrl-C), from its last iteration.
-
-        The rows and parameters are those of the interrupted fit, even if parameters were changed since.
-
-        Returns
-        -------
-        GaussianMixture
-            This object, fitted as if there had been no interrupt.
-
-        Raises
-        ------
-        NotFittedError
-            If no fit was interrupted, or if none of its iterations had ended.
-        NoClusterError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
-            As `fit`.
-        """
-        if self._stopped is None and self._stopped_in is not None:
-            raise NothingToResumeError(
-                f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
-                "parameters and not the rows; to go on from them, type: model.set_params(warm_start=True).fit(X)"
-            )
-        if self._stopped is None:
-            raise NothingToResumeError("this estimator has no interrupted fit to go on with; call its fit")
-        return self._run(current_cluster(), *self._stopped, None)
-
-    def _begin(self, X: Any, labels: Result | None) -> None:
+    def _begin(self, method: str, X: Any, labels: Result | None) -> None:
         """Check the input, and fit."""
         cluster = current_cluster()
         X = self._checked(cluster, X, reset=True, ensure_min_samples=2)
@@ -239,9 +206,15 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
             "given": self._parameters() if continues else self._given(),
             "before": float(self.lower_bound_) if continues else -math.inf,
         }
-        self._stopped = self._stopped_in = None
-        job = _Job(X, check_random_state(self.random_state), arguments, self.get_params(deep=False))
-        self._run(cluster, job, None, labels)
+        job = _Job(
+            X=X,
+            n_init=arguments["n_init"],
+            max_iter=arguments["max_iter"],
+            random=check_random_state(self.random_state),
+            arguments=arguments,
+            parameters=self.get_params(deep=False),
+        )
+        self._run(cluster, job, method=method, labels=labels)
 
     def _check_parameters(self, X: Any, xp: Any = None) -> None:
         # Since scikit-learn 1.8 this method needs the namespace of the arrays.
@@ -263,96 +236,46 @@ class GaussianMixture(Proxy, sklearn.mixture.GaussianMixture):
             given |= {"factors": factors, "covariances": _inverse(factors, self.covariance_type)}
         return {name: np.asarray(value, np.float64) for name, value in given.items() if value is not None}
 
-    def _run(
-        self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None, labels: Result | None
-    ) -> GaussianMixture:
-        with callback_management_context(self):
-            callbacks = Callbacks(self, job.X, None, job.arguments["n_init"], job.arguments["max_iter"])
-            result = self._fit(cluster, job, state, callbacks, labels)
-            callbacks.end(result["history"], {name: getattr(self, name) for name in (*_FITTED, *_SUMMARY)})
-        self._stopped = self._stopped_in = None
-        if cluster.interrupted is self:
-            cluster.interrupted = None
-        return self
+    def _room(self, job: _Job) -> int:
+        # Two sets of parameters and lower bounds, the generator, and small values.
+        k, d = job.arguments["n_components"], job.X.shape[1]
+        wide = {"full": k * d * d, "tied": d * d, "diag": k * d, "spherical": k}[job.arguments["covariance_type"]]
+        return 2 * 8 * (2 * wide + k * d + k + job.max_iter) + (16 << 10)
 
-    def _fit(
-        self,
-        cluster: XPUCluster,
-        job: _Job,
-        state: dict[str, Any] | None,
-        callbacks: Callbacks,
-        labels: Result | None,
-    ) -> dict[str, Any]:
-        """Run the fit on the engines, set the attributes, and return the answer of rank 0."""
-        X, arguments = job.X, job.arguments
-        method = "fit" if labels is None else "fit_predict"
-        call = Call(self, method, X, cluster, arguments["n_init"], callbacks.reached, job.parameters)
-        kept: dict[str, Any] | None = None
-        try:
-            with call, cluster.outgoing() as outgoing, Checkpoint.create(_room(X, arguments)) as checkpoint:
-                place = {} if labels is None else labels.place(cluster, outgoing, X)
-                packing = Packing(self, outgoing, call, X, rules=self._rules, held=self._held_as(X))
-                try:
-                    answer = call.send(
-                        "GaussianMixture.fit",
-                        packing,
-                        checkpoint,
-                        resume=state,
-                        random=job.random.get_state(),
-                        **place,
-                        **arguments,
-                    )
-                finally:
-                    kept = checkpoint.read()
-                packing.done()
-        except CallInterrupted as interrupt:
-            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, kept)) from None
-        result: dict[str, Any] = answer.results[0]
-        job.random.set_state(result["random"])
-        self.report_ = call.report
-        self._keep(job, result)
-        self._tell(job, result)
-        return result
+    def _arguments(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> dict[str, Any]:
+        return {"random": job.random.get_state(), **job.arguments}
 
-    def _keep(self, job: _Job, result: dict[str, Any]) -> None:
+    def _keep_state(self, job: _Job, state: dict[str, Any], labels: np.ndarray | None) -> None:
+        self._set(job, state)
+
+    def _keep(self, job: _Job, answer: dict[str, Any], labels: Any) -> None:
+        job.random.set_state(answer["random"])
+        self._set(job, answer)
+
+    def _set(self, job: _Job, found: dict[str, Any]) -> None:
         """Set the fitted attributes, in the dtype of the rows."""
-        dtype, found = job.X.dtype, result["parameters"]
-        factors = found["factors"]
+        dtype, parameters = job.X.dtype, found["parameters"]
+        factors = parameters["factors"]
         full = job.arguments["covariance_type"] in ("full", "tied")
-        self.weights_, self.means_ = found["weights"].astype(dtype), found["means"].astype(dtype)
-        self.covariances_, self.precisions_cholesky_ = found["covariances"].astype(dtype), factors.astype(dtype)
+        self.weights_, self.means_ = parameters["weights"].astype(dtype), parameters["means"].astype(dtype)
+        self.covariances_, self.precisions_cholesky_ = parameters["covariances"].astype(dtype), factors.astype(dtype)
         self.precisions_ = (factors @ factors.swapaxes(-1, -2) if full else factors**2).astype(dtype)
-        self.lower_bounds_ = result["lower_bounds"].tolist()
+        self.lower_bounds_ = found["lower_bounds"].tolist()
         self.n_iter_ = len(self.lower_bounds_)
         self.lower_bound_ = self.lower_bounds_[-1] if self.lower_bounds_ else -np.inf
-        self.converged_ = bool(result["converged"])
+        self.converged_ = bool(found["converged"])
 
-    def _tell(self, job: _Job, result: dict[str, Any]) -> None:
+    def _tell(self, job: _Job, answer: dict[str, Any]) -> None:
         """Print and warn, as scikit-learn does."""
         if job.parameters["verbose"]:
-            print(*_words(job, result), sep="\n")
-        if not self.converged_ and job.arguments["max_iter"] > 0:
+            print(*_words(job, answer), sep="\n")
+        if not self.converged_ and job.max_iter > 0:
             warnings.warn(
                 "Best performing initialization did not converge. Try different init parameters, or increase max_iter, "
                 "tol, or check for degenerate data.",
                 ConvergenceWarning,
                 stacklevel=6,
             )
-
-    def _keep_interrupted(self, interrupt: CallInterrupted, call: Call, job: _Job, kept: dict[str, Any] | None) -> str:
-        """Keep the state of an interrupted fit, and return a message that says what the user can do now."""
-        self.report_ = call.report
-        found = {} if interrupt.answer is None else interrupt.answer.results[0]
-        if "parameters" in found:
-            self._keep(job, found)
-            return call.had_ended()
-        state = found.get("state", kept)
-        if state is None:
-            return call.interrupted(" before an iteration had ended")
-        self._keep(job, state)
-        self._stopped, self._stopped_in = (job, state), int(state["iteration"])
-        call.cluster.interrupted = self
-        return call.interrupted(f" in iteration {self._stopped_in}", resumes=True)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable component of each row.
@@ -505,13 +428,6 @@ def _inverse(factors: np.ndarray, covariance_type: str) -> np.ndarray:
         inverse = np.linalg.inv(factors)
         return inverse.swapaxes(-1, -2) @ inverse
     return 1 / np.square(factors)
-
-
-def _room(X: Any, arguments: dict[str, Any]) -> int:
-    """Bound the bytes of a fit's state: two sets of parameters and lower bounds, the generator, and small values."""
-    k, d = arguments["n_components"], X.shape[1]
-    wide = {"full": k * d * d, "tied": d * d, "diag": k * d, "spherical": k}[arguments["covariance_type"]]
-    return 2 * 8 * (2 * wide + k * d + k + arguments["max_iter"]) + (16 << 10)
 
 
 def _words(job: _Job, result: dict[str, Any]) -> list[str]:

@@ -79,7 +79,7 @@ class Ranks(RowsOnEngines):
         self.last_report: FitReport | None = None
         self.interrupted: Any = None
         self._number = _FIRST
-        for module in pkgutil.iter_modules(algorithms.__path__, f"{algorithms.__name__}."):
+        for module in pkgutil.walk_packages(algorithms.__path__, f"{algorithms.__name__}."):
             importlib.import_module(module.name)  # each module registers its tasks
         self.facts = self._communicator().allgather(engine.describe())
 

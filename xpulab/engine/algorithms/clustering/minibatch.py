@@ -358,13 +358,13 @@ def _fit(
     task: Task,
     source: dict[str, Any],
     weights: dict[str, Any] | None,
-    target: dict[str, Any] | None,
     checkpoint: str,
     centers: np.ndarray,
     random: Any,
     total: float | None,
     tol: float,
     options: dict[str, Any],
+    target: dict[str, Any] | None = None,
     resume: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     problem = _problem(task, source, weights, len(centers))
