@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import sklearn
+import sklearn.utils
+from sklearn.utils.fixes import parse_version
 
 import xpulab
+from xpulab import _sklearn
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -46,6 +51,27 @@ def test_the_contracts_name_every_part_of_the_package() -> None:
     parts = {f"xpulab.{module.split('.')[0]}" for module, _ in modules()}
     parts |= {f"xpulab.{'.'.join(module.split('.')[:2])}" for module, _ in modules() if module.startswith("deploy.")}
     assert {part for part in parts if not any(f"{name}.".startswith(f"{part}.") for name in named)} == set()
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
+def test_private_names_of_scikit_learn_come_through_one_module(module: str, path: Path) -> None:
+    private = [
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "sklearn"
+        for alias in node.names
+        if "._" in f"{node.module}.{alias.name}"
+    ]
+    assert private == []
+
+
+@pytest.mark.parametrize("name", [*_sklearn._HOMES, *_sklearn._MODULES])
+def test_each_private_name_is_where_it_is_looked_for(name: str) -> None:
+    if name == "callback_management_context" and parse_version(sklearn.__version__) < parse_version("1.9"):
+        pytest.skip("scikit-learn has callbacks since 1.9")
+    if name == "_align_api_if_sparse" and not hasattr(sklearn.utils, name):
+        pytest.skip("this scikit-learn makes sparse matrices only")
+    assert getattr(_sklearn, name) is not None
 
 
 def test_the_notebook_side_imports_no_device_code() -> None:

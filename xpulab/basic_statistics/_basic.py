@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, _fit_context
-from sklearn.utils._param_validation import StrOptions
+from sklearn.base import BaseEstimator
 
+from xpulab._sklearn import StrOptions, _fit_context
 from xpulab.basic_statistics._statistics import OPTIONS, statistics
 from xpulab.checks import check_array
 from xpulab.data import ShardedArray

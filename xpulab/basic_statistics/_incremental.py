@@ -6,9 +6,8 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import _fit_context
-from sklearn.utils._param_validation import Interval
 
+from xpulab._sklearn import Interval, _fit_context
 from xpulab.basic_statistics._basic import BasicStatistics
 from xpulab.basic_statistics._statistics import joined
 

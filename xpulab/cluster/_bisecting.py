@@ -8,12 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.cluster
-from sklearn.base import _fit_context
-from sklearn.cluster._bisect_k_means import _BisectingTree
 from sklearn.utils import check_random_state
-from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _BisectingTree, _fit_context, _openmp_effective_n_threads
 from xpulab.cluster._centers import CentersProxy
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.proxy import Result

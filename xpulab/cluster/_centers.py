@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import TransformerMixin
-from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _openmp_effective_n_threads
 from xpulab.cluster._few import MOST_PRODUCTS, certain_labels
 from xpulab.estimator.proxy import Proxy, Result
 from xpulab.estimator.rows import checked_weights

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.cluster
-from sklearn.base import _fit_context
 from sklearn.neighbors import NearestNeighbors
 
+from xpulab._sklearn import _fit_context
 from xpulab.checks import check_sample_weight
 from xpulab.data import ShardedArray, place_named
 from xpulab.deploy.cluster import current_cluster

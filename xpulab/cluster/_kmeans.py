@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import sklearn.cluster
 from scipy import sparse
-from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _is_arraylike_not_scalar
 
+from xpulab._sklearn import _fit_context, _is_arraylike_not_scalar
 from xpulab.checks import check_array
 from xpulab.cluster._centers import LEFT, CentersProxy
 from xpulab.data import ShardedArray

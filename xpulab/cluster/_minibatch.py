@@ -10,13 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import sklearn.cluster
 from scipy import sparse
-from sklearn.base import _fit_context
-from sklearn.cluster._kmeans import _labels_inertia
 from sklearn.utils import check_random_state
-from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.extmath import row_norms
-from sklearn.utils.validation import _is_arraylike_not_scalar
 
+from xpulab._sklearn import _fit_context, _is_arraylike_not_scalar, _labels_inertia, _openmp_effective_n_threads
 from xpulab.checks import check_array
 from xpulab.cluster._centers import LEFT, CentersProxy
 from xpulab.data import ShardedArray

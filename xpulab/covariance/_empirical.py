@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.covariance
-from sklearn.base import _fit_context
 from sklearn.covariance import log_likelihood
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _fit_context
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.covariance._products import about, root
 from xpulab.deploy.cluster import XPUCluster, current_cluster

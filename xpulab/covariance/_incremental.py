@@ -6,10 +6,9 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import sklearn.covariance
-from sklearn.base import _fit_context
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import Interval, _fit_context
 from xpulab.covariance._empirical import EmpiricalCovariance
 from xpulab.covariance._products import joined
 from xpulab.deploy.cluster import current_cluster

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import sklearn.decomposition
-from sklearn.base import _fit_context
 from sklearn.utils import gen_batches
 
+from xpulab._sklearn import _fit_context
 from xpulab.data import ShardedArray
 from xpulab.decomposition._merging import Batch, State, batch_of, merged
 from xpulab.decomposition._projecting import Projecting

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import sklearn.decomposition
-from sklearn.base import _fit_context
 from sklearn.covariance import log_likelihood
 from sklearn.utils import check_random_state
-from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.extmath import fast_logdet
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _fit_context, _get_output_config
 from xpulab.covariance._products import about
 from xpulab.data import ShardedArray
 from xpulab.decomposition._projecting import Projecting

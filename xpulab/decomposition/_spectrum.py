@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from scipy import linalg
-from sklearn.decomposition._pca import _infer_dimension
 from sklearn.utils.extmath import svd_flip
 
+from xpulab._sklearn import _infer_dimension
 from xpulab.estimator.blas import few_threads
 
 __all__ = [

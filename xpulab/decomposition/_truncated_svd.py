@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.decomposition
-from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils.extmath import svd_flip
 
+from xpulab._sklearn import _fit_context
 from xpulab.decomposition._projecting import Projecting
 from xpulab.decomposition._spectrum import of_triangle, random_start, rounded
 from xpulab.deploy.cluster import XPUCluster, current_cluster

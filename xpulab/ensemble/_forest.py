@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import sklearn.ensemble
-from sklearn.base import _fit_context
 from sklearn.metrics import accuracy_score, r2_score
 
+from xpulab._sklearn import _fit_context
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.ensemble._growing import ForestProxy
 

@@ -9,12 +9,11 @@ import warnings
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.ensemble import _forest
 from sklearn.exceptions import DataConversionWarning
-from sklearn.tree._tree import NODE_DTYPE, Tree
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import NODE_DTYPE, Tree, _forest, _num_samples
 from xpulab.checks import ONE_AT_A_TIME, type_of_target
 from xpulab.data import Outgoing, ShardedArray, mapped
 from xpulab.deploy.cluster import current_cluster

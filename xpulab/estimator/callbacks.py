@@ -14,7 +14,8 @@ from typing import Any
 
 try:
     from sklearn.callback import CallbackSupportMixin
-    from sklearn.callback._callback_support import callback_management_context
+
+    from xpulab._sklearn import callback_management_context
 except ImportError:  # scikit-learn before 1.9
 
     class CallbackSupportMixin:  # type: ignore[no-redef]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sklearn.base import BaseEstimator
-from sklearn.model_selection._search import BaseSearchCV
 
+from xpulab._sklearn import BaseSearchCV
 from xpulab.advice import left_of, made, of_interrupt, to_resume
 from xpulab.deploy.cluster import current_cluster
 from xpulab.deploy.tasks.resuming import NothingToResumeError

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _get_output_config
 from xpulab.caching import Origin
 from xpulab.data import Outgoing, ShardedArray, mapped
 from xpulab.deploy.cluster import XPUCluster, current_cluster

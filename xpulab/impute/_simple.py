@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import sklearn
 import sklearn.impute
-from sklearn.base import _fit_context
 from sklearn.utils.fixes import parse_version
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _fit_context
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.proxy import TransformerProxy
 

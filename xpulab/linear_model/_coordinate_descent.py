@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import sklearn.linear_model
-from sklearn.base import _fit_context
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_scalar
-from sklearn.utils._metadata_requests import _raise_for_params
-from sklearn.utils.metadata_routing import _routing_enabled, process_routing
+from sklearn.utils.metadata_routing import process_routing
 
+from xpulab._sklearn import _fit_context, _raise_for_params, _routing_enabled
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import current_cluster
 from xpulab.deploy.tasks.answers import Answer

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.linear_model
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import gen_batches
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import Interval, _fit_context
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.linear_model._fitted import Triangle, shortest

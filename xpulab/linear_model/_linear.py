@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import sklearn
 import sklearn.linear_model
-from sklearn.base import _fit_context
 from sklearn.utils.fixes import parse_version
 
+from xpulab._sklearn import _fit_context
 from xpulab.deploy.cluster import current_cluster
 from xpulab.linear_model._fitted import non_negative, shortest
 from xpulab.linear_model._proxy import LinearProxy

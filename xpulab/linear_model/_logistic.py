@@ -12,11 +12,10 @@ import numpy as np
 import sklearn.linear_model
 from scipy import sparse
 from scipy.optimize import OptimizeResult
-from sklearn.base import _fit_context
 from sklearn.utils import compute_class_weight
-from sklearn.utils.optimize import _check_optimize_result
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _check_optimize_result, _fit_context
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import XPUCluster, current_cluster

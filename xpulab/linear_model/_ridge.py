@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import sklearn.linear_model
-from sklearn.base import _fit_context
 
+from xpulab._sklearn import _fit_context
 from xpulab.deploy.cluster import current_cluster
 from xpulab.linear_model._fitted import non_negative, shortest
 from xpulab.linear_model._linear import way_taken

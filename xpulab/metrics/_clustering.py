@@ -9,8 +9,8 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import check_consistent_length, check_random_state
-from sklearn.utils._param_validation import Interval, validate_params
 
+from xpulab._sklearn import Interval, validate_params
 from xpulab.checks import ONE_AT_A_TIME, check_X_y, column_or_1d
 from xpulab.data import ShardedArray, mapped, place_named
 from xpulab.deploy.cluster import current_cluster

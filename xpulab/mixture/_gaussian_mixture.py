@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.mixture
-from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import _gaussian_mixture as theirs
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _fit_context
+from xpulab._sklearn import _gaussian_mixture as theirs
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.estimator.proxy import Result
 from xpulab.estimator.resumable import Job, ResumableFit

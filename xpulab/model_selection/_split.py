@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import sklearn.model_selection
-from sklearn.model_selection._split import _validate_shuffle_split
 
+from xpulab._sklearn import _validate_shuffle_split
 from xpulab.data import ShardedArray, bounds_of
 from xpulab.deploy.cluster import current_cluster
 from xpulab.deploy.tasks.limits import require_free

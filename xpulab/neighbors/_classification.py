@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import sklearn.neighbors
-from sklearn.base import _fit_context
 from sklearn.exceptions import DataConversionWarning
 
+from xpulab._sklearn import _fit_context
 from xpulab.checks import check_classification_targets
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.estimator.rows import gathered_targets

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import sklearn.neighbors
-from sklearn.base import _fit_context
 
+from xpulab._sklearn import _fit_context
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.estimator.rows import gathered_targets
 from xpulab.estimator.scoring import ScoredHere

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.neighbors import BallTree, KDTree
-from sklearn.neighbors._base import NeighborsBase
-from sklearn.utils.validation import _to_object_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import NeighborsBase, _to_object_array
 from xpulab.data import Outgoing, ShardedArray, bounds_of, mapped
 from xpulab.deploy.cluster import XPUCluster, current_cluster
 from xpulab.deploy.tasks.answers import Answer

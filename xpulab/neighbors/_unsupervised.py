@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import sklearn.neighbors
-from sklearn.base import _fit_context
 
+from xpulab._sklearn import _fit_context
 from xpulab.neighbors._searching import NeighborsProxy
 
 __all__ = ["NearestNeighbors"]

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import sklearn.preprocessing
 from scipy import sparse
-from sklearn.base import _fit_context
-from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _fit_context, _get_output_config
 from xpulab.checks import check_array
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import current_cluster
@@ -20,7 +19,7 @@ from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.proxy import TransformerProxy
 
 try:
-    from sklearn.utils import _align_api_if_sparse
+    from xpulab._sklearn import _align_api_if_sparse
 except ImportError:  # before 1.9
     _align_api_if_sparse = sparse.csr_matrix
 

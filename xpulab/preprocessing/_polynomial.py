@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.preprocessing
-from sklearn.base import _fit_context
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _fit_context
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import mapped
 from xpulab.deploy.cluster import current_cluster

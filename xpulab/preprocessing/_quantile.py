@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import sklearn.preprocessing
-from sklearn.base import _fit_context
 from sklearn.utils import check_random_state, resample
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _fit_context
 from xpulab.deploy.cluster import current_cluster
 from xpulab.estimator.proxy import TransformerProxy
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import sklearn.preprocessing
 from scipy import stats
-from sklearn.base import _fit_context
-from sklearn.preprocessing._data import _handle_zeros_in_scale
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _fit_context, _handle_zeros_in_scale
 from xpulab.deploy.cluster import current_cluster
 from xpulab.preprocessing._merging import interpolated, midway
 from xpulab.preprocessing._scaler import Scaler

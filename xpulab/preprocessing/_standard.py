@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import sklearn.preprocessing
-from sklearn.base import _fit_context
-from sklearn.preprocessing._data import _handle_zeros_in_scale, _is_constant_feature
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import _fit_context, _handle_zeros_in_scale, _is_constant_feature
 from xpulab.deploy.cluster import current_cluster
 from xpulab.preprocessing._merging import merged
 from xpulab.preprocessing._scaler import Scaler

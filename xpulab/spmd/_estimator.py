@@ -12,8 +12,8 @@ import joblib
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils import check_random_state
-from sklearn.utils._set_output import _get_output_config
 
+from xpulab._sklearn import _get_output_config
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.estimator.scoring import ScoredHere
 from xpulab.exceptions import UsageError

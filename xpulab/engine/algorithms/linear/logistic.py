@@ -339,7 +339,7 @@ def _lbfgs(objective: Objective, start: np.ndarray, tol: float, max_iter: int, v
 
 
 def _newton_cg(objective: Objective, start: np.ndarray, tol: float, max_iter: int, verbose: int) -> dict[str, Any]:
-    from sklearn.utils.optimize import _newton_cg
+    from xpulab._sklearn import _newton_cg
 
     coef, n_iter = _newton_cg(
         grad_hess=objective.gradient_hessian_product,
@@ -356,7 +356,7 @@ def _newton_cg(objective: Objective, start: np.ndarray, tol: float, max_iter: in
 def _newton_cholesky(
     objective: Objective, start: np.ndarray, tol: float, max_iter: int, verbose: int
 ) -> dict[str, Any]:
-    from sklearn.linear_model._glm._newton_solver import NewtonCholeskySolver
+    from xpulab._sklearn import NewtonCholeskySolver
 
     solver = NewtonCholeskySolver(
         coef=start.copy(),  # the solver writes to it
