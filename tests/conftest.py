@@ -10,7 +10,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -60,15 +60,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call() -> Iterator[Any]:
-    """Fail a test that an interrupt leaves, in place of the worker, which has further tests."""
+def _failing_at_interrupts() -> Generator[None, Any, Any]:
+    """Fail a test, or its fixtures, that an interrupt leaves, in place of the worker, which has further tests.
+
+    The interrupt may be that of a test before, if this test has ended too early.
+    """
     try:
         return (yield)
     except KeyboardInterrupt as interrupt:
         if "PYTEST_XDIST_WORKER" not in os.environ:
             raise
         pytest.fail(f"{type(interrupt).__name__} has left the test: {interrupt}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, Any, Any]:
+    """See `_failing_at_interrupts`."""
+    return (yield from _failing_at_interrupts())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    """See `_failing_at_interrupts`."""
+    return (yield from _failing_at_interrupts())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, Any, Any]:
+    """See `_failing_at_interrupts`."""
+    return (yield from _failing_at_interrupts())
 
 
 _memory = shared_memory()  # what is there before the run

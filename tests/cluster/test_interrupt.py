@@ -123,21 +123,26 @@ def test_an_interrupt_at_the_beginning_of_a_later_run_keeps_the_earlier_runs(cur
     expected = KMeans(**parameters).fit(NOISE)
     current.last_report = None
 
+    ended = threading.Event()
+
     def begins_again() -> bool:
         report = current.last_report
         return bool(report and report.iterations and report.message.startswith("choosing the first centres"))
 
     def press() -> None:
-        until = time.monotonic() + 30
-        while not begins_again() and time.monotonic() < until:
+        while not begins_again() and not ended.is_set():
             time.sleep(0.005)
-        os.kill(os.getpid(), signal.SIGINT)
+        if not ended.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
 
     estimator, presser = KMeans(**parameters), threading.Thread(target=press)
     presser.start()
-    with pytest.raises(KeyboardInterrupt, match="in iteration 2; to go on, type"):
-        estimator.fit(NOISE)
-    presser.join()
+    try:
+        with pytest.raises(KeyboardInterrupt, match="in iteration 2; to go on, type"):
+            estimator.fit(NOISE)
+    finally:
+        ended.set()
+        presser.join()
     assert estimator.cluster_centers_.shape == (200, 14)
     estimator.resume()
     assert estimator.n_iter_ == expected.n_iter_
