@@ -58,7 +58,8 @@ def test_requests_and_failures_of_other_hosts_reach_the_board_even_if_it_is_made
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = _Agent({"folder": str(folder / "one"), "silence": 30.0, "mpi": "intel", "munge": ""})
-    agent.take({"cancelled": [7, 9], "failed": [5, 6, 0]})
+    others = {"ended": [3, 3, 3], "waits": [6.5, 1.0, 0.0], "waits_in": ["line 2 (recv)", "line 9", ""]}
+    agent.take({"cancelled": [7, 9], "failed": [5, 6, 0], **others})
     board = Board.create(3)
     board.ranks["pid"][1], board.ranks["failed"][1] = os.getpid(), 4
     write_private(folder / "one" / BOARD, json.dumps({"path": board.path, "ranks": [1]}))
@@ -67,7 +68,10 @@ def test_requests_and_failures_of_other_hosts_reach_the_board_even_if_it_is_made
     assert board.cancelled(7)
     assert board.cancelled(9)
     assert board.ranks["failed"].tolist() == [5, 4, 0]  # rank 1 is of this host, and knows better
-    agent.take({"cancelled": [], "failed": [5, 6, 8]})
+    assert board.ranks["ended"].tolist() == [3, 0, 3]
+    assert board.ranks["waits"].tolist() == [6.5, 0, 0]
+    assert board.ranks["waits_in"].tolist() == [b"line 2 (recv)", b"", b""]
+    agent.take({"cancelled": [], "failed": [5, 6, 8], **others})
     assert not board.cancelled(7)
     assert board.failed(8)
     assert '"ranks": {"1": ' in capsys.readouterr().out
