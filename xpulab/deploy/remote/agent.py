@@ -151,11 +151,10 @@ class _Agent:
         if self.board is None or not self.told:
             return
         self.board.requests = self.told["cancelled"]
-        others = [rank for rank in range(len(self.board.every)) if rank not in self.ranks]
         for name in (*TOLD, "waits_in"):
-            values = self.told[name]
-            for rank in others:
-                self.board.every[name][rank] = values[rank].encode() if name == "waits_in" else values[rank]
+            for rank, value in enumerate(self.told[name]):
+                if rank not in self.ranks:
+                    self.board.every[name][rank] = value.encode() if name == "waits_in" else value
 
     def look(self) -> None:
         """Open the board of this host when the engines have made it, and send what has changed."""
