@@ -33,7 +33,7 @@ settings.load_profile("the same")
 # No test uses results of earlier tuning on this machine, or tunes in its middle. The tests of tuning turn it on.
 os.environ["XPULAB_TUNE"] = "0"
 
-# With several workers (`-n 4`), each worker has clusters that the others do not see, as if another user ran it.
+# With several workers (`-n 3`), each worker has clusters that the others do not see, as if another user ran it.
 if "PYTEST_XDIST_WORKER" in os.environ:
     _folder = tempfile.TemporaryDirectory(prefix="xpulab-tests-")
     os.environ["XPULAB_RUNTIME_DIR"] = _folder.name

@@ -87,7 +87,7 @@ def test_every_dependency_has_its_reason() -> None:
 def test_the_readme_has_two_commands_that_do_all_of_their_set_up() -> None:
     demo, tests = commands()
     assert demo.endswith(" && .venv/bin/xpulab demo")
-    assert tests.endswith(" && .venv/bin/pytest -n 4")
+    assert tests.endswith(" && .venv/bin/pytest -n 3")
     for command in (demo, tests):
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
 
