@@ -7,7 +7,6 @@ import sys
 from xpulab.calls import called
 
 __all__ = [
-    "called",
     "left_of",
     "made",
     "of_interrupt",

@@ -75,7 +75,7 @@ def with_gloo(hurried: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
 def test_a_rank_that_waits_in_gloo_is_named(with_gloo: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(EngineError, match="RuntimeError"):  # of gloo, after its own limit
         run_cell(with_gloo, GLOO + MORE)
-    says = "rank 0 waits in line 7 (backward) of gloo; rank 1 has ended; "
+    says = "rank 0 waits in line 7 (backward) inside of gloo; rank 1 has ended; "
     says += "gloo has no way out: a second Stop ends the engines\n"
     assert says in capsys.readouterr().err
 
@@ -119,7 +119,7 @@ def test_a_script_whose_rank_waits_in_gloo_ends_with_an_error(tmp_path: Path) ->
     run = "import sys, xpulab.cli; sys.exit(xpulab.cli.main())"
     command = [sys.executable, "-c", run, "run", "-n", "2", str(tmp_path / "script.py")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    says = "rank 0 waits in line 10 (backward) of gloo; rank 1 waits in line 12 (recv) of gloo"
+    says = "rank 0 waits in line 10 (backward) inside of gloo; rank 1 waits in line 12 (recv) inside of gloo"
     assert ran.returncode == 1, ran.stderr
     assert f"NeverAnsweredError: no rank can answer any more: {says}" in ran.stderr
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from typing import Any
 
 import cloudpickle
 
-from xpulab.engine import algorithms
+from xpulab.engine.algorithms import register_all
 from xpulab.engine.algorithms.clustering import explore
 from xpulab.engine.cells import cell
 from xpulab.engine.cells.usage import measured
@@ -22,9 +20,7 @@ from xpulab.sharing.process_memory import can_read
 
 __all__ = ["cell", "torch_tasks"]  # these modules register tasks
 
-# So do the modules of algorithms, when they are imported: a new algorithm is a new file, and stands in no list.
-for _module in pkgutil.walk_packages(algorithms.__path__, f"{algorithms.__name__}."):
-    importlib.import_module(_module.name)
+register_all()
 
 
 @task("describe")

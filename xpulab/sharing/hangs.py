@@ -37,7 +37,7 @@ from xpulab.sharing.call_sites import called_module, is_users, outward, place
 __all__ = ["GLOO", "LAST_CHANCE", "TOLD", "Hangs", "Watch"]
 
 #: Follows the line of a rank that waits in gloo, whose calls only the end of the process ends.
-GLOO = " of gloo"
+GLOO = " inside of gloo"
 
 #: Seconds of a wait after which a line tells the user of it, and further seconds after which waiting ranks raise an
 #: error.
@@ -81,7 +81,7 @@ class Watch:
         self._hangs: Hangs | None = None
         self._main = threading.main_thread().ident or 0
         self._before = set(threading.enumerate())
-        self._place = (0, 0)  # where the main thread was at the last look: a frame, and an instruction
+        self._where = (0, 0)  # where the main thread was at the last look: a frame, and an instruction
         self._looked, self._spent = time.perf_counter(), time.process_time()
         self._stayed = self._called = 0.0  # seconds at this place, and in one call of mpi4py
         self._asleep, self._woken = 0.0, -1  # seconds in one call of PyTorch, and how often the thread was woken before
@@ -125,9 +125,9 @@ class Watch:
         """Return for how many seconds the main thread, which is in this frame, waits for other ranks; 0 if it works."""
         now, spent = time.perf_counter(), time.process_time()
         passed, used = now - self._looked, spent - self._spent
-        place = id(frame), frame.f_lasti
-        self._stayed = self._stayed + passed if place == self._place else 0.0
-        self._looked, self._spent, self._place = now, spent, place
+        where = id(frame), frame.f_lasti
+        self._stayed = self._stayed + passed if where == self._where else 0.0
+        self._looked, self._spent, self._where = now, spent, where
         if self._returned is not None and (called := self._in_mpi4py(frame, passed)):
             return called
         asleep = self._in_torch(frame, passed, used)

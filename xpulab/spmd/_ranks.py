@@ -7,10 +7,8 @@ the call. It says so in its next exchange, and on the board, so that no other ra
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import os
-import pkgutil
 import platform
 import signal
 import sys
@@ -30,7 +28,7 @@ from xpulab.deploy.cluster import in_place_of_cluster
 from xpulab.deploy.options import StartOptions
 from xpulab.deploy.tasks.answers import raise_errors
 from xpulab.deploy.tasks.rows import RowsOnEngines
-from xpulab.engine import algorithms
+from xpulab.engine.algorithms import register_all
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Engine, this_engine
 from xpulab.engine.interruptible import WORLD
@@ -79,8 +77,7 @@ class Ranks(RowsOnEngines):
         self.last_report: FitReport | None = None
         self.interrupted: Any = None
         self._number = _FIRST
-        for module in pkgutil.walk_packages(algorithms.__path__, f"{algorithms.__name__}."):
-            importlib.import_module(module.name)  # each module registers its tasks
+        register_all()
         self.facts = self._communicator().allgather(engine.describe())
 
     @property

@@ -36,12 +36,12 @@ from xpulab.sharing import host_memory
 from xpulab.sharing.board import USERS, Board
 from xpulab.sharing.folder import BOARD, HOST, write_private
 
-__all__ = ["STEP", "TOLD", "Lines", "board_of"]
+__all__ = ["OF_OTHERS", "STEP", "Lines", "board_of"]
 
 STEP = 0.1  # seconds between two looks at the board
 
 #: What each host is told of the ranks of the other hosts: numbers of tasks, and seconds of a wait; see `Board`.
-TOLD = ("failed", "ended", "waits")
+OF_OTHERS = ("failed", "ended", "waits")
 _SAID = 0.5  # seconds after which a message is sent also if nothing has changed
 _AGAIN = 0.5  # seconds until SIGINT is repeated to a user's code
 _END = 3.0  # seconds that killed processes have to end
@@ -151,7 +151,7 @@ class _Agent:
         if self.board is None or not self.told:
             return
         self.board.requests = self.told["cancelled"]
-        for name in (*TOLD, "waits_in"):
+        for name in (*OF_OTHERS, "waits_in"):
             for rank, value in enumerate(self.told[name]):
                 if rank not in self.ranks:
                     self.board.every[name][rank] = value.encode() if name == "waits_in" else value

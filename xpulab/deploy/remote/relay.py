@@ -28,7 +28,7 @@ from xpulab.deploy.launchers import munge, slurm
 from xpulab.deploy.launchers.scheduler import Job, Launcher
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice
-from xpulab.deploy.remote.agent import STEP, TOLD, Lines, board_of
+from xpulab.deploy.remote.agent import OF_OTHERS, STEP, Lines, board_of
 from xpulab.sharing import owner
 from xpulab.sharing.board import Board
 from xpulab.sharing.folder import HOST, write_private
@@ -224,7 +224,7 @@ class _Relay:
         known: dict[str, Any] = {}
         if self.board is not None:
             every = self.board.every
-            known = {name: every[name].tolist() for name in TOLD} | {"cancelled": self.board.requests}
+            known = {name: every[name].tolist() for name in OF_OTHERS} | {"cancelled": self.board.requests}
             known["waits_in"] = [where.decode(errors="replace") for where in every["waits_in"].tolist()]
         for link in self.links:
             link.tell(known)
